@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from lakehead.connectors.pipelines import Intake, Plan, TopicCopy
-from lakehead.connectors.runtime.interfaces import ConnectFigures, Position, Progress, Source
+from lakehead.connectors.runtime.interfaces import ConnectResult, Position, Progress, Source
 from lakehead.connectors.runtime.kafka_clients import KafkaConfig, checked_config
 from lakehead.connectors.runtime.settings import dotted
 from lakehead.connectors.runtime.stop import Stop
@@ -26,7 +26,7 @@ class Pipeline(Protocol):
 
     def run(
         self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
-    ) -> ConnectFigures:
+    ) -> ConnectResult:
         """Read what there is, or go on until stopped. Raises LakeheadError."""
 
     def plan(self) -> Plan:
@@ -82,7 +82,7 @@ class Connector:
             f"has {self._stop.within_s:g} s"
         )
 
-    def run(self, *, follow: bool = False) -> ConnectFigures:
+    def run(self, *, follow: bool = False) -> ConnectResult:
         """Read what there is, or go on until stopped. Raises LakeheadError."""
         return self._pipeline.run(follow=follow, stop=self._stop, on_progress=self._on_progress)
 

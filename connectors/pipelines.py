@@ -7,7 +7,7 @@ from itertools import islice
 from lakehead.connectors.runtime.dead_letters import DeadLetters, OnError
 from lakehead.connectors.runtime.errors import KafkaFailed
 from lakehead.connectors.runtime.interfaces import (
-    ConnectFigures,
+    ConnectResult,
     Offsets,
     Position,
     Progress,
@@ -109,7 +109,7 @@ class Intake:
 
     def run(
         self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
-    ) -> ConnectFigures:
+    ) -> ConnectResult:
         """See `Pipeline.run`."""
         cluster = Cluster(self._config, stop)
         sink = self._settings.sink
@@ -196,7 +196,7 @@ class TopicCopy:
 
     def run(
         self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
-    ) -> ConnectFigures:
+    ) -> ConnectResult:
         """See `Pipeline.run`."""
         cluster = Cluster(self._target_config, stop)
         is_same = self._is_same(cluster, stop)

@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition as Place
 
 from lakehead.connectors.runtime.dead_letters import DeadLetters
 from lakehead.connectors.runtime.interfaces import (
-    ConnectFigures,
+    ConnectResult,
     Consumed,
-    Letter,
+    DeadLetter,
     Offsets,
     Record,
     SourceOffset,
@@ -118,7 +118,7 @@ class TopicSink:
             self._is_open = True
         return self._positions.load(partitions)
 
-    def write(self, records: Sequence[Consumed]) -> ConnectFigures:
+    def write(self, records: Sequence[Consumed]) -> ConnectResult:
         """See `Sink.write`. Raises BadInput for a record that the target does not take."""
         letters = []
         for one in records:
@@ -138,10 +138,10 @@ class TopicSink:
                     f"a record of {record.size_bytes} bytes is more than topic {topic} takes "
                     "(max.message.bytes)"
                 )
-                letters.append(Letter(place, reason, one.value or b""))
-        figures = self._letters.dispose(letters)
+                letters.append(DeadLetter(place, reason, one.value or b""))
+        result = self._letters.dispose(letters)
         self._transactions.serve()
-        return figures.plus(ConnectFigures(records=len(records) - len(letters)))
+        return result.plus(ConnectResult(records=len(records) - len(letters)))
 
     def commit(self, offsets: Offsets) -> None:
         """See `Sink.commit`."""

@@ -58,7 +58,9 @@ def main() -> None:
             broker.flush()
             # What `lakehead materialize` does; with --follow it goes on for ever.
             tables = DeclaredTables(broker.path)
-            tables.bring_up(all_of_them=True, tell=lambda told: print(told.table, told.error or ""))
+            tables.catch_up(
+                all_of_them=True, on_table=lambda told: print(told.table, told.error or "")
+            )
             tables.close()
             place = str(broker.folder / "data" / "tables" / "accounts")
             rows = DeltaTable(place).to_pyarrow_table(columns=["id", "name", "balance"]).to_pylist()

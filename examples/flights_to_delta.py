@@ -36,7 +36,7 @@ def main() -> None:
         broker.produce("flights", flights())
         broker.flush()
         tables = DeclaredTables(broker.path)
-        tables.bring_up(all_of_them=True, tell=lambda told: print(told.table, told.error or ""))
+        tables.catch_up(all_of_them=True, on_table=lambda told: print(told.table, told.error or ""))
         tables.close()
 
         cluster = Cluster(broker.path)

@@ -80,7 +80,7 @@ def run(
                 description=told.doing[-_NAME_LENGTH:],
                 completed=told.done_bytes,
                 total=told.total_bytes or None,
-                records=told.figures.records,
+                records=told.result.records,
             )
 
         connector = _connector(file, tell)

@@ -16,7 +16,7 @@ from lakehead.storage.metadata.table_declaration import is_declared
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.declared_tables import TableOutcome
-    from lakehead.lake.jobs.table_upkeep import UpkeepResult
+    from lakehead.lake.jobs.table_upkeep import MaintenanceResult
 
 _PAUSE_S = 10.0
 _log = structlog.get_logger("broker.maintenance")
@@ -32,7 +32,7 @@ class TableTurn:
     """What became of declared tables: of their rows and, where it was due, of their files."""
 
     tables: "list[TableOutcome]" = field(default_factory=list)
-    files: "list[UpkeepResult]" = field(default_factory=list)
+    files: "list[MaintenanceResult]" = field(default_factory=list)
 
     def errors(self) -> list[str]:
         """What went wrong, by topic. A table that another process writes is left to that one."""
@@ -41,7 +41,7 @@ class TableTurn:
         from lakehead.lake.jobs.table_lease import TableTaken
 
         found = {}
-        every: list[TableOutcome | UpkeepResult] = [*self.tables, *self.files]
+        every: list[TableOutcome | MaintenanceResult] = [*self.tables, *self.files]
         for one in every:
             if isinstance(one.error, TableTaken):
                 _log.info("table_left", topic=one.topic, reason=str(one.error))
@@ -61,8 +61,8 @@ def keep_tables(path: str, *, dry_run: bool) -> TableTurn:
 
     tables = DeclaredTables(store_uri(path))
     try:
-        tables.bring_up(all_of_them=False, tell=turn.tables.append, dry_run=dry_run)
-        tables.keep_files(turn.files.append, dry_run=dry_run)
+        tables.catch_up(all_of_them=False, on_table=turn.tables.append, dry_run=dry_run)
+        tables.maintain_files(turn.files.append, dry_run=dry_run)
     finally:
         tables.close()
     return turn
@@ -96,7 +96,7 @@ def _follow(path: str, stopped: threading.Event) -> None:
 
     tables = DeclaredTables(store_uri(path))
     try:
-        tables.follow(stopped, _tell, tell_files=_tell_files)
+        tables.follow(stopped, _tell, on_files=_report_files)
     finally:
         tables.close()
 
@@ -108,7 +108,7 @@ def _tell(outcome: "TableOutcome") -> None:
         _log.info("table_kept", topic=outcome.topic, records=outcome.result.records)
 
 
-def _tell_files(result: "UpkeepResult") -> None:
+def _report_files(result: "MaintenanceResult") -> None:
     if result.error is not None:
         error = str(result.error)
         _log.warning("table_files_not_kept", job=result.job, topic=result.topic, error=error)

@@ -20,7 +20,7 @@ from lakehead.storage.metadata.table_declaration import default_table_uri
 if TYPE_CHECKING:
     from lakehead.lake.jobs.backfill import Beginning
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-    from lakehead.lake.jobs.table_upkeep import UpkeepResult
+    from lakehead.lake.jobs.table_upkeep import MaintenanceResult
     from lakehead.storage.jobs.job import Runner
 
 
@@ -215,7 +215,7 @@ _DECLARED = (
 
 def _once(tables: "DeclaredTables", *, all_of_them: bool, dry_run: bool, as_json: bool) -> None:
     outcomes: list[TableOutcome] = []
-    tables.bring_up(all_of_them=all_of_them, tell=outcomes.append, dry_run=dry_run)
+    tables.catch_up(all_of_them=all_of_them, on_table=outcomes.append, dry_run=dry_run)
     rows = [_figures(outcome, dry_run=dry_run) for outcome in outcomes]
     if rows or not as_json:
         show_rows(rows, {name: name for name in rows[0]} if rows else _NOTHING_DUE, as_json)
@@ -241,16 +241,16 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
         if outcome.result.commits:
             show_fields(_figures(outcome), as_json)
 
-    def tell_files(result: "UpkeepResult") -> None:
+    def tell_files(result: "MaintenanceResult") -> None:
         if result.error is not None:
             typer.echo(f"lakehead: {_with_topic(result.topic, result.error)}", err=True)
         else:
             show_fields(upkeep_figures(result), as_json)
 
-    tables.follow(stopped, tell, tell_files=tell_files if with_upkeep else None)
+    tables.follow(stopped, tell, on_files=tell_files if with_upkeep else None)
 
 
-def upkeep_figures(result: "UpkeepResult") -> dict[str, object]:
+def upkeep_figures(result: "MaintenanceResult") -> dict[str, object]:
     """Return what OPTIMIZE or VACUUM did to a table."""
     head: dict[str, object] = {"topic": result.topic, "table": result.table, "job": result.job}
     if result.job == "optimize":

@@ -14,13 +14,15 @@ from lakehead.broker.cli.table_engine import Engine, EngineOption
 from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lakehead.lake.jobs.table_upkeep import Hold, TableTarget, UpkeepResult
+    from lakehead.lake.jobs.table_upkeep import Hold, MaintenanceResult, TableTarget
 
 
 class Job(Protocol):
     """OPTIMIZE or VACUUM of one table; as a dry run, what there is to do."""
 
-    def __call__(self, target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "UpkeepResult":
+    def __call__(
+        self, target: "TableTarget", hold: "Hold", *, dry_run: bool
+    ) -> "MaintenanceResult":
         """Do it. Raises SettingsError; what fails is in the result."""
 
 
@@ -54,7 +56,7 @@ def optimize(
     """
     from lakehead.lake.jobs.table_upkeep import optimize as run_job
 
-    def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "UpkeepResult":
+    def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "MaintenanceResult":
         return run_job(target, hold, engine=engine.value, dry_run=dry_run)
 
     results = _run(path, topics or [], job, wait=wait, dry_run=dry_run)
@@ -85,7 +87,7 @@ def vacuum(
     """
     from lakehead.lake.jobs.table_upkeep import vacuum as run_job
 
-    def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "UpkeepResult":
+    def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "MaintenanceResult":
         return run_job(
             target, hold, retention_hours=retention_hours, engine=engine.value, dry_run=dry_run
         )
@@ -125,7 +127,7 @@ def _printable(name: str) -> str:
 
 def _run(
     path: str, topics: "Sequence[str]", job: "Job", *, wait: float, dry_run: bool
-) -> "list[UpkeepResult]":
+) -> "list[MaintenanceResult]":
     """Do a job where it is due, or to the tables that are named, due or not."""
     from lakehead.lake.jobs.table_lease import TableLeases
     from lakehead.lake.jobs.table_upkeep import targets
@@ -145,7 +147,7 @@ def _run(
     return results
 
 
-def _row(result: "UpkeepResult") -> dict[str, object]:
+def _row(result: "MaintenanceResult") -> dict[str, object]:
     return {
         "topic": result.topic,
         "table": result.table,
@@ -154,7 +156,7 @@ def _row(result: "UpkeepResult") -> dict[str, object]:
     }
 
 
-def _complain(results: "list[UpkeepResult]") -> None:
+def _complain(results: "list[MaintenanceResult]") -> None:
     failed = [f"{one.topic}: {one.error}" for one in results if one.error is not None]
     if failed:
         raise SettingsError("; ".join(failed))

@@ -103,7 +103,7 @@ class EventVersions:
             return None
 
 
-class Told:
+class StoredEvents:
     """The newest events of a table's asset, as far as they are of this table: `at_ms` is when the
     versions of its history were committed.
     """
@@ -145,19 +145,19 @@ class Share(NamedTuple):
 
 
 def share_of(
-    commits: Sequence["TableCommit"], told: Told, maker_of: Callable[[str], Maker]
+    commits: Sequence["TableCommit"], stored: StoredEvents, maker_of: Callable[[str], Maker]
 ) -> Share:
     """Return the share of the task that is `own` to `maker_of`: its own commits, and those before
     them that no other task makes an event of. Without an event to go on from, they begin with the
     first commit of a task that has not succeeded. `commits` are the oldest first, up to the newest;
-    `told` has the events that were stored by the time that `maker_of` knows of.
+    `stored` has the events that were stored by the time that `maker_of` knows of.
     """
-    has_begun = told.has_begun
+    has_begun = stored.has_begun
     found: list[TableCommit] = []
     left: list[TableCommit] = []  # of nobody yet
     open_: list[int] = []
     for commit in commits:
-        if told.has(commit.version):
+        if stored.has(commit.version):
             continue
         maker = maker_of(commit.change.written_by)
         has_begun = has_begun or maker not in {"succeeded", "unknown"}

@@ -120,7 +120,7 @@ The dry run says:
 - {{ name | replace('_', ' ') }}: {{ value }}
 {%- endfor %}
 """
-_CALLBACK = "lakehead.connectors.airflow.deadlines.tell_missed"
+_CALLBACK = "lakehead.connectors.airflow.deadlines.log_missed_deadline"
 
 
 class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

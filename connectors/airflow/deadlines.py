@@ -6,7 +6,7 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 
-async def tell_missed(**kwargs: Any) -> None:
+async def log_missed_deadline(**kwargs: Any) -> None:
     """Write it to the triggerer's log, as an error. The Variable `lakehead_dags` names another
     function where somebody is to be called (`deadline_callback`).
     """

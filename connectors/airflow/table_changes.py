@@ -9,8 +9,8 @@ from airflow.sdk import AssetAlias
 from lakehead.connectors.airflow.asset_events import (
     EventVersions,
     Maker,
+    StoredEvents,
     TaskKey,
-    Told,
     event_extras,
     first_version,
     share_of,
@@ -53,10 +53,10 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
     events = [one for one in map(_versions, _newest(asset)) if one is not None]
     commits = commits_since(table, first_version(events, table.version) - 1)
     at_ms = {commit.version: commit.at_ms for commit in commits}
-    if not Told(events, at_ms).has_begun:
+    if not StoredEvents(events, at_ms).has_begun:
         commits = commits_since(table, -1)
         at_ms = {commit.version: commit.at_ms for commit in commits}
-    before = Told(events, at_ms)
+    before = StoredEvents(events, at_ms)
     open_ = [one for one in commits if not before.has(one.version)]
     names = {one.change.written_by for one in open_}
     if own.text() not in names:
@@ -68,7 +68,7 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
     if any(one.last > newest for one in events):  # of a commit made since, or of an earlier table
         now = open_table(change.uri)
         at_ms |= history_since(now, newest).at_ms if now is not None else {}
-    share = share_of(commits, Told(events, at_ms), makers.__getitem__)
+    share = share_of(commits, StoredEvents(events, at_ms), makers.__getitem__)
     outlet = context["outlet_events"][TABLES]
     for extra in event_extras(change.topic, share.commits, told_below=share.told_below):
         outlet.add(asset, extra=extra)

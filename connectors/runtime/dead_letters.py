@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from lakehead.connectors.runtime.errors import BadInput
-from lakehead.connectors.runtime.interfaces import ConnectFigures, Letter, Record
+from lakehead.connectors.runtime.interfaces import ConnectResult, DeadLetter, Record
 from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
 
 _LETTER_BYTES_MAX = 64 * 1024
@@ -27,22 +27,22 @@ class DeadLetters:
         self._on_error = on_error
         self._topic = topic
 
-    def dispose(self, letters: Sequence[Letter]) -> ConnectFigures:
+    def dispose(self, letters: Sequence[DeadLetter]) -> ConnectResult:
         """Skip what cannot be records, or write it. Raises BadInput, and as `Transactions.send`."""
         if not letters:
-            return ConnectFigures()
+            return ConnectResult()
         if self._on_error == OnError.FAIL:
             first = letters[0]
             raise BadInput(
                 f"{first.place}: {first.reason}. Repair it, or set on_error to skip or dead_letter"
             )
         if self._on_error == OnError.SKIP:
-            return ConnectFigures(skipped=len(letters))
+            return ConnectResult(skipped=len(letters))
         for letter in letters:
             self._send(letter)
-        return ConnectFigures(dead_letters=len(letters))
+        return ConnectResult(dead_letters=len(letters))
 
-    def _send(self, letter: Letter) -> None:
+    def _send(self, letter: DeadLetter) -> None:
         """Write a dead letter, with as much of what was there as the topic takes."""
         size = _LETTER_BYTES_MAX
         reason = letter.reason[:_REASON_MAX].encode(errors="backslashreplace")

@@ -10,7 +10,7 @@ from lakehead.storage.jobs.job import Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectFigures(Totals):
+class ConnectResult(Totals):
     """Of one run. Counts only what was committed."""
 
     records: int = 0
@@ -38,7 +38,7 @@ class ConnectFigures(Totals):
 class Progress(NamedTuple):
     """How far a run is."""
 
-    figures: ConnectFigures
+    result: ConnectResult
     doing: str
     done_bytes: int
     total_bytes: int
@@ -72,7 +72,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return len(self.value or b"") + len(self.key or b"")
 
 
-class Letter(msgspec.Struct, frozen=True, gc=False):
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     """What a source read and cannot make a record of."""
 
     place: str
@@ -87,7 +87,7 @@ class Batch(msgspec.Struct, frozen=True):
 
     records: tuple[Record, ...]
     position: Position
-    letters: tuple[Letter, ...] = ()
+    letters: tuple[DeadLetter, ...] = ()
     read_bytes: int = 0
     is_whole: bool = True
     """Whether the position may be kept: False if only a later batch completes this one."""
@@ -176,7 +176,7 @@ class Sink(Protocol):
         forbid it.
         """
 
-    def write(self, records: Sequence[Consumed]) -> ConnectFigures:
+    def write(self, records: Sequence[Consumed]) -> ConnectResult:
         """Take records into the present unit; return how many, and what could not be taken.
 
         Raises TransactionAborted, ConnectorError.

@@ -17,7 +17,7 @@ from lakehead.connectors.runtime.errors import (
     TransactionAborted,
 )
 from lakehead.connectors.runtime.interfaces import (
-    ConnectFigures,
+    ConnectResult,
     Consumed,
     Offsets,
     Progress,
@@ -63,7 +63,7 @@ class SinkRun:
         stop: Stop,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self.figures = ConnectFigures()
+        self.result = ConnectResult()
         self._sink = sink
         self._topics = tuple(topics)
         self._settings = settings
@@ -83,14 +83,14 @@ class SinkRun:
             "auto.offset.reset": "error",
         }
         self._reader: Any = made_client(Consumer, {**defaults, **config, **ours})
-        self._open_figures = ConnectFigures()
+        self._open_result = ConnectResult()
         self._reading = Reading()
         self._failures = 0
         self._away_s = math.inf
         """Since when the cluster that is read has been away."""
         self._looked_s = 0.0
 
-    def run(self, *, follow: bool) -> ConnectFigures:
+    def run(self, *, follow: bool) -> ConnectResult:
         """Read up to the present ends of the topics, or until stopped.
 
         Raises ConnectorError, and what the sink raises.
@@ -104,8 +104,8 @@ class SinkRun:
             self._reader.close()
             self._sink.close()
             seconds = self._clock.monotonic() - started
-            self.figures = replace(self.figures, seconds=seconds)
-        return self.figures
+            self.result = replace(self.result, seconds=seconds)
+        return self.result
 
     def _round(self, *, follow: bool) -> bool:
         """Go on from what the target has; whether all is done."""
@@ -116,7 +116,7 @@ class SinkRun:
                 if follow and self._has_more_partitions():
                     return False
         except TransactionAborted as error:
-            self.figures = self.figures.plus(ConnectFigures(aborted=1))
+            self.result = self.result.plus(ConnectResult(aborted=1))
             self._failures += 1
             if self._failures >= _ATTEMPTS:
                 raise
@@ -138,7 +138,7 @@ class SinkRun:
         """
         has_lost_unit, self._has_open_unit = self._has_open_unit, False
         self._sink.abort()
-        self._open_figures = ConnectFigures()
+        self._open_result = ConnectResult()
         is_stopped = self._stop.wait(pause_s)
         if is_stopped and has_lost_unit:
             raise RunStopped(f"stopped while it repeated: {error}") from None
@@ -231,7 +231,7 @@ class SinkRun:
             if records:
                 written = self._sink.write(records)
                 size += sum(len(one.key or b"") + len(one.value or b"") for one in records)
-                self._open_figures = self._open_figures.plus(written)
+                self._open_result = self._open_result.plus(written)
                 failpoint("connect_unit_written")
             self._reading.next |= moved
             self._passed_ends()
@@ -242,18 +242,18 @@ class SinkRun:
             self._check_topics()
             self._sink.commit(self._offsets(moved))
             self._failures = 0
-            self._open_figures = self._open_figures.plus(ConnectFigures(bytes=size, transactions=1))
+            self._open_result = self._open_result.plus(ConnectResult(bytes=size, transactions=1))
         self._has_open_unit = False
-        self.figures = self.figures.plus(self._open_figures)
-        self._open_figures = ConnectFigures()
+        self.result = self.result.plus(self._open_result)
+        self._open_result = ConnectResult()
         words = ", ".join(self._topics)
-        self._on_progress(Progress(self.figures, words, self.figures.records, 0))
+        self._on_progress(Progress(self.result, words, self.result.records, 0))
 
     def _passed_ends(self) -> None:
         passed = [at for at, end in self._reading.ends.items() if self._reading.next[at] >= end]
         for at in passed:
             del self._reading.ends[at]
-            self._open_figures = self._open_figures.plus(ConnectFigures(finished=1))
+            self._open_result = self._open_result.plus(ConnectResult(finished=1))
 
     def _consumed(self, message: Any, moved: dict[TopicPartition, int]) -> Consumed | None:
         error = message.error()

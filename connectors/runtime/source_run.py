@@ -7,8 +7,8 @@ from lakehead.connectors.runtime.dead_letters import DeadLetters
 from lakehead.connectors.runtime.errors import InputReplaced, TransactionAborted
 from lakehead.connectors.runtime.interfaces import (
     Batch,
-    ConnectFigures,
-    Letter,
+    ConnectResult,
+    DeadLetter,
     Partition,
     Position,
     Progress,
@@ -43,7 +43,7 @@ class SourceRun:
         stop: Stop,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self.figures = ConnectFigures()
+        self.result = ConnectResult()
         self._source = source
         self._topic = topic
         self._letters = letters
@@ -54,12 +54,12 @@ class SourceRun:
         self._stop = stop
         self._on_progress = on_progress
         self._pending: dict[str, tuple[Partition, Position]] = {}
-        self._open_figures = ConnectFigures()
+        self._open_result = ConnectResult()
         self._begun_s = 0.0
         self._is_whole = True
         self._failures = 0
 
-    def run(self, *, follow: bool) -> ConnectFigures:
+    def run(self, *, follow: bool) -> ConnectResult:
         """Read what there is, or until stopped. Raises ConnectorError, StorageError."""
         started = self._clock.monotonic()
         self._transactions.open()
@@ -72,8 +72,8 @@ class SourceRun:
         finally:
             self._transactions.close()
             seconds = self._clock.monotonic() - started
-            self.figures = replace(self.figures, seconds=seconds)
-        return self.figures
+            self.result = replace(self.result, seconds=seconds)
+        return self.result
 
     def _round(self) -> bool:
         """Read all that is there now; whether it came to its end."""
@@ -84,11 +84,11 @@ class SourceRun:
                 for batch in self._source.read(work, self._positions(work.partition)):
                     done += batch.read_bytes
                     self._take(work, batch)
-                    self._on_progress(Progress(self.figures, work.name, done, total))
+                    self._on_progress(Progress(self.result, work.name, done, total))
                     if self._stop.is_requested:
                         break
                 else:
-                    self._open_figures = self._open_figures.plus(ConnectFigures(finished=1))
+                    self._open_result = self._open_result.plus(ConnectResult(finished=1))
                     continue
                 break
             if self._is_whole:
@@ -111,9 +111,9 @@ class SourceRun:
                 size += record.size_bytes
             except RecordTooBig:
                 reason = f"a record of {record.size_bytes} bytes is more than the topic takes"
-                letters.append(Letter(record.place, reason, record.value or b""))
+                letters.append(DeadLetter(record.place, reason, record.value or b""))
         sent = len(batch.records) - (len(letters) - len(batch.letters))
-        self._open_figures = self._open_figures.plus(ConnectFigures(records=sent, bytes=size)).plus(
+        self._open_result = self._open_result.plus(ConnectResult(records=sent, bytes=size)).plus(
             self._letters.dispose(letters)
         )
         failpoint("connect_batch_sent")
@@ -122,7 +122,7 @@ class SourceRun:
         self._is_whole = batch.is_whole
         age_s = self._clock.monotonic() - self._begun_s
         is_due = (
-            self._open_figures.bytes >= self._settings.transaction_bytes
+            self._open_result.bytes >= self._settings.transaction_bytes
             or age_s >= self._settings.transaction_seconds
         )
         if is_due and batch.is_whole:
@@ -137,10 +137,10 @@ class SourceRun:
             self._transactions.commit()
             for partition, position in self._pending.values():
                 self._positions.keep(partition, position)
-            self.figures = self.figures.plus(ConnectFigures(transactions=1))
-        self.figures = self.figures.plus(self._open_figures)
+            self.result = self.result.plus(ConnectResult(transactions=1))
+        self.result = self.result.plus(self._open_result)
         self._pending = {}
-        self._open_figures = ConnectFigures()
+        self._open_result = ConnectResult()
         self._failures = 0
 
     def _begin_again(self, error: TransactionAborted | StoreUnavailable | InputReplaced) -> None:
@@ -150,8 +150,8 @@ class SourceRun:
         self._transactions.abort()
         self._pending = {}
         self._is_whole = True
-        self._open_figures = ConnectFigures()
-        self.figures = self.figures.plus(ConnectFigures(aborted=1))
+        self._open_result = ConnectResult()
+        self.result = self.result.plus(ConnectResult(aborted=1))
         self._failures += 1
         if self._failures >= _ATTEMPTS:
             raise error

@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
-from lakehead.connectors.runtime.interfaces import Batch, Letter, Position, Positions, Record, Work
+from lakehead.connectors.runtime.interfaces import (
+    Batch,
+    DeadLetter,
+    Position,
+    Positions,
+    Record,
+    Work,
+)
 from lakehead.connectors.settings import DeltaSettings
 from lakehead.connectors.sources.values import (
     NoSuchValue,
@@ -124,13 +131,13 @@ class DeltaSource:
     def _changes(self, table: "Table", version: int, predicate: str, kind: str) -> Iterator[Batch]:
         """Yield the changes of one version that a predicate names, and `kind` for people."""
         records: list[Record] = []
-        letters: list[Letter] = []
+        letters: list[DeadLetter] = []
         size = 0
         for number, row in enumerate(self._rows(table, version, predicate), 1):
             outcome = self._outcome(
                 row, f"{self._settings.path}, version {version}, {kind} {number}"
             )
-            if isinstance(outcome, Letter):
+            if isinstance(outcome, DeadLetter):
                 letters.append(outcome)
                 size += len(outcome.raw)
             else:
@@ -190,7 +197,7 @@ class DeltaSource:
                 ) from None
             raise BadInput(f"cannot read version {version} of {path}: {reason}") from None
 
-    def _outcome(self, row: PythonRow, place: str) -> Record | Letter:
+    def _outcome(self, row: PythonRow, place: str) -> Record | DeadLetter:
         columns = dict(row.columns)
         change = columns.pop(_CHANGE)
         version = columns.pop(_VERSION)
@@ -199,11 +206,11 @@ class DeltaSource:
         is_added = change in {"insert", "update_postimage"}
         needed = columns.keys() if is_added else set(self._settings.key)
         if not row.unreadable.keys().isdisjoint(needed):
-            return Letter(place, row.reason, encoded(columns))
+            return DeadLetter(place, row.reason, encoded(columns))
         try:
             key = key_of(columns, self._settings.key)
         except NoSuchValue as error:
-            return Letter(place, str(error), encoded(columns))
+            return DeadLetter(place, str(error), encoded(columns))
         headers = (
             ("lakehead.change", _NAMES.get(change, b"delete")),
             ("lakehead.version", str(version).encode()),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
-from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.dead_letters import commit_dead_letters
 from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_item import TableItem, TableItemResult, make_table_files
 from lakehead.lake.jobs.table_run import RecordUnreadable, log_key
@@ -25,16 +25,16 @@ from lakehead.lake.planner import OffsetRange, Split
 from lakehead.lake.store_reader import StoreReader
 from lakehead.lake.tables.delta_table import (
     NOTHING,
+    CommitConflict,
     Table,
-    TableMoved,
     app_id,
     create_table,
     first_id,
     open_table,
 )
 from lakehead.lake.tables.layout import TableLayout
-from lakehead.lake.tables.left_out import count_marks
-from lakehead.lake.tables.owner import check_topic, owner_marks
+from lakehead.lake.tables.left_out import count_txns
+from lakehead.lake.tables.owner import check_topic, owner_txn
 from lakehead.lake.tables.table_history import Change
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
@@ -83,14 +83,14 @@ def begin_at(
         if table is None or layout is None:
             return result
         try:
-            if not any(_marks(table, log) for log in logs):
+            if not any(_txns(table, log) for log in logs):
                 _begin(settings, table, logs, wanted, guard)
                 return result
             if settings.mode == "upsert":
                 _require_nothing_before(settings, table, logs, wanted)
                 return result
             more = _Backfill(settings, reader, table, layout, guard).round(logs, wanted)
-        except TableMoved:
+        except CommitConflict:
             failpoint("backfill_lost_race")
             continue
         if more is None:
@@ -116,7 +116,7 @@ def plan_begin(
     table = open_table(settings.table)
     if table is not None:
         check_topic(table, settings.topic, catalog.topic(settings.topic).topic_id)
-    if table is None or not any(_marks(table, log) for log in logs):
+    if table is None or not any(_txns(table, log) for log in logs):
         return BackfillPlan(starts=wanted, is_new=True)
     if settings.mode == "upsert":
         _require_nothing_before(settings, table, logs, wanted)
@@ -143,7 +143,7 @@ def _missing(
     """What lies between where a table is to begin and where it does."""
     asked = []
     for log in logs:
-        first = table.marked(first_id(*log_key(log)))
+        first = table.txn_version(first_id(*log_key(log)))
         start = max(wanted[log.id.partition], log.start_offset)
         if start < first:
             asked.append(OffsetRange(log=log, start=start, end=min(first, log.end_offset)))
@@ -176,15 +176,15 @@ def _open(
             name=settings.topic,
             description=f"The records of Kafka topic {settings.topic}",
             partition_by=layout.partition_columns,
-            marks=owner_marks(topic_id),
+            txns=owner_txn(topic_id),
         )
         failpoint("backfill_table_created")
     return table, layout
 
 
-def _marks(table: Table, log: PartitionLog) -> bool:
+def _txns(table: Table, log: PartitionLog) -> bool:
     apps = (app_id(*log_key(log)), first_id(*log_key(log)))
-    return any(table.marked(app) != NOTHING for app in apps)
+    return any(table.txn_version(app) != NOTHING for app in apps)
 
 
 def _begin(
@@ -195,18 +195,18 @@ def _begin(
     guard: Guard,
 ) -> None:
     """Say in an empty table that what lies before is not wanted yet."""
-    marks = {}
+    txns = {}
     for log in logs:
         first = wanted[log.id.partition]
-        marks[first_id(*log_key(log))] = first
+        txns[first_id(*log_key(log))] = first
         if first:
-            marks[app_id(*log_key(log))] = first - 1
+            txns[app_id(*log_key(log))] = first - 1
     guard.check()
     table.commit(
         (),
-        marks,
+        txns,
         modified_ms=SystemClock().now_ms(),
-        notes={"lakehead.topic": settings.topic, "lakehead.begins": str(dict(wanted))},
+        commit_info={"lakehead.topic": settings.topic, "lakehead.begins": str(dict(wanted))},
     )
     failpoint("backfill_begun")
 
@@ -221,7 +221,7 @@ def _require_nothing_before(
     which of their keys were deleted since.
     """
     for log in logs:
-        first = table.marked(first_id(*log_key(log)))
+        first = table.txn_version(first_id(*log_key(log)))
         if max(wanted[log.id.partition], log.start_offset) < first:
             raise SettingsError(
                 f"{settings.table} begins at offset {first} of partition {log.id.partition}, and a "
@@ -250,7 +250,7 @@ class _Backfill:
     def round(
         self, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
     ) -> MaterializeResult | None:
-        """Add the newest of what is missing; None if nothing is. Raises TableMoved."""
+        """Add the newest of what is missing; None if nothing is. Raises CommitConflict."""
         asked = _missing(self._table, logs, wanted)
         splits = plan_moved(self._reader, asked, split_bytes=self._settings.split_bytes)
         chosen = _last_bytes(splits, self._settings.commit_bytes)
@@ -298,7 +298,7 @@ class _Backfill:
         for split in splits:
             for range_ in split.ranges:
                 partition = range_.partition
-                end = self._table.marked(first_id(range_.topic_id, partition))
+                end = self._table.txn_version(first_id(range_.topic_id, partition))
                 first = min(range_.first_offset, offsets.get(partition, (end, end))[0])
                 offsets[partition] = (first, end)
         written_by = self._settings.written_by
@@ -307,14 +307,14 @@ class _Backfill:
     def _commit(
         self, splits: Sequence[Split], results: Sequence[TableItemResult]
     ) -> MaterializeResult:
-        marks: dict[str, int] = {}
+        txns: dict[str, int] = {}
         for split in splits:
             for range_ in split.ranges:
                 app = first_id(range_.topic_id, range_.partition)
-                marks[app] = min(range_.first_offset, marks.get(app, range_.first_offset))
+                txns[app] = min(range_.first_offset, txns.get(app, range_.first_offset))
         topic = self._settings.topic
         letters = [file for result in results for file in result.dead_letters]
-        written = commit_letters(
+        written = commit_dead_letters(
             self._settings,
             letters,
             {},
@@ -328,12 +328,12 @@ class _Backfill:
         left_out = sum(result.left_out for result in results)
         self._table.commit(
             files,
-            {**marks, **count_marks(self._table, left_out=left_out, dropped=dropped)},
+            {**txns, **count_txns(self._table, left_out=left_out, dropped=dropped)},
             modified_ms=SystemClock().now_ms(),
-            notes={
+            commit_info={
                 "lakehead.topic": topic,
-                "lakehead.backfilled.from": str(marks),
-                **self._change(splits, rows).notes(),
+                "lakehead.backfilled.from": str(txns),
+                **self._change(splits, rows).commit_info(),
             },
         )
         failpoint("backfill_committed")

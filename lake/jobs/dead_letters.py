@@ -13,31 +13,31 @@ from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.tables.data_file import DataFile, read_row_groups
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
 from lakehead.lake.tables.layout import DEAD_LETTERS
-from lakehead.lake.tables.merge_engine import progress_marks
-from lakehead.lake.tables.owner import check_topic, owner_marks
+from lakehead.lake.tables.merge_engine import progress_txns
+from lakehead.lake.tables.owner import check_topic, owner_txn
 from lakehead.lake.tables.record_places import PLACE, RecordPlaces, among_places
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import failpoint
 
-LETTERS_DESCRIPTION = "Records that could not be read"
+DEAD_LETTERS_DESCRIPTION = "Records that could not be read"
 
 
-def letters_name(topic: str) -> str:
+def dead_letter_table_name(topic: str) -> str:
     """Return the name that a topic's table of dead letters is created with."""
     return f"{topic}__dlq"
 
 
-def check_letters(letters: Table, topic: str) -> None:
+def check_dead_letter_table(letters: Table, topic: str) -> None:
     """Raise SettingsError for a table that is not of a topic's dead letters."""
-    if letters.name != letters_name(topic):
+    if letters.name != dead_letter_table_name(topic):
         raise SettingsError(
             f"{letters.uri} is where dead letters of topic {topic} go, and holds another table "
             f"({letters.name!r}): move that away, or name another place (lakehead.table.path)"
         )
 
 
-def commit_letters(
+def commit_dead_letters(
     settings: MaterializeSettings,
     files: Sequence[DataFile],
     progress: Mapping[tuple[str, int], int],
@@ -51,7 +51,7 @@ def commit_letters(
     progress that tells, they `may_be_there`. Returns how many were added.
 
     Raises OtherTopic, SettingsError for a table that is none of dead letters of this topic,
-    TableMoved, TableUnavailable.
+    CommitConflict, TableUnavailable.
     """
     if not files:
         return 0
@@ -62,30 +62,30 @@ def commit_letters(
         letters = create_table(
             uri,
             DEAD_LETTERS,
-            name=letters_name(topic),
-            description=LETTERS_DESCRIPTION,
-            marks=owner_marks(topic_id),
+            name=dead_letter_table_name(topic),
+            description=DEAD_LETTERS_DESCRIPTION,
+            txns=owner_txn(topic_id),
         )
-    check_letters(letters, topic)
+    check_dead_letter_table(letters, topic)
     check_topic(letters, topic, topic_id)
     is_ahead = any(letters.last_offset(*key) > table.last_offset(*key) for key in progress)
     if is_ahead or may_be_there:
-        files = _missing_letters(uri, letters, files)
+        files = _missing_dead_letters(uri, letters, files)
         if not files:
             return 0
     reached = {key: max(last, letters.last_offset(*key)) for key, last in progress.items()}
     offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
     letters.commit(
         files,
-        {**progress_marks(reached), **owner_marks(topic_id)},
+        {**progress_txns(reached), **owner_txn(topic_id)},
         modified_ms=SystemClock().now_ms(),
-        notes={"lakehead.topic": topic, "lakehead.last.offsets": offsets},
+        commit_info={"lakehead.topic": topic, "lakehead.last.offsets": offsets},
     )
     failpoint("materialize_dead_letters_committed")
     return sum(file.record_count for file in files)
 
 
-def _missing_letters(uri: str, letters: Table, files: Sequence[DataFile]) -> list[DataFile]:
+def _missing_dead_letters(uri: str, letters: Table, files: Sequence[DataFile]) -> list[DataFile]:
     """The dead letters of `files` that the table does not hold yet, in new files or none."""
     each = [places for file in files for places in read_row_groups(uri, file.path, PLACE)]
     held = RecordPlaces(letters.rows(PLACE, among_places(pa.concat_tables(each))))

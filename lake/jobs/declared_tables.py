@@ -28,7 +28,7 @@ from lakehead.lake.jobs.table_settings import (
     Progress,
     declared_settings,
 )
-from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
+from lakehead.lake.jobs.table_upkeep import MaintenanceResult, TableTarget, maintain_files, targets
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.merge_engine import MergeEngineName
@@ -47,28 +47,28 @@ from lakehead.storage.metadata.state import TableState, TopicState
 from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
 
 LOOK_S = 300.0
-"""How often tables are looked at: it costs a listing and a few requests for each."""
+"""Interval between checks of the tables: each costs a listing and a few requests a table."""
 
 _END_S = 10.0
 
-FilesTold = Callable[[UpkeepResult], None]
+OnMaintained = Callable[[MaintenanceResult], None]
 
 
 @contextmanager
-def files_kept(
+def files_maintained(
     leases: TableLeases,
     topics: Sequence[str],
-    tell: FilesTold | None,
+    on_files: OnMaintained | None,
     *,
     every_s: float = LOOK_S,
 ) -> Iterator[None]:
-    """Do what is due of the files of the declared tables (of `topics`, or of all) while the block
-    runs, and tell of it; with None to tell, nothing. A table that another process writes is left to
-    that one.
+    """Maintain the files of the declared tables (of `topics`, or of all) while the block runs, and
+    call `on_files` with each result; nothing with None. A table whose lease another process holds
+    is left to that process.
 
-    A job that is under way at the end may be ended anywhere.
+    A job that runs at the end of the block may be ended anywhere.
     """
-    if tell is None:
+    if on_files is None:
         yield
         return
     stopped = threading.Event()
@@ -76,9 +76,9 @@ def files_kept(
     def run() -> None:
         while True:
             for target in _looked(leases, topics):
-                for result in keep_files(target, partial(_kept, leases, target.topic_id)):
+                for result in maintain_files(target, partial(_kept, leases, target.topic_id)):
                     if not isinstance(result.error, TableTaken):
-                        tell(result)
+                        on_files(result)
                 if stopped.is_set():
                     return
             if stopped.wait(every_s):
@@ -103,7 +103,7 @@ def _looked(leases: TableLeases, topics: Sequence[str]) -> Sequence[TableTarget]
     try:
         return targets(leases.catalog(), topics)
     except BaseException as caught:  # noqa: BLE001 - the next look may find more
-        as_error(caught, "upkeep of tables")  # the job that follows them tells what is wrong
+        as_error(caught, "maintenance of tables")  # the job that follows them reports it
         return ()
 
 
@@ -127,7 +127,7 @@ class TableOutcome:
     error: LakeheadError | None = None
 
 
-Told = Callable[[TableOutcome], None]
+OnOutcome = Callable[[TableOutcome], None]
 
 
 def declares_table(path: str, topic: str) -> bool:
@@ -215,40 +215,40 @@ class DeclaredTables:
 
     # ------------------------------------------------------------------------------------- once
 
-    def bring_up(self, *, all_of_them: bool, tell: Told, dry_run: bool = False) -> None:
+    def catch_up(self, *, all_of_them: bool, on_table: OnOutcome, dry_run: bool = False) -> None:
         """Bring the tables that are due (or `all_of_them`) up to what lies in objects now.
 
         Raises UnknownTopic, SettingsError for topics that were named and declare no table.
         """
         catalog = self._leases.catalog()
         self._check_named(catalog)
-        for topic_id, declared in self._declared(catalog, tell).items():
+        for topic_id, declared in self._declared(catalog, on_table).items():
             topic = catalog.topic(declared.topic)
             known = catalog.state.tables.get(topic_id, TableState())
             lag = lag_of(catalog.state, topic, known.offsets)
             if all_of_them or is_due(declared, lag, self._clock.now_ms()):
-                self._bring_up_one(catalog, declared, tell, dry_run=dry_run)
+                self._catch_up_one(catalog, declared, on_table, dry_run=dry_run)
 
-    def _bring_up_one(
-        self, catalog: Catalog, declared: TableDeclaration, tell: Told, *, dry_run: bool
+    def _catch_up_one(
+        self, catalog: Catalog, declared: TableDeclaration, on_table: OnOutcome, *, dry_run: bool
     ) -> None:
         run: TableRun | None = None
         error: LakeheadError | None = None
         try:
             check_declared_place(catalog, declared)
-            with self._lease(declared, needed=not dry_run), self._told(declared):
+            with self._lease(declared, needed=not dry_run), self._reported(declared):
                 run = self._open_run(declared, dry_run=dry_run)
-                run.bring_up(catalog)
+                run.catch_up(catalog)
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
             error = as_error(caught, f"table of topic {declared.topic}")
-        tell(self._outcome(catalog, declared, run, error))
+        on_table(self._outcome(catalog, declared, run, error))
 
-    def keep_files(self, tell: FilesTold, *, dry_run: bool = False) -> None:
-        """Do of OPTIMIZE and VACUUM what is due of each table, or with `dry_run` tell of it."""
+    def maintain_files(self, on_files: OnMaintained, *, dry_run: bool = False) -> None:
+        """Run OPTIMIZE and VACUUM where they are due, or with `dry_run` report what is due."""
         for target in targets(self._leases.catalog(), self._topics):
             hold = partial(self._hold, target.topic_id)
-            for result in keep_files(target, hold, dry_run=dry_run):
-                tell(result)
+            for result in maintain_files(target, hold, dry_run=dry_run):
+                on_files(result)
 
     def replay(self, topic: str, *, dry_run: bool = False) -> ReplayResult:
         """Bring the dead letters of a topic's table that can be rows now into it.
@@ -321,20 +321,20 @@ class DeclaredTables:
     def follow(
         self,
         stopped: threading.Event,
-        tell: Told,
+        on_table: OnOutcome,
         *,
-        tell_files: FilesTold | None = None,
+        on_files: OnMaintained | None = None,
         files_every_s: float = LOOK_S,
     ) -> None:
         """Keep the tables as fresh as they are declared, until `stopped` is set. While the store
-        cannot be reached it is asked again and again. With `tell_files` their files are kept too,
-        beside that (who else would have to wait for their leases for good).
+        cannot be reached, requests are repeated. With `on_files` the tables' files are maintained
+        at the same time, because another process could never get their leases.
 
         Raises UnknownTopic, SettingsError for topics that were named and declare no table.
         """
         self._check_named(self._leases.catalog())
         with (
-            files_kept(self._leases, self._topics, tell_files, every_s=files_every_s),
+            files_maintained(self._leases, self._topics, on_files, every_s=files_every_s),
             ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool,
         ):
             while not stopped.is_set():
@@ -342,13 +342,13 @@ class DeclaredTables:
                 try:
                     catalog, reader = self._look()
                 except StoreUnavailable as error:
-                    self._tell_trouble(tell, "metadata", error)
+                    self._report_error(on_table, "metadata", error)
                     stopped.wait(_PAUSE_S[0])
                     continue
-                due = self._take_what_is_due(catalog, tell)
+                due = self._take_what_is_due(catalog, on_table)
                 for outcome in pool.map(partial(self._turn, catalog, reader), due):
                     if outcome.error is not None or outcome.result.commits:
-                        tell(outcome)
+                        on_table(outcome)
                 is_more_due = any(kept.has_more for kept in due)
                 stopped.wait(0.0 if is_more_due else self._poll_s())
 
@@ -363,8 +363,8 @@ class DeclaredTables:
         for topic in declared_tables(catalog.state, self._topics):
             yield from catalog.topic(topic).partitions
 
-    def _take_what_is_due(self, catalog: Catalog, tell: Told) -> list[_Kept]:
-        declarations = self._declared(catalog, tell)
+    def _take_what_is_due(self, catalog: Catalog, on_table: OnOutcome) -> list[_Kept]:
+        declarations = self._declared(catalog, on_table)
         for topic_id in self._kept.keys() - declarations.keys():
             del self._kept[topic_id]
             self._leases.release(topic_id)
@@ -389,7 +389,7 @@ class DeclaredTables:
         try:
             check_declared_place(catalog, declared)
             self._leases.keep(declared.topic_id)
-            with self._told(declared):
+            with self._reported(declared):
                 kept.run = kept.run or self._open_run(declared)
                 self._round(catalog, reader, kept.run)
             kept.pause_s = _PAUSE_S[0]
@@ -413,14 +413,14 @@ class DeclaredTables:
 
     def _round(self, catalog: Catalog, reader: ObjectReader, run: TableRun) -> None:
         try:
-            run.bring_up(catalog, rounds_max=1, reader=reader)
+            run.catch_up(catalog, rounds_max=1, reader=reader)
         except ObjectNotFound:
             if self._snapshots is None:
                 raise
             # A WAL object of the tail was uploaded meanwhile: the next look finds it elsewhere.
 
     @contextmanager
-    def _told(self, declared: TableDeclaration) -> Iterator[None]:
+    def _reported(self, declared: TableDeclaration) -> Iterator[None]:
         """Have the cluster know, by the lease, why this turn at a table failed, if it does."""
         try:
             yield
@@ -440,21 +440,21 @@ class DeclaredTables:
 
     # ---------------------------------------------------------------------------------- of both
 
-    def _declared(self, catalog: Catalog, tell: Told) -> dict[str, TableDeclaration]:
+    def _declared(self, catalog: Catalog, on_table: OnOutcome) -> dict[str, TableDeclaration]:
         found = {}
         for topic, declared in declared_tables(catalog.state, self._topics).items():
             if isinstance(declared, SettingsError):
-                self._tell_trouble(tell, topic, declared)
+                self._report_error(on_table, topic, declared)
             else:
                 found[declared.topic_id] = declared
         return found
 
-    def _tell_trouble(self, tell: Told, topic: str, error: LakeheadError) -> None:
+    def _report_error(self, on_table: OnOutcome, topic: str, error: LakeheadError) -> None:
         """Tell what is wrong with a declaration, or with all of them; once, while it is so."""
         if self._troubles.get(topic) != str(error):
             self._troubles[topic] = str(error)
             result, lag = MaterializeResult(), Lag()
-            tell(TableOutcome(topic=topic, table="", result=result, lag=lag, error=error))
+            on_table(TableOutcome(topic=topic, table="", result=result, lag=lag, error=error))
 
     def _check_named(self, catalog: Catalog) -> None:
         declared = declared_tables(catalog.state, self._topics)

@@ -49,5 +49,5 @@ def materialize(
     if guard is None:
         check_place(catalog, settings.table)
     run = TableRun(settings, reader, guard or Unguarded(), on_progress, runner=runner)
-    run.bring_up(catalog)
+    run.catch_up(catalog)
     return run.result

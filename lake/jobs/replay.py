@@ -30,7 +30,7 @@ from lakehead.lake.catalog import Catalog
 from lakehead.lake.committed import committed_now
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import PassedOver
-from lakehead.lake.jobs.dead_letters import check_letters
+from lakehead.lake.jobs.dead_letters import check_dead_letter_table
 from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_item import TableFiles
 from lakehead.lake.jobs.table_run import log_key, planned_merge
@@ -47,7 +47,7 @@ from lakehead.lake.planner import OffsetRange, Split
 from lakehead.lake.record_reader import read_records
 from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.lake.tables.arrow_rows import gathered
-from lakehead.lake.tables.delta_table import Table, TableMoved, app_id, open_table
+from lakehead.lake.tables.delta_table import CommitConflict, Table, app_id, open_table
 from lakehead.lake.tables.layout import (
     DEAD_LETTERS,
     DECODED,
@@ -56,7 +56,7 @@ from lakehead.lake.tables.layout import (
     TableLayout,
     TableRows,
 )
-from lakehead.lake.tables.left_out import count_marks
+from lakehead.lake.tables.left_out import count_txns
 from lakehead.lake.tables.merge_engine import open_merge_engine
 from lakehead.lake.tables.owner import check_topic
 from lakehead.lake.tables.record_places import PLACE, RecordPlaces, among_places
@@ -73,13 +73,13 @@ _HELD_BYTES = 128 << 20
 """Twice a round of letters: less is hardly overtaken."""
 
 
-def letter_columns(keys: Sequence[str]) -> list[str]:
+def dead_letter_columns(keys: Sequence[str]) -> list[str]:
     """Return the columns of change rows that letters are told by."""
     return list(dict.fromkeys((*identity(keys), "_key", "_partition", "_offset", "_timestamp")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterKeys:
+class DeadLetterKeys:
     """The rows that letters are about: values of the columns that tell rows apart, and the keys of
     records that name a row by nothing else.
     """
@@ -88,7 +88,7 @@ class LetterKeys:
     record_keys: Any  # pa.Array
 
     @classmethod
-    def of(cls, changes: Any, keys: Sequence[str]) -> "LetterKeys":
+    def of(cls, changes: Any, keys: Sequence[str]) -> "DeadLetterKeys":
         """Return those of change rows."""
         names = list(identity(keys))
         return cls(
@@ -113,7 +113,7 @@ class LetterKeys:
         return changes.filter(pa.array(is_chosen))
 
 
-def merge_of_letters(
+def merge_of_dead_letters(
     settings: MaterializeSettings,
     reader: StoreReader,
     catalog: Catalog,
@@ -130,7 +130,7 @@ def merge_of_letters(
     # No name for all changes: what has been overtaken is not in memory any more.
     merge = planned_merge(
         table,
-        _changes_of_letters(settings, layout, letters, splits),
+        _changes_of_dead_letters(settings, layout, letters, splits),
         layout.schema,
         layout.spec.keys,
         is_history=False,
@@ -142,12 +142,12 @@ def merge_of_letters(
     return replace(merge, source=source, clauses=clauses)
 
 
-def _changes_of_letters(
+def _changes_of_dead_letters(
     settings: MaterializeSettings, layout: TableLayout, letters: Any, splits: Sequence[Split]
 ) -> Any:
     """What the splits have of the letters' keys; where it is much, without what is overtaken."""
     keys = layout.spec.keys
-    work = partial(_changes_in, settings, layout, LetterKeys.of(letters, keys))
+    work = partial(_changes_in, settings, layout, DeadLetterKeys.of(letters, keys))
     held = change_schema(layout.schema).empty_table()
     bytes_max = _HELD_BYTES
     for _, changes in run_in_threads(work, splits, workers=settings.workers):
@@ -173,7 +173,7 @@ def _splits(
     firsts = _first_offsets(letters)
     asked = []
     for log in committed_now(reader, catalog, settings.topic):
-        end = table.marked(app_id(log.topic_id, log.id.partition)) + 1
+        end = table.txn_version(app_id(log.topic_id, log.id.partition)) + 1
         begins = [at for at in (firsts.get(log.id.partition),) if at is not None]
         if (at := offset_for_timestamp(reader, log, oldest_ms)) is not None:
             begins.append(at)
@@ -195,7 +195,7 @@ def _first_offsets(letters: Any) -> Mapping[int, int]:
 
 
 def _changes_in(
-    settings: MaterializeSettings, layout: TableLayout, wanted: LetterKeys, split: Split
+    settings: MaterializeSettings, layout: TableLayout, wanted: DeadLetterKeys, split: Split
 ) -> Any:
     """The changes of these keys in a split. Records that cannot be changes are none here."""
     values = open_decoder(layout.spec)
@@ -264,7 +264,7 @@ def replay_dead_letters(
         replay = _Replay(settings, reader, catalog, guard)
         try:
             result = replay.run()
-        except (TableMoved, _SchemaFollowed):
+        except (CommitConflict, _SchemaFollowed):
             committed += replay.committed
             failpoint("replay_begins_again")
             continue
@@ -295,7 +295,7 @@ class _Replay:
         self._mark = f"lakehead:replay:{topic_id}"
         self._letters = open_table(settings.dead_letters)
         if self._letters is not None:
-            check_letters(self._letters, settings.topic)
+            check_dead_letter_table(self._letters, settings.topic)
             check_topic(self._letters, settings.topic, topic_id)
         table = open_table(settings.table)
         layout = (
@@ -453,7 +453,7 @@ class _Replay:
                 bad[rows[place]] = _TRUNCATES
             is_kept.append(rows[place] not in bad)
         self._leave(letters, sorted(bad.items()), left)
-        columns = made.rows.select(letter_columns(self._layout.spec.keys))
+        columns = made.rows.select(dead_letter_columns(self._layout.spec.keys))
         # Of the changes of these keys that the topic has, values are in memory too.
         self._gather(columns.filter(pa.array(is_kept, pa.bool_())), size=made.rows.nbytes)
 
@@ -470,7 +470,7 @@ class _Replay:
 
     def _merge(self, changes: Any) -> Merge:
         """The MERGE of those letters that decide, and figures of all."""
-        merge = merge_of_letters(
+        merge = merge_of_dead_letters(
             self._settings, self._reader, self._catalog, self._table, self._layout, changes
         )
         count, decide = len(RecordPlaces(changes)), len(RecordPlaces(merge.source))
@@ -485,18 +485,18 @@ class _Replay:
     def _commit_merge(self, merge: Merge) -> None:
         progress = {key: self._table.last_offset(*key) for key in self._keys}
         engine = open_merge_engine(self._settings.engine)
-        notes = self._notes(len(RecordPlaces(merge.source)))
-        engine.merge(self._table, merge, progress, notes, self._counts())
+        commit_info = self._commit_info(len(RecordPlaces(merge.source)))
+        engine.merge(self._table, merge, progress, commit_info, self._counts())
 
     def _counts(self) -> Mapping[str, int]:
-        """The marks that count what this round has left out."""
-        counts = count_marks(self._table, left_out=self._left_out)
+        """The txns that count what this round has left out."""
+        counts = count_txns(self._table, left_out=self._left_out)
         self._left_out = 0
         return counts
 
     def _follow(self, found: Any) -> None:
         before = self._table.schema
-        follow_values(self._settings, self._table, self._layout, found, self._marks(self._table, 0))
+        follow_values(self._settings, self._table, self._layout, found, self._txns(self._table, 0))
         after = open_table(self._settings.table)
         if after is None or after.schema != before:
             raise _SchemaFollowed
@@ -510,22 +510,22 @@ class _Replay:
     ) -> None:
         table.commit(
             files,
-            {**self._marks(table, 1), **counts},
+            {**self._txns(table, 1), **counts},
             modified_ms=SystemClock().now_ms(),
-            notes=self._notes(rows),
+            commit_info=self._commit_info(rows),
             replaced_by=replaced_by,
         )
 
-    def _notes(self, rows: int) -> dict[str, str]:
-        notes = {"lakehead.topic": self._settings.topic, "lakehead.replayed": "dead letters"}
+    def _commit_info(self, rows: int) -> dict[str, str]:
+        commit_info = {"lakehead.topic": self._settings.topic, "lakehead.replayed": "dead letters"}
         change = Change(kind="replay", rows=rows, written_by=self._settings.written_by)
-        return notes | change.notes()
+        return commit_info | change.commit_info()
 
-    def _marks(self, table: Table, step: int) -> dict[str, int]:
+    def _txns(self, table: Table, step: int) -> dict[str, int]:
         """Its progress as it is, and a mark of ours: whatever else is committed is in the way."""
         apps = [app_id(*key) for key in self._keys]
-        marks = {app: table.marked(app) for app in apps if table.marked(app) >= 0}
-        return {**marks, self._mark: table.marked(self._mark) + step} if step else marks
+        txns = {app: table.txn_version(app) for app in apps if table.txn_version(app) >= 0}
+        return {**txns, self._mark: table.txn_version(self._mark) + step} if step else txns
 
 
 def _each_place(rows: Any) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,13 @@ from lakehead.lake.planner import Split
 from lakehead.lake.record_reader import decode_all
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.data_file import DataFile, DataFileWriter
-from lakehead.lake.tables.layout import DECODED, TableLayout, TableRows, batch_letter, dead_letters
+from lakehead.lake.tables.layout import (
+    DECODED,
+    TableLayout,
+    TableRows,
+    batch_dead_letter,
+    dead_letters,
+)
 from lakehead.lake.tables.partitions import split_rows
 from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
@@ -126,7 +132,7 @@ class _Work:
                     )
                 )
             case "dead_letter":
-                self._letters.add(batch_letter(found))
+                self._letters.add(batch_dead_letter(found))
             case "drop":
                 self._dropped += found.record_count
 

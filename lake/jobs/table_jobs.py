@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lakehead.lake.jobs.replay import ReplayResult
     from lakehead.lake.jobs.table_rebuild import RebuildResult
     from lakehead.lake.jobs.table_settings import MaterializeSettings
-    from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult
+    from lakehead.lake.jobs.table_upkeep import MaintenanceResult, TableTarget
     from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 # ----------------------------------------------------------------------------------------- options
@@ -183,7 +183,7 @@ Written = dict[str, tuple[int, int, int]]
 
 
 @contextmanager
-def changes_told(context: JobContext, topics: Sequence[str]) -> Iterator[Written]:
+def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Written]:
     """Yield a mapping in which to note the tables that were written; then report these to
     `context.on_change`. A task that is tried again reports all the tables of `topics` (none named:
     all declared ones), since an earlier try may have written them.
@@ -262,7 +262,7 @@ def _run_materialize(
     topics = [unit.item for unit in units]
     of_task = topics if context.is_part else options.topics
     if not topics:
-        with changes_told(context, of_task):
+        with reported_changes(context, of_task):
             return FieldsResult()
     figures: Fields = {"tables": 0}
     failed: list[TableOutcome] = []
@@ -282,10 +282,10 @@ def _run_materialize(
         figures = sum_of_fields(figures, counted)
 
     with (
-        changes_told(context, of_task) as written,
+        reported_changes(context, of_task) as written,
         opened_tables(context, options.engine, topics) as tables,
     ):
-        tables.bring_up(all_of_them=True, tell=tell)
+        tables.catch_up(all_of_them=True, on_table=tell)
     _raise_first([(one.topic, one.error) for one in failed if one.error], context, len(topics))
     return FieldsResult(found=figures | {"tables_taken": len(failed)})
 
@@ -325,7 +325,7 @@ def _key(target: "TableTarget") -> str:
 
 def _one(
     job: str, target: "TableTarget", options: TablesOptions, hold: Any, **asked: bool
-) -> "UpkeepResult":
+) -> "MaintenanceResult":
     from lakehead.lake.jobs.table_upkeep import RETENTION_HOURS, optimize, vacuum
 
     by = options.engine
@@ -430,7 +430,7 @@ def _replay(context: JobContext, options: TableOptions, topic: str) -> Fields:
 
 def _run_replay(context: JobContext, options: TableOptions, units: Sequence[Unit]) -> FieldsResult:
     topic = units[0].item
-    with changes_told(context, [topic]) as written:
+    with reported_changes(context, [topic]) as written:
         figures = _replay(context, options, topic)
         if figures["replayed"]:
             written[topic] = (1, figures["replayed"], 0)
@@ -473,7 +473,7 @@ def _settings(context: JobContext, topic: str) -> "MaterializeSettings":
     return declared_settings(declared, context.path, dry_run=True)
 
 
-def _tell_backfill(context: JobContext, options: BackfillOptions, topic: str) -> Fields:
+def _preview_backfill(context: JobContext, options: BackfillOptions, topic: str) -> Fields:
     from lakehead.lake.jobs.backfill import plan_begin
     from lakehead.lake.store_reader import store_reader
 
@@ -493,7 +493,7 @@ def _run_backfill(
 ) -> FieldsResult:
     topic, at = units[0].item, _at(options)
     with (
-        changes_told(context, [topic]) as written,
+        reported_changes(context, [topic]) as written,
         opened_tables(context, options.engine, [topic]) as tables,
     ):
         result = tables.begin(topic, at=at)
@@ -509,7 +509,7 @@ def _run_backfill(
 BACKFILL = Job(
     name="backfill",
     options=BackfillOptions,
-    plan=partial(_plan, _tell_backfill),
+    plan=partial(_plan, _preview_backfill),
     run=_run_backfill,
     writes_tables=True,
 )
@@ -537,7 +537,7 @@ def _run_rebuild(
     context: JobContext, options: RebuildTableOptions, units: Sequence[Unit]
 ) -> FieldsResult:
     topic = units[0].item
-    with changes_told(context, [topic]) as written:
+    with reported_changes(context, [topic]) as written:
         figures = _rebuild(context, options, topic)
         written[topic] = (1, figures["records"], figures["bytes_written"])
     return FieldsResult(found=figures)

@@ -6,7 +6,7 @@ given back, its time is over, or its holder, a process of this machine, is gone.
 disagree costs no record: what a table holds is decided by its own log, by compare-and-set. The
 lease spares work, and keeps engines apart that have no compare-and-set.
 
-Progress is told to the log at most every few seconds, in one entry with the renewals of all leases.
+Progress is committed to the log at most every few seconds, in one entry with all renewals.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _TICK_S = 3.0
 _CLOCKS_APART_S = 5.0
 _LOOK_AGAIN_S = 0.25
 _PROBLEM_MAX = 1000
-"""Characters of a problem that the log is told."""
+"""Maximum length of a problem in the log, in characters."""
 
 
 class TableTaken(LakeheadError):
@@ -53,7 +53,7 @@ class _Lease:
     """Monotonic seconds."""
     offsets: tuple[int, ...]
     problem: str
-    told: tuple[tuple[int, ...], str]
+    reported: tuple[tuple[int, ...], str]
     """Offsets and problem, as the log has them."""
 
 
@@ -71,7 +71,7 @@ class TableLeases:
         self._held: dict[str, _Lease] = {}
         self._crashed: BaseException | None = None
         self._scope = TaskScope(self._on_crash)
-        self._telling = asyncio.Lock()
+        self._reporting = asyncio.Lock()
         self._taking = threading.Lock()
 
     @classmethod
@@ -138,12 +138,12 @@ class TableLeases:
             )
 
     def report(self, topic_id: str, offsets: Sequence[int]) -> None:
-        """Say up to where the table holds each partition; the log is told soon."""
+        """Set the offsets up to which the table holds each partition; they are logged soon."""
         if (lease := self._held.get(topic_id)) is not None:
             lease.offsets = tuple(offsets)
 
     def report_problem(self, topic_id: str, problem: str) -> None:
-        """Say why the turn at a table failed, or (empty) that it did not; the log is told soon."""
+        """Set the reason why the turn at a table failed (empty: it did not); it is logged soon."""
         if (lease := self._held.get(topic_id)) is not None:
             lease.problem = problem[:_PROBLEM_MAX]
 
@@ -160,7 +160,7 @@ class TableLeases:
         """Give all leases back."""
 
         async def end() -> None:
-            async with self._telling:  # what is told half is not known to be told
+            async with self._reporting:  # half a report is not known to be one
                 await self._scope.close()
             await self._release(list(self._held))
 
@@ -199,7 +199,7 @@ class TableLeases:
                 until=begun + self._lease_s,
                 offsets=taken.offsets,
                 problem=taken.problem,
-                told=(taken.offsets, taken.problem),
+                reported=(taken.offsets, taken.problem),
             )
             return
 
@@ -222,21 +222,21 @@ class TableLeases:
         while True:
             await asyncio.sleep(tick_s)
             try:
-                async with self._telling:
-                    await self._tell(dict(self._held), is_end=False)
+                async with self._reporting:
+                    await self._report(dict(self._held), is_end=False)
             except StorageError:
                 continue  # until the lease is over there is time to try again
 
     async def _release(self, topic_ids: Sequence[str]) -> None:
-        async with self._telling:
+        async with self._reporting:
             leases = {one: self._held[one] for one in topic_ids if one in self._held}
             try:
-                await self._tell(leases, is_end=True)
+                await self._report(leases, is_end=True)
             finally:
                 for topic_id in leases:
                     self._held.pop(topic_id, None)
 
-    async def _tell(self, leases: Mapping[str, _Lease], *, is_end: bool) -> None:
+    async def _report(self, leases: Mapping[str, _Lease], *, is_end: bool) -> None:
         """Commit what is new of these leases; those that are others' now are ours no more."""
         begun = self._clock.monotonic()
         news = {topic_id: (one.offsets, one.problem) for topic_id, one in leases.items()}
@@ -252,7 +252,7 @@ class TableLeases:
                 if held is None or (held.term, held.holder) != (lease.term, self._name):
                     lost.add(topic_id)
                     continue
-                if news[topic_id] != lease.told:
+                if news[topic_id] != lease.reported:
                     offsets, problem = news[topic_id]
                     records.append(
                         TableProgress(
@@ -272,7 +272,7 @@ class TableLeases:
             if topic_id in lost:
                 self._held.pop(topic_id, None)
                 continue
-            lease.told = news[topic_id]
+            lease.reported = news[topic_id]
             if topic_id in renewed:
                 lease.term += 1
                 lease.until = begun + self._lease_s

@@ -26,7 +26,11 @@ import pyarrow.dataset as ds
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.jobs.backfill import begin_at
-from lakehead.lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
+from lakehead.lake.jobs.dead_letters import (
+    DEAD_LETTERS_DESCRIPTION,
+    check_dead_letter_table,
+    dead_letter_table_name,
+)
 from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lakehead.lake.store_reader import StoreReader
@@ -43,7 +47,7 @@ from lakehead.lake.tables.delta_table import (
 from lakehead.lake.tables.layout import DEAD_LETTERS, check_made_from
 from lakehead.lake.tables.left_out import COUNTS, counted
 from lakehead.lake.tables.merge_engine import claim_all
-from lakehead.lake.tables.owner import is_of_topic, owner_marks
+from lakehead.lake.tables.owner import is_of_topic, owner_txn
 from lakehead.lake.tables.table_history import Change
 from lakehead.lake.tables.table_root import check_place
 from lakehead.storage.clock import SystemClock
@@ -123,7 +127,7 @@ def rebuild_table(
     """Make the table of `settings` anew from what objects hold, and put it in place.
 
     Raises HistoryOnlyInTable unless `without_history`; SettingsError for a table that is not this
-    topic's, nor that of an earlier topic of its name; what `TableRun.bring_up` raises.
+    topic's, nor that of an earlier topic of its name; what `TableRun.catch_up` raises.
     """
     beside = replace(settings, table=rebuild_uri(settings.table), has_no_gaps=True)
     logs = catalog.partitions(settings.topic)
@@ -149,7 +153,7 @@ def rebuild_table(
     _require_own_place(settings, reader, catalog)
     _swap(settings, catalog, old, new, files)
     failpoint("rebuild_swapped")
-    _swap_letters(settings, beside, catalog, old.letters)
+    _swap_dead_letters(settings, beside, catalog, old.letters)
     guard.report(run.held_offsets())
     _discard(beside)
     return RebuildResult(
@@ -179,7 +183,7 @@ class _Old:
                 topic=settings.topic,
             )
         if self.letters is not None:
-            check_letters(self.letters, settings.topic)
+            check_dead_letter_table(self.letters, settings.topic)
         self._tables = [one for one in (self.table, self.letters) if one is not None]
         self._own = [one for one in self._tables if is_of_topic(one, topic_id)]
 
@@ -229,9 +233,9 @@ def _made(
         run = TableRun(beside, reader, Unguarded(), on_progress)
         if not beside.dry_run:
             if open_table(beside.table) is None:  # some of a run that was killed at its end
-                _discard_letters(beside)
+                _discard_dead_letters(beside)
             begin_at(beside, reader, catalog, Unguarded(), at=None)
-        run.bring_up(catalog)
+        run.catch_up(catalog)
         return run
 
     try:
@@ -248,11 +252,11 @@ def _made(
 def _discard(beside: MaterializeSettings) -> None:
     """Remove the table beside: the rows first, as letters without them are not taken for all."""
     delete_table(beside.table, name=beside.topic)
-    _discard_letters(beside)
+    _discard_dead_letters(beside)
 
 
-def _discard_letters(beside: MaterializeSettings) -> None:
-    delete_table(beside.dead_letters, name=letters_name(beside.topic))
+def _discard_dead_letters(beside: MaterializeSettings) -> None:
+    delete_table(beside.dead_letters, name=dead_letter_table_name(beside.topic))
 
 
 def _require_own_place(
@@ -283,7 +287,7 @@ def _require_nothing_to_replace(settings: MaterializeSettings, old: _Old) -> Non
 
 def _span_of(new: Table, log: PartitionLog) -> Span:
     """The offsets of a partition that the new table holds."""
-    first, last = new.marked(first_id(*log_key(log))), new.last_offset(*log_key(log))
+    first, last = new.txn_version(first_id(*log_key(log))), new.last_offset(*log_key(log))
     return Span(max(first, 0), last + 1)
 
 
@@ -291,11 +295,11 @@ def _swap(
     settings: MaterializeSettings, catalog: Catalog, old: _Old, new: Table, files: list[DataFile]
 ) -> None:
     topic_id = catalog.topic(settings.topic).topic_id
-    marks = owner_marks(topic_id)
+    txns = owner_txn(topic_id)
     for log in catalog.partitions(settings.topic):
         for app in (app_id(*log_key(log)), first_id(*log_key(log))):
-            if new.marked(app) >= 0:
-                marks[app] = new.marked(app)
+            if new.txn_version(app) >= 0:
+                txns[app] = new.txn_version(app)
     spans = {log.id.partition: _span_of(new, log) for log in catalog.partitions(settings.topic)}
     change = Change(
         kind="rebuild_table",
@@ -304,28 +308,28 @@ def _swap(
         written_by=settings.written_by,
     )
     if old.table is not None:
-        marks |= claim_all(old.table)
+        txns |= claim_all(old.table)
     held = [table for table in (old.table, new) if table is not None]
-    marks |= {app: counted(new, app) for app in COUNTS if any(counted(t, app) for t in held)}
+    txns |= {app: counted(new, app) for app in COUNTS if any(counted(t, app) for t in held)}
     replace_table(
         settings.table,
         new.schema,
         files,
-        marks,
+        txns,
         old=old.table,
         name=settings.topic,
         description=f"The records of Kafka topic {settings.topic}",
         partition_by=new.partition_columns,
         modified_ms=SystemClock().now_ms(),
-        notes={
+        commit_info={
             "lakehead.topic": settings.topic,
             "lakehead.rebuilt": "in place",
-            **change.notes(),
+            **change.commit_info(),
         },
     )
 
 
-def _swap_letters(
+def _swap_dead_letters(
     settings: MaterializeSettings,
     beside: MaterializeSettings,
     catalog: Catalog,
@@ -337,22 +341,22 @@ def _swap_letters(
         return
     files = [] if new is None else current_files(beside.dead_letters)
     files = [copy_file(beside.dead_letters, uri, file) for file in files]
-    marks = owner_marks(catalog.topic(settings.topic).topic_id)
+    txns = owner_txn(catalog.topic(settings.topic).topic_id)
     table = open_table(settings.table)
     assert table is not None, "it has just been put in place"
     for log in catalog.partitions(settings.topic):
         if (last := table.last_offset(*log_key(log))) >= 0:
-            marks[app_id(*log_key(log))] = last
+            txns[app_id(*log_key(log))] = last
     replace_table(
         uri,
         DEAD_LETTERS,
         files,
-        marks,
+        txns,
         old=old,
-        name=letters_name(settings.topic),
-        description=LETTERS_DESCRIPTION,
+        name=dead_letter_table_name(settings.topic),
+        description=DEAD_LETTERS_DESCRIPTION,
         partition_by=(),
         modified_ms=SystemClock().now_ms(),
-        notes={"lakehead.topic": settings.topic, "lakehead.rebuilt": "in place"},
+        commit_info={"lakehead.topic": settings.topic, "lakehead.rebuilt": "in place"},
     )
     failpoint("rebuild_letters_swapped")

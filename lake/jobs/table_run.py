@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
-from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.dead_letters import commit_dead_letters
 from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_due import LogLost, check_ends
 from lakehead.lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
@@ -34,25 +34,25 @@ from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.data_file import DataFile, delete_data_files, read_data_file
 from lakehead.lake.tables.delta_table import (
     NOTHING,
+    CommitConflict,
     Table,
-    TableMoved,
     app_id,
     create_table,
     first_id,
     open_table,
 )
 from lakehead.lake.tables.layout import TableLayout
-from lakehead.lake.tables.left_out import count_marks
+from lakehead.lake.tables.left_out import count_txns
 from lakehead.lake.tables.merge_engine import (
     MergeEngine,
     TableProgress,
     open_merge_engine,
-    progress_marks,
+    progress_txns,
     settle,
 )
-from lakehead.lake.tables.owner import OtherTopic, owner_marks
-from lakehead.lake.tables.table_figures import run_cost
+from lakehead.lake.tables.owner import OtherTopic, owner_txn
 from lakehead.lake.tables.table_history import Change
+from lakehead.lake.tables.table_statistics import run_cost
 from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.storage.clock import SystemClock
@@ -109,7 +109,7 @@ def plan_round(
 
 def _has_begun(table: Table | None, log: PartitionLog) -> bool:
     apps = (app_id(log.topic_id, log.id.partition), first_id(log.topic_id, log.id.partition))
-    return table is not None and any(table.marked(app) != NOTHING for app in apps)
+    return table is not None and any(table.txn_version(app) != NOTHING for app in apps)
 
 
 def _first_bytes(splits: Sequence[Split], limit: int) -> tuple[Split, ...]:
@@ -147,11 +147,12 @@ def merge_changes(
     counts: Mapping[str, int],
     *,
     engine: MergeEngine,
-    notes: Mapping[str, str],
+    commit_info: Mapping[str, str],
 ) -> None:
     """Apply the changes in `files` to the table as `table` saw it; move its progress and counts.
 
-    Raises TableMoved, TableUnavailable, what reading files raises. The files are removed after it.
+    Raises CommitConflict, TableUnavailable, and the errors of reading files. Then the files are
+    removed.
     """
     # No name for all changes: while the MERGE runs, only what it takes is in memory.
     merge = planned_merge(
@@ -161,7 +162,7 @@ def merge_changes(
         layout.spec.keys,
         is_history=layout.is_history,
     )
-    engine.merge(table, merge, progress, notes, counts)
+    engine.merge(table, merge, progress, commit_info, counts)
     failpoint("merge_done")
     if files:
         delete_data_files(table.uri, [file.path for file in files])
@@ -237,7 +238,7 @@ class TableRun:
         self._asked = given_schema(settings)
         self._stops_at_new_schema = settings.evolution != "dead_letter"
 
-    def bring_up(
+    def catch_up(
         self,
         catalog: Catalog,
         *,
@@ -275,7 +276,7 @@ class TableRun:
             try:
                 if not self._round():
                     break
-            except TableMoved:
+            except CommitConflict:
                 failpoint("materialize_lost_race")
                 self._table = None
         self._report()
@@ -302,13 +303,13 @@ class TableRun:
         self._table = open_table(self._settings.table) if known is None else known.refreshed()
 
     def _round(self) -> bool:
-        """Plan, work and commit once; False if nothing was left to do. Raises TableMoved."""
+        """Plan, work and commit once; False if nothing was left to do. Raises CommitConflict."""
         self._round_began = self._clock.monotonic()
         # Opened before planning: the commit holds only if nothing moved since.
         self._open()
         table = self._table
         if table is None:
-            raise TableMoved(f"table {self._settings.table} is gone")
+            raise CommitConflict(f"table {self._settings.table} is gone")
         layout = self._layout()
         assert layout is not None, "a table has a layout"
         if layout.is_upsert and settle(table, [log_key(log) for log in self._logs]):
@@ -373,8 +374,8 @@ class TableRun:
 
     def _follow(self, table: Table, layout: TableLayout, found: Any) -> bool:
         before = table.schema
-        marks = progress_marks({log_key(log): self._last(table, log) for log in self._logs})
-        is_held = follow_values(self._settings, table, layout, found, marks)
+        txns = progress_txns({log_key(log): self._last(table, log) for log in self._logs})
+        is_held = follow_values(self._settings, table, layout, found, txns)
         self._open()
         if self._table is None or self._table.schema != before:
             self._done.clear()  # files that were made for another schema
@@ -388,7 +389,7 @@ class TableRun:
             name=self._settings.topic,
             description=f"The records of Kafka topic {self._settings.topic}",
             partition_by=layout.partition_columns,
-            marks=owner_marks(self._topic_id),
+            txns=owner_txn(self._topic_id),
         )
         failpoint("materialize_table_created")
 
@@ -446,28 +447,30 @@ class TableRun:
         results: Sequence[TableItemResult],
     ) -> None:
         letters = [file for result in results for file in result.dead_letters]
-        written = commit_letters(
+        written = commit_dead_letters(
             self._settings, letters, plan.progress, table, topic_id=self._topic_id
         )
         self.result = self.result.plus(dead_letters=written)
         files = [file for result in results for file in result.files]
         seconds = self._clock.monotonic() - self._round_began
-        notes = progress_notes(self._settings.topic, plan.progress)
-        notes |= run_cost(plan.splits, [*files, *letters], seconds).notes()
+        commit_info = progress_info(self._settings.topic, plan.progress)
+        commit_info |= run_cost(plan.splits, [*files, *letters], seconds).commit_info()
         rows = sum(file.record_count for file in files)
-        notes |= self._change(plan, table, rows).notes()
+        commit_info |= self._change(plan, table, rows).commit_info()
         dropped = sum(result.dropped for result in results)
         left_out = sum(result.left_out for result in results)
-        counts = count_marks(table, left_out=left_out, dropped=dropped)
+        counts = count_txns(table, left_out=left_out, dropped=dropped)
         if layout.is_upsert:
             engine = open_merge_engine(self._settings.engine)
-            merge_changes(table, layout, files, plan.progress, counts, engine=engine, notes=notes)
+            merge_changes(
+                table, layout, files, plan.progress, counts, engine=engine, commit_info=commit_info
+            )
         else:
             table.commit(
                 files,
-                {**progress_marks(plan.progress), **counts},
+                {**progress_txns(plan.progress), **counts},
                 modified_ms=self._clock.now_ms(),
-                notes=notes,
+                commit_info=commit_info,
             )
         self._done.clear()
         failpoint("materialize_committed")
@@ -517,7 +520,7 @@ def log_key(log: PartitionLog) -> tuple[str, int]:
     return log.topic_id, log.id.partition
 
 
-def progress_notes(topic: str, progress: Mapping[tuple[str, int], int]) -> dict[str, str]:
+def progress_info(topic: str, progress: Mapping[tuple[str, int], int]) -> dict[str, str]:
     """Return what a person who looks at a table's history is told."""
     offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
     return {"lakehead.topic": topic, "lakehead.last.offsets": offsets}

@@ -42,13 +42,13 @@ _ROWS_AT_ONCE = 10_000
 
 
 def rewrite(
-    table: Table, layout: TableLayout, marks: Mapping[str, int], *, file_bytes: int = FILE_BYTES
+    table: Table, layout: TableLayout, txns: Mapping[str, int], *, file_bytes: int = FILE_BYTES
 ) -> None:
     """Write all files of a table anew in a wider schema, and commit them in place of the old ones,
-    with `marks` as they are: so it is refused if rows came meanwhile.
+    with `txns` as they are: so it is refused if rows came meanwhile.
 
-    Each file becomes one, or several of about `file_bytes`. Raises TableMoved, TableUnavailable,
-    and what reading and writing files raises.
+    Each file becomes one, or several of about `file_bytes`. Raises CommitConflict,
+    TableUnavailable, and the errors of reading and writing files.
     """
     files = [
         file
@@ -57,9 +57,9 @@ def rewrite(
     ]
     table.commit(
         files,
-        marks,
+        txns,
         modified_ms=SystemClock().now_ms(),
-        notes={"lakehead.rewritten": "wider columns"},
+        commit_info={"lakehead.rewritten": "wider columns"},
         replaced_by=layout.schema,
     )
 
@@ -182,12 +182,12 @@ def follow_values(
     table: Table,
     layout: TableLayout,
     found: Any,
-    marks: Mapping[str, int],
+    txns: Mapping[str, int],
 ) -> bool:
     """Bring the table's schema to hold values of the schema `found`. False: it stays as it is, and
-    what does not fit is for `on_error`. `marks` are those that every commit of rows moves.
+    what does not fit is for `on_error`. `txns` are those that every commit of rows moves.
 
-    Raises SchemaConflict where policy says to stop, TableMoved, TableUnavailable.
+    Raises SchemaConflict where policy says to stop, CommitConflict, TableUnavailable.
     """
     change = allowed_change(settings, layout, found)
     if not change.is_needed:
@@ -199,7 +199,7 @@ def follow_values(
     if not more:  # a commit that changes nothing would be made again and again
         return False
     if change.widened:
-        rewrite(table, after, marks, file_bytes=settings.file_bytes)
+        rewrite(table, after, txns, file_bytes=settings.file_bytes)
     else:
         table.add_columns(more)
     return not change.conflicts

@@ -156,11 +156,11 @@ def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableS
     """Look at a table's log. Raises TableUnavailable, SettingsError."""
     from lakehead.lake.tables.left_out import DROPPED, LEFT_OUT, counted
     from lakehead.lake.tables.owner import OtherTopic, check_topic
-    from lakehead.lake.tables.table_figures import table_figures
+    from lakehead.lake.tables.table_statistics import table_statistics
 
     topic = catalog.topic(declared.topic)
     status = replace(_named(declared, catalog), holder=_holder(catalog, declared.topic_id, now_ms))
-    figures = table_figures(status.table, file_bytes=declared.file_bytes)
+    figures = table_statistics(status.table, file_bytes=declared.file_bytes)
     if figures is None:
         return _with_lag(status, catalog, topic, (), now_ms)
     offsets = tuple(
@@ -172,7 +172,7 @@ def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableS
         check_ends(catalog.state, topic, status.table, offsets)
     except (OtherTopic, LogLost) as error:  # it holds nothing of this topic, whatever was said
         return replace(_with_lag(status, catalog, topic, (), now_ms), error=str(error))
-    letters = table_figures(
+    letters = table_statistics(
         dead_letters_uri(status.table), file_bytes=declared.file_bytes, with_cost=False
     )
     cost = figures.cost

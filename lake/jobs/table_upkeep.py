@@ -25,8 +25,8 @@ from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import (
     NOTHING,
+    CommitConflict,
     Table,
-    TableMoved,
     TableUnavailable,
     one_line,
     open_table,
@@ -77,7 +77,7 @@ class TableTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepResult:
+class MaintenanceResult:
     """What a job did to a table, or would do. A file is small below a quarter of its size to be,
     with another such file in its partition. `names` are the files that VACUUM deleted, below the
     table's root, `removed` how many; `others` are files there that no version names and that are
@@ -141,9 +141,11 @@ def _target(declared: TableDeclaration, catalog: Catalog) -> TableTarget:
     )
 
 
-def keep_files(target: TableTarget, hold: Hold, *, dry_run: bool = False) -> Iterator[UpkeepResult]:
-    """Do of OPTIMIZE and VACUUM what is due of a table, and yield what was (with `dry_run`, what
-    would be), and what fails. Without a JVM.
+def maintain_files(
+    target: TableTarget, hold: Hold, *, dry_run: bool = False
+) -> Iterator[MaintenanceResult]:
+    """Run OPTIMIZE and VACUUM of a table where they are due, without a JVM. Yield a result for
+    each (with `dry_run`, of what is due), or its error.
     """
     for job in (optimize, vacuum):
         found = job(target, hold, dry_run=True, only_if_due=True)
@@ -153,11 +155,11 @@ def keep_files(target: TableTarget, hold: Hold, *, dry_run: bool = False) -> Ite
             yield found
 
 
-def look(target: TableTarget) -> UpkeepResult:
+def look(target: TableTarget) -> MaintenanceResult:
     """Return how a table's files are, and whether OPTIMIZE is due. Raises TableUnavailable,
     SettingsError.
     """
-    found = UpkeepResult(topic=target.topic, table=target.uri, job="optimize")
+    found = MaintenanceResult(topic=target.topic, table=target.uri, job="optimize")
     table = open_table(target.uri)
     if table is None:
         return found
@@ -197,9 +199,9 @@ def optimize(
     engine: MergeEngineName = "delta-rs",
     dry_run: bool = False,
     only_if_due: bool = False,
-) -> UpkeepResult:
+) -> MaintenanceResult:
     """Make big files of a table's small ones, under its lease. What fails is in the result."""
-    found = UpkeepResult(topic=target.topic, table=target.uri, job="optimize")
+    found = MaintenanceResult(topic=target.topic, table=target.uri, job="optimize")
     try:
         _check_place(target)
         if dry_run:
@@ -239,7 +241,7 @@ def _optimize(target: TableTarget) -> None:
                 text = one_line(error)
                 raise TableUnavailable(f"cannot optimize {target.uri}: {text}") from error
             if attempt == _ATTEMPTS - 1:
-                raise TableMoved(
+                raise CommitConflict(
                     f"{target.uri} was written each time while it was optimized: run it again"
                 ) from error
             continue
@@ -261,7 +263,7 @@ def vacuum(
     engine: MergeEngineName = "delta-rs",
     dry_run: bool = False,
     only_if_due: bool = False,
-) -> UpkeepResult:
+) -> MaintenanceResult:
     """Delete files that no version of the last hours needs, under the table's lease: those that
     its log names, and where its root is its own those that killed runs left, by their names. What
     fails is in the result. Raises SettingsError for a retention below
@@ -277,7 +279,7 @@ def vacuum(
             f"delta-spark keeps what the table's property says, {RETENTION_HOURS} hours unless it "
             "is set: leave the retention out, or use delta-rs"
         )
-    found = UpkeepResult(topic=target.topic, table=target.uri, job="vacuum")
+    found = MaintenanceResult(topic=target.topic, table=target.uri, job="vacuum")
     try:
         _check_place(target)
         with nullcontext() if dry_run else hold():
@@ -299,7 +301,7 @@ def vacuum(
         return replace(found, error=as_error(caught, f"{found.job} {target.uri}"))
 
 
-def _with_vacuum(found: UpkeepResult, table: Table, target: TableTarget) -> UpkeepResult:
+def _with_vacuum(found: MaintenanceResult, table: Table, target: TableTarget) -> MaintenanceResult:
     files = len(table.handle.file_uris())
     is_due = _is_time(table, "vacuumed", target, target.vacuum_every_ms, since_created=True)
     return replace(found, files=files, files_after=files, is_due=is_due)
@@ -318,7 +320,7 @@ def _unneeded(table: Table, retention_hours: int) -> tuple[tuple[str, ...], tupl
         raise TableUnavailable(f"cannot vacuum {table.uri}: {one_line(error)}") from error
     if removed - set(every):  # gone already, or in folders that the table is not partitioned by
         removed &= set(names_below(table.uri))
-    has_own_root = table.marked(OWN_ROOT) != NOTHING
+    has_own_root = table.txn_version(OWN_ROOT) != NOTHING
     names = removed | {name for name in every if has_own_root and is_data_file(name)}
     return tuple(sorted(names)), tuple(sorted(set(every) - names))
 
@@ -368,7 +370,7 @@ def _is_time(
     """Whether `every_ms` have passed since it was done, or else since the table was made."""
     if not every_ms:
         return False
-    done_ms = table.marked(_app(target, what))
+    done_ms = table.txn_version(_app(target, what))
     if done_ms < 0 and since_created:
         done_ms = table.handle.metadata().created_time or 0
     return SystemClock().now_ms() - done_ms >= every_ms
@@ -380,5 +382,5 @@ def _note(target: TableTarget, what: str) -> None:
     if table is None:
         return
     now_ms = SystemClock().now_ms()
-    with suppress(TableMoved):
-        table.commit([], {_app(target, what): now_ms}, modified_ms=now_ms, notes={})
+    with suppress(CommitConflict):
+        table.commit([], {_app(target, what): now_ms}, modified_ms=now_ms, commit_info={})

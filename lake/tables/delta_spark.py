@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehead.lake.spark import s3a_settings, spark_place, spark_session
 from lakehead.lake.tables.delta_table import (
-    TableMoved,
+    CommitConflict,
     TableUnavailable,
     one_line,
     open_table,
@@ -27,7 +27,7 @@ STATEMENT_LOCK = threading.Lock()
 
 def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int) -> Any:
     """Make big files of small ones, rows that are near in `order_by` together (Z-order). Returns
-    what delta-spark tells of it. Raises TableMoved, TableUnavailable.
+    what delta-spark tells of it. Raises CommitConflict, TableUnavailable.
     """
     session = delta_session(uri)
     order = ", ".join(quoted(name) for name in order_by)
@@ -40,7 +40,7 @@ def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int
 def vacuum_by_spark(uri: str, names: Sequence[str]) -> None:
     """Remove those of the files with these names, below a table's root, that no version of the last
     seven days names, which is what Delta's tables keep unless a property says otherwise. Raises
-    TableMoved, TableUnavailable.
+    CommitConflict, TableUnavailable.
     """
     session = delta_session(uri)
     root = spark_place(uri).rstrip("/")
@@ -85,7 +85,7 @@ def configured(session: "SparkSession", settings: Mapping[str, str]) -> Iterator
 
 @contextlib.contextmanager
 def conflicts_as_errors(uri: str, version: int) -> Iterator[None]:
-    """Raise TableMoved for an error of Spark if the table has left `version`, else
+    """Raise CommitConflict for an error of Spark if the table has left `version`, else
     TableUnavailable.
     """
     from py4j.protocol import Py4JError
@@ -96,6 +96,6 @@ def conflicts_as_errors(uri: str, version: int) -> Iterator[None]:
     except (Py4JError, PySparkException, ConnectionError) as error:
         now = open_table(uri)
         if now is None or now.version != version:
-            raise TableMoved(f"another run has committed to {uri}") from error
+            raise CommitConflict(f"another run has committed to {uri}") from error
         text = one_line(error)[:400]
         raise TableUnavailable(f"delta-spark cannot write {uri}: {text}") from error

@@ -1,10 +1,15 @@
-"""A Delta table that records how far each partition of a topic got, and moves only from there.
+"""A Delta table that records the progress of each partition of a topic in its transactions.
 
 Progress is a `txn` action per partition in the same commit as the files: app id `lakehead:<topic
 id>:<partition>`, version = the last offset that the table holds. Delta-rs writes these actions and
 neither skips nor orders them, so the order is made here, by compare-and-set: a `DeltaTable` handle
-is opened once, its progress is read, and the commit goes through that same handle, which refuses
-if any commit since then wrote one of our app ids. Whoever loses looks again.
+is opened once, its txn versions are read, and the commit goes through that same handle, which
+refuses if any commit since then wrote one of our app ids (`CommitConflict`). The loser opens the
+table again.
+
+The log is also read as JSON, for files with their statistics, which delta-rs returns only as typed
+columns. Entries are read from the first to the newest, so that is for tables that only this package
+writes: one that was made for a rebuild.
 
 Nothing here runs before a fork: delta-rs hangs in a forked child whose parent used it.
 """
@@ -41,11 +46,13 @@ if TYPE_CHECKING:
 
 _FEATURES = "Unsupported table features required"
 NOTHING = -1
-"""What a table records that was never set."""
+"""The txn version of an app id that the table has no `txn` action of."""
 
 
-class TableMoved(LakeheadError):
-    """Another run has committed since this table was opened: nothing was committed, look again."""
+class CommitConflict(LakeheadError):
+    """Another run has committed since this table was opened. Nothing was committed: open the table
+    again.
+    """
 
 
 class TableUnavailable(LakeheadError):
@@ -53,17 +60,17 @@ class TableUnavailable(LakeheadError):
 
 
 def app_id(topic_id: str, partition: int) -> str:
-    """Return the name under which a table records the progress of a partition."""
+    """Return the app id of a partition's progress."""
     return f"lakehead:{topic_id}:{partition}"
 
 
 def first_id(topic_id: str, partition: int) -> str:
-    """Return the name under which a table records the first offset of a partition that it holds."""
+    """Return the app id of the first offset of a partition that a table holds."""
     return f"lakehead:first:{topic_id}:{partition}"
 
 
 class Table:
-    """One look at a Delta table of protocol (1, 2): its schema and its progress as of one version.
+    """A snapshot of a Delta table of protocol (1, 2): its schema and progress as of one version.
 
     Not updated by commits: open it again, or have it `refreshed`, to see them.
     """
@@ -74,8 +81,8 @@ class Table:
         self.version = handle.version()
 
     def refreshed(self) -> "Table":
-        """Return a look at the newest version; what is known of this one is not read again, and
-        this look is of no use any more. Raises TableUnavailable.
+        """Return a snapshot of the newest version, by reading only the commits since this one,
+        which must not be used any more. Raises TableUnavailable.
         """
         from deltalake.exceptions import DeltaError
 
@@ -87,7 +94,7 @@ class Table:
 
     @property
     def handle(self) -> "DeltaTable":
-        """What delta-rs has of this look: a commit through it holds only if nothing moved since."""
+        """The handle of delta-rs: a commit through it succeeds only without a conflicting one."""
         return self._handle
 
     @property
@@ -110,31 +117,31 @@ class Table:
         """The name that the table was created with: its topic's."""
         return self._handle.metadata().name
 
-    def marked(self, app: str) -> int:
-        """Return what the table records under the name `app`, -1 if nothing."""
+    def txn_version(self, app: str) -> int:
+        """Return the version of the `txn` action of an app id, -1 without one."""
         version = self._handle.transaction_version(app)
         return NOTHING if version is None else version
 
     def last_offset(self, topic_id: str, partition: int) -> int:
         """Return the last offset of a partition that the table holds, -1 if none."""
-        return self.marked(app_id(topic_id, partition))
+        return self.txn_version(app_id(topic_id, partition))
 
     def commit(
         self,
         files: Sequence[DataFile],
-        marks: Mapping[str, int],
+        txns: Mapping[str, int],
         *,
         modified_ms: int,
-        notes: Mapping[str, str],
+        commit_info: Mapping[str, str],
         replaced_by: Any = None,
     ) -> None:
-        """Add `files` and set `marks` (such as `app_id` -> last offset), both or neither. With
-        `replaced_by`, an Arrow schema, the files take the place of all that the table holds, and
-        it gets this schema.
+        """Add `files` and set `txns` (txn versions by app id, such as last offsets), both or
+        neither. With `replaced_by`, an Arrow schema, the files replace all rows of the table, and
+        it gets this schema. `commit_info` is added to the commit's `commitInfo`.
 
-        Raises TableMoved if another run has set any of these marks since this table was opened, or
-        changed the table's schema; TableUnavailable if the outcome could be neither reached nor
-        read. After TableMoved the files are in no version of the table.
+        Raises CommitConflict if another run has set any of these txn versions since this table was
+        opened, or changed the table's schema; TableUnavailable if the outcome is unknown. After
+        CommitConflict the files are in no version of the table.
         """
         from deltalake import CommitProperties, Schema, Transaction
         from deltalake.exceptions import DeltaError
@@ -149,18 +156,18 @@ class Table:
                 else Schema.from_arrow(replaced_by),
                 partition_by=list(self.partition_columns),
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
-                    custom_metadata=dict(notes),
+                    app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
+                    custom_metadata=dict(commit_info),
                 ),
             )
         except (DeltaError, OSError) as error:
-            self._resolve(files, marks, error)
+            self._resolve(files, txns, error)
         failpoint("table_committed")
 
     def add_columns(self, fields: Sequence[Any]) -> None:
         """Give the table more columns (Arrow fields), null in the rows of before.
 
-        Raises TableMoved if they cannot be added any more, TableUnavailable.
+        Raises CommitConflict if they cannot be added any more, TableUnavailable.
         """
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
@@ -170,29 +177,29 @@ class Table:
         except (DeltaError, OSError) as error:
             table = open_table(self.uri)
             if table is not None and table.schema != self.schema:
-                raise TableMoved(f"the schema of {self.uri} has changed") from error
+                raise CommitConflict(f"the schema of {self.uri} has changed") from error
             raise TableUnavailable(f"cannot change {self.uri}: {one_line(error)}") from error
         failpoint("table_columns_added")
 
     def _resolve(
-        self, files: Sequence[DataFile], marks: Mapping[str, int], error: Exception
+        self, files: Sequence[DataFile], txns: Mapping[str, int], error: Exception
     ) -> None:
-        """Find out by reading whether a commit that raised was done after all.
+        """Read the table to find out whether a commit that raised was done after all.
 
-        It may have been: a checkpoint that fails after the commit, or an answer that was lost and
-        a retry that met its own entry.
+        It may have been: a checkpoint that fails after the commit, or a lost response and a retry
+        that met its own entry.
         """
         table = open_table(self.uri)
         if table is None:
             raise TableUnavailable(f"table {self.uri} is gone: {error}") from error
-        moved = any(table.marked(app) != self.marked(app) for app in marks)
-        if moved:
-            reached = all(table.marked(app) >= mark for app, mark in marks.items())
+        is_conflict = any(table.txn_version(app) != self.txn_version(app) for app in txns)
+        if is_conflict:
+            reached = all(table.txn_version(app) >= mark for app, mark in txns.items())
             if files and reached and table.holds(files):  # without files it may be another's
                 return
-            raise TableMoved(f"another run has committed to {self.uri}") from error
+            raise CommitConflict(f"another run has committed to {self.uri}") from error
         if table.schema != self.schema:
-            raise TableMoved(f"the schema of {self.uri} has changed") from error
+            raise CommitConflict(f"the schema of {self.uri} has changed") from error
         raise TableUnavailable(f"cannot commit to {self.uri}: {one_line(error)}") from error
 
     def holds(self, files: Sequence[DataFile]) -> bool:
@@ -270,9 +277,9 @@ def create_table(
     name: str,
     description: str,
     partition_by: Sequence[str] = (),
-    marks: Mapping[str, int] = MappingProxyType({}),
+    txns: Mapping[str, int] = MappingProxyType({}),
 ) -> Table:
-    """Create an empty table with these marks and open it; if another run has just created one, open
+    """Create an empty table with these txns and open it; if another run has just created one, open
     that one.
 
     Delta-rs refuses properties of our own, so what a table is made from is its name. Raises
@@ -294,7 +301,7 @@ def create_table(
             storage_options=options,
             commit_properties=CommitProperties(
                 app_transactions=[
-                    Transaction(app, mark) for app, mark in {**marks, OWN_ROOT: 1}.items()
+                    Transaction(app, mark) for app, mark in {**txns, OWN_ROOT: 1}.items()
                 ]
             ),
         )
@@ -312,20 +319,20 @@ def replace_table(
     uri: str,
     schema: Any,
     files: Sequence[DataFile],
-    marks: Mapping[str, int],
+    txns: Mapping[str, int],
     *,
     old: Table | None,
     name: str,
     description: str,
     partition_by: Sequence[str],
     modified_ms: int,
-    notes: Mapping[str, str],
+    commit_info: Mapping[str, str],
 ) -> None:
     """Put a new table in the place of the one at `uri`, as `old` saw it (None: there was none), in
     one commit: the files that are there go, `files` come, with this schema, these partition columns
-    and marks. Properties of the old one stay.
+    and txns. Properties of the old one stay.
 
-    Raises TableMoved if another has committed meanwhile, SettingsError as `create_table` where
+    Raises CommitConflict if another has committed meanwhile, SettingsError as `create_table` where
     there is no table, TableUnavailable.
     """
     from deltalake import CommitProperties, Schema, Transaction
@@ -334,10 +341,10 @@ def replace_table(
 
     now = open_table(uri)
     if (None if now is None else now.version) != (None if old is None else old.version):
-        raise TableMoved(f"another run has committed to {uri}: run it again")
+        raise CommitConflict(f"another run has committed to {uri}: run it again")
     if old is None:
         require_own_root(uri)
-        marks = {**marks, OWN_ROOT: 1}
+        txns = {**txns, OWN_ROOT: 1}
     place, options = location(uri)
     try:
         create_table_with_add_actions(
@@ -351,14 +358,16 @@ def replace_table(
             configuration=None if old is None else old.configuration,
             storage_options=options,
             commit_properties=CommitProperties(
-                app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
-                custom_metadata=dict(notes),
+                app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
+                custom_metadata=dict(commit_info),
             ),
         )
     except (DeltaError, OSError) as error:
         table = open_table(uri)
         if table is not None and (old is None or table.version != old.version):
-            raise TableMoved(f"another run has committed to {uri}: {one_line(error)}") from error
+            raise CommitConflict(
+                f"another run has committed to {uri}: {one_line(error)}"
+            ) from error
         raise TableUnavailable(f"cannot replace table {uri}: {one_line(error)}") from error
 
 
@@ -480,7 +489,7 @@ def delete_table(uri: str, *, name: str) -> None:
     table = open_table(uri)
     if table is None:
         return
-    if table.name != name or table.marked(OWN_ROOT) == NOTHING:
+    if table.name != name or table.txn_version(OWN_ROOT) == NOTHING:
         raise SettingsError(
             f"{uri} is in the way, a table of the name {table.name!r} that was not made for this: "
             "move it away, or name another place for the other one (lakehead.table.path)"

@@ -397,7 +397,7 @@ def _held_times(times: Any) -> Any:
     return pc.if_else(is_held, times, pa.scalar(None, times.type))
 
 
-def batch_letter(found: InvalidBatch) -> Any:
+def batch_dead_letter(found: InvalidBatch) -> Any:
     """Return the dead-letter row of a batch that cannot be read: its bytes as the value, its first
     offset as the place, and its offsets with the reason.
     """

@@ -23,10 +23,10 @@ NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 def counted(table: Table, app: str) -> int:
     """Return a count of the table."""
-    return max(table.marked(app), 0)
+    return max(table.txn_version(app), 0)
 
 
-def count_marks(table: Table, *, left_out: int = 0, dropped: int = 0) -> Mapping[str, int]:
+def count_txns(table: Table, *, left_out: int = 0, dropped: int = 0) -> Mapping[str, int]:
     """Return what a commit sets to add to the table's counts."""
     more = {LEFT_OUT: left_out, DROPPED: dropped}
     return {app: counted(table, app) + number for app, number in more.items() if number}

@@ -11,7 +11,7 @@ compare-and-set) says which round is *planned* and which offsets it reaches; the
 number of the round that is *done*; a last commit sets the progress of the partitions (`settle`). A
 round is open while it is planned and not done, and its rows are not in the table; if it is done,
 they are, and any run may settle it. A run that finds an open round plans the next one over it and
-marks the open one as done without rows, so a MERGE that comes late finds its number used up:
+txns the open one as done without rows, so a MERGE that comes late finds its number used up:
 delta-spark skips it, or finds a conflict.
 """
 
@@ -30,8 +30,8 @@ from lakehead.lake.tables.delta_spark import (
     delta_session,
 )
 from lakehead.lake.tables.delta_table import (
+    CommitConflict,
     Table,
-    TableMoved,
     TableUnavailable,
     app_id,
     applications,
@@ -39,7 +39,7 @@ from lakehead.lake.tables.delta_table import (
     open_table,
 )
 from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
-from lakehead.lake.tables.owner import owner_marks
+from lakehead.lake.tables.owner import owner_txn
 from lakehead.lake.tables.partitions import split_rows
 from lakehead.lake.tables.table_history import CHANGE
 from lakehead.lake.tables.upsert import Clause, Merge, new_rows, quoted
@@ -66,12 +66,12 @@ class MergeEngine(Protocol):
         table: Table,
         merge: Merge,
         progress: TableProgress,
-        notes: Mapping[str, str],
+        commit_info: Mapping[str, str],
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
         """Apply the changes, move the progress and set counts (`left_out`), all or none.
 
-        Raises TableMoved if another run has committed since the table was looked at,
+        Raises CommitConflict if another run has committed since the table was looked at,
         TableUnavailable.
         """
 
@@ -97,19 +97,19 @@ def _next_app(topic_id: str, partition: int) -> str:
     return f"{app_id(topic_id, partition)}:planned"
 
 
-def progress_marks(progress: TableProgress) -> dict[str, int]:
+def progress_txns(progress: TableProgress) -> dict[str, int]:
     """Return what a commit sets for the table of a topic to have this progress."""
-    marks = {app_id(*key): last for key, last in progress.items() if last >= 0}
+    txns = {app_id(*key): last for key, last in progress.items() if last >= 0}
     for topic_id in {topic_id for topic_id, _ in progress}:
-        marks |= owner_marks(topic_id)
-    return marks
+        txns |= owner_txn(topic_id)
+    return txns
 
 
 def claim(table: Table, topic_id: str) -> dict[str, int]:
     """Return what another engine's commit sets so that a round left open never is done."""
-    planned = table.marked(planned_app(topic_id))
+    planned = table.txn_version(planned_app(topic_id))
     # One further, so that it does not pass for done.
-    is_open = planned > table.marked(done_app(topic_id))
+    is_open = planned > table.txn_version(done_app(topic_id))
     return {planned_app(topic_id): planned + 1, done_app(topic_id): planned} if is_open else {}
 
 
@@ -124,27 +124,29 @@ def claim_all(table: Table) -> dict[str, int]:
     Raises what reading the table's log raises.
     """
     found = (_PLANNED.fullmatch(app) for app in applications(table.uri))
-    marks: dict[str, int] = {}
+    txns: dict[str, int] = {}
     for topic_id in sorted(one[1] for one in found if one is not None):
-        marks |= claim(table, topic_id)
-    return marks
+        txns |= claim(table, topic_id)
+    return txns
 
 
 def plan_merge(
     table: Table,
     progress: TableProgress,
-    notes: Mapping[str, str],
+    commit_info: Mapping[str, str],
     counts: Mapping[str, int] = NO_COUNTS,
 ) -> int:
-    """Commit what the next round is to reach, and return its number. Raises TableMoved."""
+    """Commit what the next round is to reach, and return its number. Raises CommitConflict."""
     (topic_id,) = {topic_id for topic_id, _ in progress}
-    number = max(table.marked(planned_app(topic_id)), table.marked(done_app(topic_id)), 0) + 1
-    marks = {planned_app(topic_id): number, done_app(topic_id): number - 1}
-    marks |= owner_marks(topic_id)
-    marks |= {_next_app(*key): last for key, last in progress.items() if last >= 0}
+    number = (
+        max(table.txn_version(planned_app(topic_id)), table.txn_version(done_app(topic_id)), 0) + 1
+    )
+    txns = {planned_app(topic_id): number, done_app(topic_id): number - 1}
+    txns |= owner_txn(topic_id)
+    txns |= {_next_app(*key): last for key, last in progress.items() if last >= 0}
     # All of them, as a round that was given up may have left some.
-    marks |= {_next_count(topic_id, app): counts.get(app, counted(table, app)) for app in COUNTS}
-    table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
+    txns |= {_next_count(topic_id, app): counts.get(app, counted(table, app)) for app in COUNTS}
+    table.commit([], txns, modified_ms=SystemClock().now_ms(), commit_info=commit_info)
     failpoint("merge_planned")
     return number
 
@@ -152,21 +154,21 @@ def plan_merge(
 def settle(table: Table, partitions: Sequence[tuple[str, int]]) -> bool:
     """Set the progress that a MERGE of delta-spark has reached, if that was not done yet.
 
-    True if it was set: look at the table again. Raises TableMoved, TableUnavailable.
+    True if it was set: look at the table again. Raises CommitConflict, TableUnavailable.
     """
-    marks: dict[str, int] = {}
+    txns: dict[str, int] = {}
     for topic_id, partition in partitions:
-        planned = table.marked(planned_app(topic_id))
-        if planned < 0 or planned != table.marked(done_app(topic_id)):
+        planned = table.txn_version(planned_app(topic_id))
+        if planned < 0 or planned != table.txn_version(done_app(topic_id)):
             continue
-        reached = table.marked(_next_app(topic_id, partition))
+        reached = table.txn_version(_next_app(topic_id, partition))
         if reached > table.last_offset(topic_id, partition):
-            marks[app_id(topic_id, partition)] = reached
-            planned_counts = {app: table.marked(_next_count(topic_id, app)) for app in COUNTS}
-            marks |= {app: n for app, n in planned_counts.items() if n > counted(table, app)}
-    if not marks:
+            txns[app_id(topic_id, partition)] = reached
+            planned_counts = {app: table.txn_version(_next_count(topic_id, app)) for app in COUNTS}
+            txns |= {app: n for app, n in planned_counts.items() if n > counted(table, app)}
+    if not txns:
         return False
-    table.commit([], marks, modified_ms=SystemClock().now_ms(), notes={})
+    table.commit([], txns, modified_ms=SystemClock().now_ms(), commit_info={})
     failpoint("merge_settled")
     return True
 
@@ -183,25 +185,27 @@ class DeltaMerge:
         table: Table,
         merge: Merge,
         progress: TableProgress,
-        notes: Mapping[str, str],
+        commit_info: Mapping[str, str],
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
         """Apply the changes, move the progress and set counts in one commit."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
-        marks = {**progress_marks(progress), **counts}
+        txns = {**progress_txns(progress), **counts}
         for topic_id in {topic_id for topic_id, _ in progress}:
-            marks |= claim(table, topic_id)
+            txns |= claim(table, topic_id)
         if not merge.source.num_rows and not _is_for_missing(merge):
-            table.commit([], marks, modified_ms=_now_ms(), notes=notes)
+            table.commit([], txns, modified_ms=_now_ms(), commit_info=commit_info)
             return
         if (rows := new_rows(merge, _held_keys(table, merge.key))) is not None:
-            table.commit(_written(table, rows), marks, modified_ms=_now_ms(), notes=notes)
+            table.commit(
+                _written(table, rows), txns, modified_ms=_now_ms(), commit_info=commit_info
+            )
             return
         properties = CommitProperties(
-            app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
-            custom_metadata=dict(notes),
+            app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
+            custom_metadata=dict(commit_info),
         )
         failpoint("table_commit_prepared")
         try:
@@ -220,12 +224,12 @@ class DeltaMerge:
             now = open_table(table.uri)
             if now is None or now.version != table.version:
                 # Ours, or another's: the table says how far it is.
-                raise TableMoved(f"another run has committed to {table.uri}") from error
+                raise CommitConflict(f"another run has committed to {table.uri}") from error
             raise TableUnavailable(f"cannot merge into {table.uri}: {one_line(error)}") from error
         failpoint("table_committed")
         if table.handle.version() == table.version:
             # A MERGE that changes no row is no commit to delta-rs, and progress is still made.
-            table.commit([], marks, modified_ms=_now_ms(), notes=notes)
+            table.commit([], txns, modified_ms=_now_ms(), commit_info=commit_info)
 
 
 def _now_ms() -> int:
@@ -269,7 +273,7 @@ def _with(merger: "TableMerger", clause: Clause) -> "TableMerger":
 
 
 _WRITE = "spark.databricks.delta.write"
-_NOTES = "spark.databricks.delta.commitInfo.userMetadata"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class SparkMerge:
@@ -280,14 +284,14 @@ class SparkMerge:
         table: Table,
         merge: Merge,
         progress: TableProgress,
-        notes: Mapping[str, str],
+        commit_info: Mapping[str, str],
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
         """Apply the changes and move the progress, as one to whoever looks at progress."""
         session = delta_session(table.uri)
         (topic_id,) = {topic_id for topic_id, _ in progress}
-        change = {name: text for name, text in notes.items() if name == CHANGE}
-        plain = {name: text for name, text in notes.items() if name != CHANGE}
+        change = {name: text for name, text in commit_info.items() if name == CHANGE}
+        plain = {name: text for name, text in commit_info.items() if name != CHANGE}
         number = plan_merge(table, progress, plain, counts)  # nothing is visible by it yet
         staged = write_data_file(table.uri, merge.source)
         failpoint("merge_staged")
@@ -295,7 +299,7 @@ class SparkMerge:
         settings = {
             f"{_WRITE}.txnAppId": done_app(topic_id),
             f"{_WRITE}.txnVersion": str(number),
-            _NOTES: json.dumps(dict(notes)),
+            _USER_METADATA: json.dumps(dict(commit_info)),
         }
         with (
             STATEMENT_LOCK,
@@ -317,10 +321,10 @@ class SparkMerge:
         change: Mapping[str, str],
     ) -> None:
         now = open_table(uri)
-        if now is None or now.marked(planned_app(topic_id)) != number:
-            raise TableMoved(f"another run has committed to {uri}")
-        if now.marked(done_app(topic_id)) < number:  # no row was to be changed
-            now.commit([], {done_app(topic_id): number}, modified_ms=_now_ms(), notes=change)
+        if now is None or now.txn_version(planned_app(topic_id)) != number:
+            raise CommitConflict(f"another run has committed to {uri}")
+        if now.txn_version(done_app(topic_id)) < number:  # no row was to be changed
+            now.commit([], {done_app(topic_id): number}, modified_ms=_now_ms(), commit_info=change)
             now = now.refreshed()
         settle(now, partitions)
 

@@ -27,7 +27,7 @@ class OtherTopic(SettingsError):
     """The table holds records of a topic that was deleted: not of the one with its name today."""
 
 
-def owner_marks(topic_id: str) -> dict[str, int]:
+def owner_txn(topic_id: str) -> dict[str, int]:
     """Return what a commit sets for a table to belong to a topic."""
     digest = hashlib.sha256(topic_id.encode()).digest()
     return {OWNER: int.from_bytes(digest[:8]) >> 1}
@@ -38,9 +38,9 @@ def is_of_topic(table: Table, topic_id: str) -> bool:
 
     Raises what reading the table's log raises.
     """
-    noted = table.marked(OWNER)
+    noted = table.txn_version(OWNER)
     if noted != NOTHING:
-        return noted == owner_marks(topic_id)[OWNER]
+        return noted == owner_txn(topic_id)[OWNER]
     progress = (_PROGRESS.fullmatch(app) for app in applications(table.uri))
     ids = {found.group(1) for found in progress if found is not None}
     return ids == {topic_id} or (not ids and not table.handle.file_uris())

@@ -4,7 +4,7 @@ A commit that makes records visible has the note `lakehead.change`, JSON: the jo
 offsets [first, end) by partition, the rows, and the run that wrote it (`by`), which the caller
 names. So whoever reads the history knows which offsets and rows came in which version, and that
 holds for a run that was killed after its commit as well. Commits that bring no records (OPTIMIZE,
-wider columns, marks) have no such note.
+wider columns, txns) have no such note.
 """
 
 import json
@@ -34,7 +34,7 @@ class Change:
     rows: int = 0
     written_by: str = ""
 
-    def notes(self) -> dict[str, str]:
+    def commit_info(self) -> dict[str, str]:
         """Return the note of the commit; none if nothing became visible."""
         offsets = {str(p): [first, end] for p, (first, end) in self.offsets.items() if first < end}
         if not offsets and not self.rows:
@@ -101,8 +101,8 @@ def _change(entry: Mapping[str, Any]) -> Change | None:
     noted = entry.get(CHANGE)
     try:
         if noted is None and isinstance(entry.get(_SPARK_NOTES), str):
-            notes = json.loads(entry[_SPARK_NOTES])
-            noted = notes.get(CHANGE) if isinstance(notes, dict) else None
+            commit_info = json.loads(entry[_SPARK_NOTES])
+            noted = commit_info.get(CHANGE) if isinstance(commit_info, dict) else None
         if noted is None:
             return None
         told = json.loads(noted)

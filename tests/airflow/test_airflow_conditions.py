@@ -154,7 +154,7 @@ def test_a_table_is_fresh_and_without_lag_once_it_has_what_was_there(tmp_path: P
     in_table = TopicOffset(topic="orders", offsets=10, in_table=True)
     assert judged(tmp_path, in_table).text.endswith("offset 0 of 10 in its table")
     tables = DeclaredTables(str(tmp_path), topics=["orders"])
-    tables.bring_up(all_of_them=True, tell=lambda outcome: None)
+    tables.catch_up(all_of_them=True, on_table=lambda outcome: None)
     tables.close()
     for condition in (
         TableFresh(topic="orders", seconds=0),

@@ -195,7 +195,7 @@ def test_what_a_failed_task_committed_is_in_the_next_event(cluster: Path) -> Non
     assert _AIRFLOW.end(first, "up_for_retry") == []
     configure(cluster, "orders", {"lakehead.table.schema": "id bigint"})
     with closing(DeclaredTables(str(cluster))) as tables:
-        tables.bring_up(all_of_them=True, tell=lambda _outcome: None)
+        tables.catch_up(all_of_them=True, on_table=lambda _outcome: None)
     other = context()
     write_topic(cluster, "orders", {1: [b'{"id":1}']}, partitions=2)
     job("materialize", topics="orders").execute(other)

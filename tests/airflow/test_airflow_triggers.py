@@ -171,7 +171,7 @@ def written(root: Path, begin: int | None = None) -> ClusterLook:
     tables = DeclaredTables(str(root))
     with closing(tables):
         if begin is None:
-            tables.bring_up(all_of_them=True, tell=lambda _outcome: None)
+            tables.catch_up(all_of_them=True, on_table=lambda _outcome: None)
         else:
             tables.begin("orders", at={0: begin, 1: 0})
     return look_at(root)

@@ -60,11 +60,11 @@ class History:
             self.first -= 3
         elif kind == "rebuild_table":
             offsets = {0: (self.first, self.end)}
-        notes: dict[str, str] = {}
+        commit_info: dict[str, str] = {}
         if kind:
             change: Any = Change(kind=kind, offsets=offsets, rows=3, written_by=written_by)  # type: ignore[arg-type]
-            notes = change.notes()
-        self._append(notes)
+            commit_info = change.commit_info()
+        self._append(commit_info)
 
     def make_again(self) -> None:
         """Have another table in its place, of no versions but the first."""
@@ -72,10 +72,10 @@ class History:
         self.first, self.end = 1000, 1000
         self._append({})
 
-    def _append(self, notes: dict[str, str]) -> None:
+    def _append(self, commit_info: dict[str, str]) -> None:
         self.count += 1
         number = len(self.entries)
-        self.entries.append({"version": number, "timestamp": 7000 + self.count, **notes})
+        self.entries.append({"version": number, "timestamp": 7000 + self.count, **commit_info})
 
     def commits(self) -> list[TableCommit]:
         return commits_since(self, -1)  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ VARIABLES: list[tuple[dict[str, Any], str]] = [
             "schedules": {"lakehead_compact": None, "lakehead_verify": "@daily"},
             "params": {"lakehead_compact": {"target_mib": 64}},
             "deadline_minutes": {"lakehead_compact": 5, "lakehead_retain": None},
-            "deadline_callback": "lakehead.connectors.airflow.deadlines.tell_missed",
+            "deadline_callback": "lakehead.connectors.airflow.deadlines.log_missed_deadline",
             "conn_id": "other",
             "pool": "lake",
             "owner": "platform",

@@ -123,7 +123,7 @@ class ChangeCampaign:
         told: list[TableOutcome] = []
         tables = DeclaredTables(self.path, wait_s=60)
         try:
-            tables.bring_up(all_of_them=True, tell=told.append)
+            tables.catch_up(all_of_them=True, on_table=told.append)
         finally:
             tables.close()
         return {outcome.topic: outcome for outcome in told}

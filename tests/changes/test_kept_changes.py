@@ -20,11 +20,11 @@ def produce(broker: LakeheadBroker, messages: Sequence[Message]) -> None:
     broker.flush()
 
 
-def bring_up(broker: LakeheadBroker) -> dict[str, TableOutcome]:
+def catch_up(broker: LakeheadBroker) -> dict[str, TableOutcome]:
     told: list[TableOutcome] = []
     tables = DeclaredTables(broker.path, workers=1)
     try:
-        tables.bring_up(all_of_them=True, tell=told.append)
+        tables.catch_up(all_of_them=True, on_table=told.append)
     finally:
         tables.close()
     assert [outcome.error for outcome in told if outcome.error] == []
@@ -39,9 +39,9 @@ def test_tables_equal_the_database_whose_changes_came_partly_twice() -> None:
         for table in TABLES:
             broker.create_topic(table.topic, partitions=2, configs=table.configs)
         produce(broker, found.messages[:half])
-        bring_up(broker)
+        catch_up(broker)
         produce(broker, found.messages[half - again :])
-        outcomes = bring_up(broker)
+        outcomes = catch_up(broker)
         assert all(rows for rows in found.rows.values())
         for table in TABLES:
             outcome = outcomes[table.topic]

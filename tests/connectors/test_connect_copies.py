@@ -260,9 +260,9 @@ def test_a_record_that_is_too_large_for_the_target_is_what_on_error_says(
         with pytest.raises(BadInput, match=rf"{place}: a record of 9000 bytes .* set on_error"):
             file.opened().run()
         return
-    figures = file.opened().run()
+    result = file.opened().run()
     skipped, letters = (1, 0) if on_error == "skip" else (0, 1)
-    assert (figures.records, figures.skipped, figures.dead_letters) == (2, skipped, letters)
+    assert (result.records, result.skipped, result.dead_letters) == (2, skipped, letters)
     assert [len(value) for value in values(broker.bootstrap, target)] == [10, 20]
     assert file.opened().run().records == 0
     if on_error == "dead_letter":

@@ -13,7 +13,7 @@ from lakehead.connectors.pipelines import Intake
 from lakehead.connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
 from lakehead.connectors.runtime.interfaces import (
     Batch,
-    ConnectFigures,
+    ConnectResult,
     Position,
     Positions,
     Source,
@@ -69,8 +69,8 @@ def test_each_line_is_there_once_over_kills(broker: BrokerProcess, tmp_path: Pat
     assert status == KILLED, text
     plan = file.opened().plan()
     assert 0 < sum(work.size_bytes for work in plan.works) < sum(map(len, expected))
-    figures = file.opened().run()
-    assert 0 < figures.records < 9000
+    result = file.opened().run()
+    assert 0 < result.records < 9000
     found = committed(broker.bootstrap, "kills")
     assert sorted(message.value() or b"" for message in found) == sorted(expected)
     assert {message.partition() for message in found} == {0, 1, 2}
@@ -130,8 +130,8 @@ def test_broken_lines_go_to_a_topic_of_their_own(broker: BrokerProcess, tmp_path
     with pytest.raises(BadInput, match=r"a\.csv, line 202: 3 fields where there are 2 columns"):
         failing.opened().run()
     file = connector(broker, folder, "letters", types, 'on_error = "dead_letter"')
-    figures = file.opened().run()
-    assert (figures.records, figures.dead_letters) == (201, 4)
+    result = file.opened().run()
+    assert (result.records, result.dead_letters) == (201, 4)
     letters = committed(broker.bootstrap, "letters.dead-letters")
     places: list[Any] = [dict(letter.headers() or [])["lakehead.place"] for letter in letters]
     assert sorted(
@@ -194,15 +194,15 @@ def test_a_store_that_fails_is_asked_again_unless_it_refuses(
     stop = Stop(clock, within_s=10)
     files = FilesSource(settings.source, clock, stop.wait)
 
-    def run(*errors: Exception) -> ConnectFigures:
+    def run(*errors: Exception) -> ConnectResult:
         source = Flaky(files, list(errors))
         intake = Intake(settings, source, {"bootstrap.servers": broker.bootstrap}, clock)
         return intake.run(follow=False, stop=stop, on_progress=lambda _: None)
 
     with pytest.raises(StoreRefused, match="403"):
         run(StoreRefused("403"))
-    figures = run(StoreUnavailable("503"), StoreUnavailable("503"))
-    assert figures.aborted == 2
+    result = run(StoreUnavailable("503"), StoreUnavailable("503"))
+    assert result.aborted == 2
     assert values_as_numbers(broker, "flaky") == list(range(5000))
 
 

@@ -298,7 +298,7 @@ def test_a_topic_with_this_registry_becomes_a_table(
     configure(tmp_path / "cluster", "rows", {PREFIX + name: v for name, v in declared.items()})
     outcomes: list[TableOutcome] = []
     tables = DeclaredTables(str(tmp_path / "cluster"))
-    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.catch_up(all_of_them=True, on_table=outcomes.append)
     tables.close()
     assert outcomes[0].error is None
     held = DeltaTable(tmp_path / "cluster" / "tables" / "rows").to_pyarrow_table()

@@ -60,7 +60,7 @@ def begin(cluster: Path, second: int | None) -> MaterializeResult:
 def materialize(cluster: Path) -> None:
     outcomes: list[TableOutcome] = []
     tables = DeclaredTables(str(cluster))
-    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.catch_up(all_of_them=True, on_table=outcomes.append)
     tables.close()
     assert [outcome.error for outcome in outcomes] == [None]
 

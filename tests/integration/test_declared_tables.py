@@ -20,7 +20,7 @@ from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_status import table_statuses
-from lakehead.lake.jobs.table_upkeep import UpkeepResult
+from lakehead.lake.jobs.table_upkeep import MaintenanceResult
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
@@ -71,7 +71,7 @@ def once(cluster: Path, *topics: str, all_of_them: bool = True) -> dict[str, Tab
     outcomes: list[TableOutcome] = []
     tables = DeclaredTables(str(cluster), topics=topics)
     try:
-        tables.bring_up(all_of_them=all_of_them, tell=outcomes.append)
+        tables.catch_up(all_of_them=all_of_them, on_table=outcomes.append)
     finally:
         tables.close()
     return {outcome.topic: outcome for outcome in outcomes}
@@ -202,7 +202,7 @@ def test_the_lease_of_a_process_that_was_killed_is_free_at_once(cluster: Path) -
     table = declare(cluster, "orders")
     script = (
         "import sys; from lakehead.lake.jobs.declared_tables import DeclaredTables; "
-        "DeclaredTables(sys.argv[1], lease_s=3600).bring_up(all_of_them=True, tell=print)"
+        "DeclaredTables(sys.argv[1], lease_s=3600).catch_up(all_of_them=True, on_table=print)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script, str(cluster)],
@@ -324,14 +324,14 @@ def test_an_unexpected_exception_ends_the_turn_of_its_table_and_of_no_other(
     for topic in ("bad", "good"):
         write_topic(cluster, topic, {0: [order(1)]})
         tables[topic] = declare(cluster, topic, value_format="json", freshness_ms="1000")
-    bring_up, is_mended = TableRun.bring_up, threading.Event()
+    catch_up, is_mended = TableRun.catch_up, threading.Event()
 
     def defective(run: TableRun, *given: Any, **named: Any) -> None:
         if run._settings.topic == "bad" and not is_mended.is_set():
             raise kind("date value out of range")
-        bring_up(run, *given, **named)
+        catch_up(run, *given, **named)
 
-    monkeypatch.setattr(TableRun, "bring_up", defective)
+    monkeypatch.setattr(TableRun, "catch_up", defective)
     begun.set()
     wait_until(lambda: sum(one.topic == "bad" for one in told) >= 2)
     wait_until(tables["good"].exists)
@@ -385,9 +385,9 @@ def test_a_defect_in_the_upkeep_of_one_table_leaves_that_of_the_others(
         return real(place)
 
     monkeypatch.setattr(table_upkeep, job, defective)
-    told: list[UpkeepResult] = []
+    told: list[MaintenanceResult] = []
     tables = DeclaredTables(str(cluster))
-    tables.keep_files(told.append)
+    tables.maintain_files(told.append)
     tables.close()
     assert {one.topic for one in told if one.error is not None} == {"bad"}
     assert all("unexpected RuntimeError: no such thing" in str(one.error) for one in told)

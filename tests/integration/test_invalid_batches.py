@@ -76,11 +76,11 @@ class Cluster:
         named = {f"lakehead.table.{n.replace('_', '.')}": text for n, text in declared.items()}
         configure(self.root, "orders", named)
 
-    def bring_up(self) -> TableOutcome:
+    def catch_up(self) -> TableOutcome:
         told: list[TableOutcome] = []
         tables = DeclaredTables(str(self.root), workers=1)
         try:
-            tables.bring_up(all_of_them=True, tell=told.append)
+            tables.catch_up(all_of_them=True, on_table=told.append)
         finally:
             tables.close()
         (outcome,) = told
@@ -120,7 +120,7 @@ def test_a_batch_nobody_can_read_is_one_dead_letter_with_its_bytes(
     cluster.write([good(0, 1, 2), lost[0], good(33, 34), lost[1]], [good(0, 1, key=b"p")])
     cluster.write([good(36)])
     cluster.declare("dead_letter", mode=mode)
-    outcome = cluster.bring_up()
+    outcome = cluster.catch_up()
     assert outcome.error is None
     assert (outcome.lag.records, outcome.result.dead_letters) == (0, 2)
     assert cluster.rows() == [*((0, n) for n in (0, 1, 2, 33, 34, 36)), (1, 0), (1, 1)]
@@ -151,17 +151,17 @@ def test_retention_goes_on_past_a_batch_that_cannot_be_read(
 
     cluster.write([good(0, 1), invalid(2, 30)], [invalid(0, 5)])
     cluster.declare("pause")
-    assert isinstance(cluster.bring_up().error, RecordUnreadable)
+    assert isinstance(cluster.catch_up().error, RecordUnreadable)
     assert due() == ["trim to 2"]
     cluster.declare(on_error)
-    assert cluster.bring_up().error is None
+    assert cluster.catch_up().error is None
     assert due() == ["trim to 32", "trim to 5"]
 
 
 def test_dropped_batches_are_counted_by_their_records(cluster: Cluster) -> None:
     cluster.write([invalid(0, 7), good(7), invalid(8, 2)])
     cluster.declare("drop")
-    outcome = cluster.bring_up()
+    outcome = cluster.catch_up()
     assert (outcome.error, outcome.result.dropped) == (None, 9)
     assert cluster.rows() == [(0, 7)]
 
@@ -170,7 +170,7 @@ def test_a_pause_names_the_batch_and_other_partitions_go_on(cluster: Cluster) ->
     cluster.write([good(0, 1), invalid(2, 30), good(32)], [good(0, 1, 2)])
     cluster.declare("pause")
     for _ in range(2):
-        outcome = cluster.bring_up()
+        outcome = cluster.catch_up()
         assert isinstance(outcome.error, RecordUnreadable)
         said = str(outcome.error)
         assert said.startswith(
@@ -179,7 +179,7 @@ def test_a_pause_names_the_batch_and_other_partitions_go_on(cluster: Cluster) ->
         assert all(way in said for way in ("dead_letter", "drop", "--from"))
         assert cluster.rows() == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     cluster.declare("dead_letter")
-    assert cluster.bring_up().error is None
+    assert cluster.catch_up().error is None
     assert cluster.rows()[-4:] == [(0, 32), (1, 0), (1, 1), (1, 2)]
 
 
@@ -187,7 +187,7 @@ def test_a_pause_is_at_the_first_of_a_value_and_a_batch(cluster: Cluster) -> Non
     bad_value = encode_batch([TestRecord(offset=1, value=b"{")])
     cluster.write([good(0), bad_value, invalid(2, 2), good(4)])
     cluster.declare("pause", schema="id bigint")
-    assert "offset 1: " in str(cluster.bring_up().error)
+    assert "offset 1: " in str(cluster.catch_up().error)
     assert cluster.rows() == [(0, 0)]
 
 
@@ -203,7 +203,7 @@ def test_a_time_out_of_range_is_a_dead_letter_of_its_record_alone(
     batches = [strange(3 * n + 1, time) for n, time in enumerate(TIMES)]
     cluster.write(batches, [good(0, key=b"p")])
     cluster.declare("dead_letter", mode=mode, **{"partition_by": parts} if parts else {})
-    outcome = cluster.bring_up()
+    outcome = cluster.catch_up()
     assert outcome.error is None
     assert cluster.rows() == [*((0, n) for n in range(15) if n % 3 != 1), (1, 0)]
     letters = cluster.letters()
@@ -225,7 +225,7 @@ def test_the_first_and_the_last_moment_of_the_calendar_are_rows(cluster: Cluster
     edges = [strange(1, -62_135_596_800_000), strange(4, 253_402_300_799_999)]
     cluster.write(edges)
     cluster.declare("dead_letter", partition_by="day(_timestamp)")
-    assert cluster.bring_up().error is None
+    assert cluster.catch_up().error is None
     assert cluster.rows() == [(0, n) for n in range(6)]
 
 
@@ -273,7 +273,7 @@ def test_offsets_are_looked_up_by_time_beside_what_cannot_be_read(cluster: Clust
 def test_an_inferred_schema_is_that_of_what_can_be_read(cluster: Cluster) -> None:
     cluster.write([invalid(0, 30), good(30, 31)])
     cluster.declare("dead_letter")
-    assert cluster.bring_up().error is None
+    assert cluster.catch_up().error is None
     assert "id" in DeltaTable(cluster.table).to_pyarrow_table().column_names
 
 
@@ -285,7 +285,7 @@ def test_a_damaged_object_is_an_error_whatever_is_declared(cluster: Cluster) -> 
     path.write_bytes(body)
     for on_error in ("dead_letter", "drop", "pause"):
         cluster.declare(on_error, schema="id bigint")
-        assert isinstance(cluster.bring_up().error, CorruptObject)
+        assert isinstance(cluster.catch_up().error, CorruptObject)
     with pytest.raises(CorruptObject):
         lakehead.scan(str(cluster.root), "orders", mode="DROPMALFORMED").read_all()
 
@@ -320,7 +320,7 @@ def test_a_value_beyond_its_type_or_its_folder_is_a_dead_letter_of_its_record(
     records = [TestRecord(offset=n, key=b"k%d" % n, value=value) for n, value in enumerate(values)]
     cluster.write([encode_batch(records)])
     cluster.declare("dead_letter", schema=schema, partition_by=parts, mode=mode)
-    assert cluster.bring_up().error is None
+    assert cluster.catch_up().error is None
     assert cluster.rows() == [(0, 0), (0, 2)]
     (letter,) = cluster.letters()
     assert (letter["_offset"], letter["error_class"]) == (1, "misfit")

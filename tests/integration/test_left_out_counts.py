@@ -43,9 +43,9 @@ def declare(cluster: Path, configs: dict[str, str]) -> None:
     configure(cluster, "orders", {f"{PREFIX}{name}": value for name, value in configs.items()})
 
 
-def bring_up(cluster: Path) -> None:
+def catch_up(cluster: Path) -> None:
     tables = DeclaredTables(str(cluster))
-    tables.bring_up(all_of_them=True, tell=lambda _outcome: None)
+    tables.catch_up(all_of_them=True, on_table=lambda _outcome: None)
     tables.close()
 
 
@@ -77,19 +77,19 @@ def test_fields_without_a_column_are_counted_by_the_records_that_have_them(
 ) -> None:
     write(tmp_path, *values)
     declare(tmp_path, {**DECLARED, "on.error": "drop", "mode": mode})
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert status(tmp_path).left_out == left_out
     write(tmp_path, EXACT, *values)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert status(tmp_path).left_out == 2 * left_out
 
 
 def test_dropped_records_are_counted_until_the_table_is_made_anew(tmp_path: Path) -> None:
     write(tmp_path, EXACT, {"id": "x"}, {"id": 1, "more": 1}, [1])
     declare(tmp_path, {**DECLARED, "on.error": "drop"})
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert (status(tmp_path).dropped, status(tmp_path).left_out) == (2, 1)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert (status(tmp_path).dropped, status(tmp_path).left_out) == (2, 1)
     declare(tmp_path, {"schema": "id string, more int", "on.error": "dead_letter"})
     tables = DeclaredTables(str(tmp_path))
@@ -103,7 +103,7 @@ def test_replayed_letters_are_counted(tmp_path: Path) -> None:
     write(tmp_path, EXACT, {"id": "x", "more": 1}, {"id": 1 << 40, "more": 1})
     declared = {**DECLARED, "schema": "id int", "on.error": "dead_letter"}
     declare(tmp_path, declared)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert (status(tmp_path).left_out, status(tmp_path).dead_letters) == (1, 2)
     declare(tmp_path, {"schema": "id bigint"})
     tables = DeclaredTables(str(tmp_path))
@@ -118,10 +118,10 @@ def test_rows_of_debezium_without_a_schema_are_counted(tmp_path: Path) -> None:
 
     write(tmp_path, event(id=1), event(id=2))
     declare(tmp_path, {"enable": "true", "value.format": "debezium"})
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert status(tmp_path).left_out == 0
     write(tmp_path, event(id=3, name="new"), event(id=4))
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert status(tmp_path).left_out == 1
 
 
@@ -158,7 +158,7 @@ def test_killed_while_it_counts(tmp_path: Path, name: str, mode: str) -> None:
     declare(tmp_path, {**DECLARED, "on.error": "drop", "mode": mode})
     script = (
         "import sys; from pathlib import Path; "
-        "from tests.integration.test_left_out_counts import bring_up; bring_up(Path(sys.argv[1]))"
+        "from tests.integration.test_left_out_counts import catch_up; catch_up(Path(sys.argv[1]))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
@@ -168,6 +168,6 @@ def test_killed_while_it_counts(tmp_path: Path, name: str, mode: str) -> None:
         check=False,
     )
     assert ended.returncode == KILLED
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     assert (status(tmp_path).dropped, status(tmp_path).left_out) == (1, 1)
     assert len(DeltaTable(tmp_path / "tables" / "orders").to_pyarrow_table()) == 2

@@ -93,7 +93,7 @@ def test_a_topic_and_its_table_in_a_shell(data: Path, shell: Any) -> None:
     missing = shell.run_cell('cluster["flights"].table')
     assert "run lakehead materialize flights" in str(missing.error_in_exec)
     tables = DeclaredTables(f"file:{data}/store", workers=1)
-    tables.bring_up(all_of_them=True, tell=lambda _: None)
+    tables.catch_up(all_of_them=True, on_table=lambda _: None)
     tables.close()
     total = shell.run_cell('cluster["flights"].table.to_pandas()["delay"].sum()').result
     assert total == sum(range(40))

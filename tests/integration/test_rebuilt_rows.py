@@ -16,7 +16,7 @@ from lakehead.lake.tables.delta_table import create_table
 from lakehead.lake.tables.layout import DEAD_LETTERS
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
-from tests.integration.test_topic_made_again import TOPIC, bring_up, names, rebuild, write
+from tests.integration.test_topic_made_again import TOPIC, catch_up, names, rebuild, write
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.materialize_process import ROOT
 
@@ -39,7 +39,7 @@ def rebuild_killed_at(root: Path, failpoint: str) -> None:
 
 def test_a_topic_that_names_the_table_of_another_does_not_replace_it(tmp_path: Path) -> None:
     write(tmp_path, "append", ["a0", "a1"], bad=1)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     write(tmp_path, "append", ["b0"], topic="other")
     configure(tmp_path, "other", {"lakehead.table.path": str(tmp_path / "tables" / TOPIC)})
     for options in ({}, {"without_history": True}, {"dry_run": True}):
@@ -66,7 +66,7 @@ def test_what_lies_where_a_rebuild_works_is_not_deleted(tmp_path: Path, place: s
     create_table(uri, DEAD_LETTERS, name="a user's", description="")
     (tmp_path / "tables" / place / "part-0.parquet").write_bytes(b"its rows")
     write(tmp_path, "append", ["a0", "a1"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     with pytest.raises(SettingsError, match=r"another table|in the way|is the table of topic"):
         rebuild(tmp_path, without_history=True)
     assert names(tmp_path) == ["a0", "a1"]
@@ -76,7 +76,7 @@ def test_what_lies_where_a_rebuild_works_is_not_deleted(tmp_path: Path, place: s
 
 def test_files_that_are_no_table_stay_where_a_rebuild_works(tmp_path: Path) -> None:
     write(tmp_path, "append", ["a0"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     kept = tmp_path / "tables/people__rebuild__dlq/notes.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("mine")
@@ -87,7 +87,7 @@ def test_files_that_are_no_table_stay_where_a_rebuild_works(tmp_path: Path) -> N
 def test_dead_letters_that_nothing_else_holds_count_as_rows_do(tmp_path: Path) -> None:
     write(tmp_path, "append", [], bad=3)
     write(tmp_path, "append", ["a", "b"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     trim(tmp_path, TOPIC, 0, 2)
     with pytest.raises(HistoryOnlyInTable, match="2 rows of"):
         rebuild(tmp_path)
@@ -99,7 +99,7 @@ def test_dead_letters_that_nothing_else_holds_count_as_rows_do(tmp_path: Path) -
 
 def test_rows_of_partitions_that_the_topic_does_not_have_count(tmp_path: Path) -> None:
     write(tmp_path, "append", ["a", "b"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     place = tmp_path / "tables" / TOPIC
     rows = DeltaTable(place).to_pyarrow_table()
     beyond = [row | {"_partition": 7} for row in rows.to_pylist()]
@@ -112,7 +112,7 @@ def test_rows_of_partitions_that_the_topic_does_not_have_count(tmp_path: Path) -
 @pytest.mark.parametrize("mode", ["append", "history"])
 def test_rows_of_records_that_were_compacted_away_count(tmp_path: Path, mode: str) -> None:
     write(tmp_path, mode, [f"v{n}" for n in range(12)])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     before = names(tmp_path)
     configure(tmp_path, TOPIC, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
     done = CliRunner().invoke(app, ["compact-topics", TOPIC, "--path", str(tmp_path)])
@@ -127,7 +127,7 @@ def test_rows_of_records_that_were_compacted_away_count(tmp_path: Path, mode: st
 def test_records_that_go_after_they_were_read_are_not_lost(tmp_path: Path) -> None:
     """The count right before the swap is of what the new table has, not of what the topic has."""
     write(tmp_path, "append", ["a", "b", "c"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     rebuild_killed_at(tmp_path, "rebuild_made_beside")
     trim(tmp_path, TOPIC, 0, 2)
     with pytest.raises(HistoryOnlyInTable):  # the first look, before anything is read
@@ -140,19 +140,19 @@ def test_records_that_go_before_they_were_read_leave_no_gap_in_a_rebuilt_table(
     tmp_path: Path,
 ) -> None:
     write(tmp_path, "append", ["a", "b"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     rebuild_killed_at(tmp_path, "rebuild_made_beside")
     write(tmp_path, "append", ["c", "d", "e"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     trim(tmp_path, TOPIC, 0, 4)
     assert rebuild(tmp_path, without_history=True).rows_left_out == 4
     assert names(tmp_path) == ["e"], "begun again, as one without a gap"
-    assert bring_up(tmp_path).lag.records == 0
+    assert catch_up(tmp_path).lag.records == 0
 
 
 def test_what_a_rebuild_of_a_deleted_topic_left_is_not_continued(tmp_path: Path) -> None:
     write(tmp_path, "append", ["old0", "old1"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     rebuild_killed_at(tmp_path, "rebuild_made_beside")
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, "append", ["new0"])
@@ -162,7 +162,7 @@ def test_what_a_rebuild_of_a_deleted_topic_left_is_not_continued(tmp_path: Path)
 
 def test_a_topic_without_records_leaves_the_table_and_says_so(tmp_path: Path) -> None:
     write(tmp_path, "append", ["old"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, "append", [])
     configure(tmp_path, TOPIC, {"lakehead.table.schema": None})

@@ -42,7 +42,7 @@ class Topic:
     def materialize(self) -> TableOutcome:
         outcomes: list[TableOutcome] = []
         tables = DeclaredTables(str(self._cluster))
-        tables.bring_up(all_of_them=True, tell=outcomes.append)
+        tables.catch_up(all_of_them=True, on_table=outcomes.append)
         tables.close()
         return outcomes[0]
 
@@ -96,15 +96,15 @@ def test_a_conflict_costs_later_values_none_of_their_fields(tmp_path: Path) -> N
         assert not isinstance(declared, SettingsError)
         settings = declared_settings(declared, str(cluster))
         run = TableRun(settings, store_reader(str(cluster)), Unguarded())
-        run.bring_up(catalog)
+        run.catch_up(catalog)
         topic.write({"id": text}, {"id": "one"})
         topic.write({"ID": number}, {"ID": 2})
-        run.bring_up(store_reader(str(cluster)).open_catalog())
+        run.catch_up(store_reader(str(cluster)).open_catalog())
         topic.write({"id": number, "name": text}, {"id": 3, "name": "x"})
-        run.bring_up(store_reader(str(cluster)).open_catalog())
+        run.catch_up(store_reader(str(cluster)).open_catalog())
         version = DeltaTable(settings.table.removeprefix("file:")).version()
         topic.write({"id": text, "name": text}, {"id": "four", "name": "y"})
-        run.bring_up(store_reader(str(cluster)).open_catalog())
+        run.catch_up(store_reader(str(cluster)).open_catalog())
         assert DeltaTable(settings.table.removeprefix("file:")).version() == version + 1
         assert [(row["id"], row["name"]) for row in topic.rows()] == [(0, None), (3, "x")]
         letters = topic.rows("orders__dlq")

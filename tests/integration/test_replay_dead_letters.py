@@ -46,7 +46,7 @@ def declare(cluster: Path, schema: str, path: str = "") -> None:
 def materialize(cluster: Path) -> None:
     outcomes: list[TableOutcome] = []
     tables = DeclaredTables(str(cluster))
-    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.catch_up(all_of_them=True, on_table=outcomes.append)
     tables.close()
     assert [outcome.error for outcome in outcomes] == [None]
 

@@ -44,7 +44,7 @@ def declare(cluster: Path, configs: dict[str, str]) -> None:
 def materialize(cluster: Path) -> TableOutcome:
     outcomes: list[TableOutcome] = []
     tables = DeclaredTables(str(cluster))
-    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.catch_up(all_of_them=True, on_table=outcomes.append)
     tables.close()
     return outcomes[0]
 

@@ -19,10 +19,10 @@ def record(value: bytes) -> TestRecord:
     return TestRecord(offset=0, key=value, value=value)
 
 
-def bring_up(root: Path) -> TableOutcome:
+def catch_up(root: Path) -> TableOutcome:
     told: list[TableOutcome] = []
     tables = DeclaredTables(str(root))
-    tables.bring_up(all_of_them=True, tell=told.append)
+    tables.catch_up(all_of_them=True, on_table=told.append)
     tables.close()
     return told[0]
 
@@ -57,10 +57,10 @@ def test_a_table_that_was_clustered_by_another_engine(tmp_path: Path, mode: str)
     root = tmp_path / "store"
     write_topic(root, "people", {0: [record(b"a"), record(b"b")]})
     configure(root, "people", {f"{PREFIX}enable": "true", f"{PREFIX}mode": mode})
-    table = Path(bring_up(root).table)
+    table = Path(catch_up(root).table)
     make_clustered(table)
     write_topic(root, "people", {0: [record(b"c")]})
-    error = str(bring_up(root).error)
+    error = str(catch_up(root).error)
     assert "ClusteredTable" in error
     assert "DROP FEATURE" in error
     assert "\n" not in error

@@ -10,8 +10,10 @@ from lakehead.lake.tables.table_history import Change, commits_since, history_si
 
 
 def write(table: Path, number: int) -> None:
-    notes = Change(kind="materialize", offsets={0: (number, number + 1)}, rows=1).notes()
-    properties = CommitProperties(custom_metadata=notes)
+    commit_info = Change(
+        kind="materialize", offsets={0: (number, number + 1)}, rows=1
+    ).commit_info()
+    properties = CommitProperties(custom_metadata=commit_info)
     rows = pa.table({"id": [number]})
     write_deltalake(table, rows, mode="append", commit_properties=properties)
 

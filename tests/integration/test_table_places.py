@@ -23,7 +23,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import TableLeases
-from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, optimize, targets, vacuum
+from lakehead.lake.jobs.table_upkeep import (
+    MaintenanceResult,
+    TableTarget,
+    optimize,
+    targets,
+    vacuum,
+)
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import create_table, delete_table
 from lakehead.lake.tables.table_root import OWN_ROOT, is_data_file
@@ -54,16 +60,16 @@ def materialized(root: Path, *topics: str) -> list[TableOutcome]:
     told: list[TableOutcome] = []
     tables = DeclaredTables(str(root), topics=topics, workers=1)
     try:
-        tables.bring_up(all_of_them=True, tell=told.append)
+        tables.catch_up(all_of_them=True, on_table=told.append)
     finally:
         tables.close()
     return told
 
 
-def kept(root: Path, job: Any, target: TableTarget, **options: Any) -> UpkeepResult:
+def kept(root: Path, job: Any, target: TableTarget, **options: Any) -> MaintenanceResult:
     leases = TableLeases.open(str(root))
     try:
-        result: UpkeepResult = job(target, partial(leases.held, target.topic_id), **options)
+        result: MaintenanceResult = job(target, partial(leases.held, target.topic_id), **options)
         return result
     finally:
         leases.close()

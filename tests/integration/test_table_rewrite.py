@@ -47,7 +47,7 @@ def table_of_alike_rows(root: Path, parts: tuple[PartitionPart, ...], *, rows: i
         }
         arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in held]
         writer.add(pa.Table.from_arrays(arrays, schema=held))
-    table.commit([writer.finish()], {}, modified_ms=0, notes={})
+    table.commit([writer.finish()], {}, modified_ms=0, commit_info={})
     opened = open_table(str(root))
     assert opened is not None
     return opened

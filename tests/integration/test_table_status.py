@@ -32,11 +32,11 @@ def declare(root: Path, topic: str, **configs: str) -> None:
     configure(root, topic, {"lakehead.table.enable": "true", **named})
 
 
-def bring_up(root: Path) -> None:
+def catch_up(root: Path) -> None:
     outcomes: list[TableOutcome] = []
     tables = DeclaredTables(f"file:{root}")
     try:
-        tables.bring_up(all_of_them=True, tell=outcomes.append)
+        tables.catch_up(all_of_them=True, on_table=outcomes.append)
     finally:
         tables.close()
 
@@ -63,7 +63,7 @@ def test_a_table_that_is_not_there_yet_is_behind_by_all(tmp_path: Path) -> None:
 def test_a_table_that_is_kept_tells_its_lag_files_letters_and_cost(tmp_path: Path) -> None:
     write_topic(tmp_path, "t", {0: [b'{"a":1}', b"{", b'{"a":2}']})
     declare(tmp_path, "t", value_format="json", on_error="dead_letter", file_bytes=str(1 << 20))
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     status = statuses(tmp_path)["t"]
     assert (status.records_behind, status.bytes_behind, status.seconds_behind) == (0, 0, 0.0)
     assert (status.files, status.small_file_ratio, status.dead_letters) == (1, 1.0, 1)
@@ -88,7 +88,7 @@ def test_what_is_wrong_with_a_table_is_in_its_row(tmp_path: Path) -> None:
     for topic in ("broken", "fine", "senseless"):
         write_topic(tmp_path, topic, {0: [b"x"] * 3})
         declare(tmp_path, topic)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     (tmp_path / "tables/broken/_delta_log/00000000000000000000.json").write_text("junk")
     declare(tmp_path, "senseless", mode="sideways")
     found = statuses(tmp_path)
@@ -123,7 +123,7 @@ def test_the_command_shows_them(tmp_path: Path, command_line: CommandLine) -> No
     shown = command_line("tables", "--path", str(tmp_path)).out
     assert "lakehead.table.mode is one of" in shown
     declare(tmp_path, "t", mode="append")
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     row = json.loads(command_line("tables", "t", "--json", "--path", str(tmp_path)).out)
     assert (row["topic"], row["records_behind"], row["files"]) == ("t", 0, 1)
     assert row["last_commit"].endswith("+00:00")
@@ -167,7 +167,7 @@ def test_a_table_in_s3_tells_the_same(
     write_topic(tmp_path, "t", {0: [b'{"a":1}', b"{", b'{"a":2}']})
     place = f"{s3_server.uri}/tables/t?path_style=true"
     declare(tmp_path, "t", value_format="json", on_error="dead_letter", path=place)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     write_topic(tmp_path, "t", {0: [b'{"a":3}']})
     (row,) = lakehead.catalog_tables(str(tmp_path)).tables.to_pylist()
     assert (row["table"], row["error"], row["records_behind"]) == (place, None, 1)

@@ -20,8 +20,8 @@ from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
 from lakehead.lake.jobs.table_upkeep import (
     Hold,
+    MaintenanceResult,
     TableTarget,
-    UpkeepResult,
     is_optimize_due,
     look,
     optimize,
@@ -49,7 +49,7 @@ def turn(root: Path, number: int, **configs: str) -> None:
     place = {"lakehead.table.path": str(root.parent / "table")}
     configure(root, TOPIC, CONFIGS | place | configs)
     tables = DeclaredTables(str(root), topics=[TOPIC], workers=1)
-    tables.bring_up(all_of_them=True, tell=lambda outcome: None)
+    tables.catch_up(all_of_them=True, on_table=lambda outcome: None)
     tables.close()
 
 
@@ -230,16 +230,16 @@ def test_who_follows_a_table_keeps_its_files_under_its_lease(tmp_path: Path, hol
     target = aged(root)
     before = rows(target)
     tables = DeclaredTables(str(root), topics=[TOPIC], workers=1)
-    stopped, told, other = threading.Event(), list[UpkeepResult](), list[UpkeepResult]()
+    stopped, told, other = threading.Event(), list[MaintenanceResult](), list[MaintenanceResult]()
 
-    def tell(result: UpkeepResult) -> None:
+    def tell(result: MaintenanceResult) -> None:
         told.append(result)
         if result.job == "vacuum":
             other.append(optimize(target, hold))
             stopped.set()
 
     try:
-        tables.follow(stopped, lambda outcome: None, tell_files=tell, files_every_s=0.01)
+        tables.follow(stopped, lambda outcome: None, on_files=tell, files_every_s=0.01)
     finally:
         tables.close()
     assert [one.job for one in told[:2]] == ["optimize", "vacuum"]

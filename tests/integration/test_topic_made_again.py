@@ -18,9 +18,9 @@ from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.jobs.table_status import TableStatus, table_statuses
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.delta_table import TableMoved, app_id, open_table
+from lakehead.lake.tables.delta_table import CommitConflict, app_id, open_table
 from lakehead.lake.tables.merge_engine import done_app, plan_merge, planned_app
-from lakehead.lake.tables.owner import OWNER, OtherTopic, owner_marks
+from lakehead.lake.tables.owner import OWNER, OtherTopic, owner_txn
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.upkeep.rules import held_by_table
@@ -58,10 +58,10 @@ def write(root: Path, mode: str, names: list[str], *, topic: str = TOPIC, bad: i
     configure(root, topic, {f"lakehead.table.{name}": text for name, text in declared.items()})
 
 
-def bring_up(root: Path, topic: str = TOPIC) -> TableOutcome:
+def catch_up(root: Path, topic: str = TOPIC) -> TableOutcome:
     told: list[TableOutcome] = []
     tables = DeclaredTables(str(root), topics=[topic], workers=1)
-    tables.bring_up(all_of_them=True, tell=told.append)
+    tables.catch_up(all_of_them=True, on_table=told.append)
     tables.close()
     return told[0]
 
@@ -106,12 +106,12 @@ def test_a_topic_made_again_does_not_continue_the_rows_of_its_namesake(
     tmp_path: Path, mode: str
 ) -> None:
     write(tmp_path, mode, [f"old{n}" for n in range(30)], bad=1)
-    assert bring_up(tmp_path).error is None
+    assert catch_up(tmp_path).error is None
     old = names(tmp_path)
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, mode, ["new0", "new1"], bad=1)
 
-    outcome = bring_up(tmp_path)
+    outcome = catch_up(tmp_path)
     assert isinstance(outcome.error, OtherTopic)
     assert "lakehead rebuild-table people --without-history" in str(outcome.error)
     assert "lakehead.table.path" in str(outcome.error)
@@ -137,7 +137,7 @@ def test_a_topic_made_again_does_not_continue_the_rows_of_its_namesake(
     assert names(tmp_path) == ["new0", "new1"]
     assert DeltaTable(tmp_path / "tables/people__dlq").to_pyarrow_dataset().count_rows() == 1
     write(tmp_path, mode, ["newer0"], bad=1)
-    outcome = bring_up(tmp_path)
+    outcome = catch_up(tmp_path)
     assert (outcome.error, outcome.lag.records) == (None, 0)
     assert "newer0" in names(tmp_path)
     assert (
@@ -154,7 +154,7 @@ def test_a_topic_made_again_does_not_continue_the_rows_of_its_namesake(
 def test_a_round_of_spark_that_was_planned_for_the_earlier_topic_is_used_up(tmp_path: Path) -> None:
     """Its MERGE may come after the rebuild: the lease that it has is of the earlier topic."""
     write(tmp_path, "upsert", ["old"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     place, earlier = str(tmp_path / "tables" / TOPIC), id_of(tmp_path)
     table = open_table(place)
     assert table is not None
@@ -166,20 +166,20 @@ def test_a_round_of_spark_that_was_planned_for_the_earlier_topic_is_used_up(tmp_
     now = open_table(place)
     assert now is not None
     assert late is not None
-    assert now.marked(done_app(earlier)) == number, "delta-spark skips a MERGE of this number"
-    assert now.marked(planned_app(earlier)) == number + 1
-    with pytest.raises(TableMoved):
+    assert now.txn_version(done_app(earlier)) == number, "delta-spark skips a MERGE of this number"
+    assert now.txn_version(planned_app(earlier)) == number + 1
+    with pytest.raises(CommitConflict):
         plan_merge(late, {(earlier, 0): 5}, {})
-    assert (bring_up(tmp_path).error, names(tmp_path)) == (None, ["new"])
+    assert (catch_up(tmp_path).error, names(tmp_path)) == (None, ["new"])
 
 
 def test_another_place_is_a_way_out_that_keeps_the_old_table(tmp_path: Path) -> None:
     write(tmp_path, "upsert", ["old"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, "upsert", ["new"])
     configure(tmp_path, TOPIC, {"lakehead.table.path": str(tmp_path / "tables/elsewhere")})
-    outcome = bring_up(tmp_path)
+    outcome = catch_up(tmp_path)
     assert (outcome.error, outcome.lag.records) == (None, 0)
     assert names(tmp_path) == ["old"]
 
@@ -200,16 +200,16 @@ def test_a_table_that_no_topic_declares_is_refused_alike(tmp_path: Path) -> None
 def test_dead_letters_of_a_topic_that_was_deleted_are_not_continued(tmp_path: Path) -> None:
     """Also where the table of rows is gone, so that it is made again without them."""
     write(tmp_path, "append", ["old"], bad=2)
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     (tmp_path / "tables" / TOPIC).rename(tmp_path / "away")
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, "append", ["new"], bad=1)
-    assert isinstance(bring_up(tmp_path).error, OtherTopic)
+    assert isinstance(catch_up(tmp_path).error, OtherTopic)
     assert DeltaTable(tmp_path / "tables/people__dlq").to_pyarrow_dataset().count_rows() == 2
     with pytest.raises(HistoryOnlyInTable, match="2 rows of"):
         rebuild(tmp_path)
     rebuild(tmp_path, without_history=True)
-    assert bring_up(tmp_path).lag.records == 0
+    assert catch_up(tmp_path).lag.records == 0
     assert DeltaTable(tmp_path / "tables/people__dlq").to_pyarrow_dataset().count_rows() == 1
 
 
@@ -219,7 +219,7 @@ def test_a_table_from_before_topics_were_recorded_is_judged_by_its_progress(
     tmp_path: Path, history: str, is_checkpointed: bool
 ) -> None:
     write(tmp_path, "append", ["old"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     place = tmp_path / "tables" / TOPIC
     if history != "own":
         delete_topic(tmp_path, TOPIC)
@@ -227,8 +227,8 @@ def test_a_table_from_before_topics_were_recorded_is_judged_by_its_progress(
     if history == "both":  # as it was done before: rows of both in one table
         table = open_table(str(place))
         assert table is not None
-        marks = {app_id(id_of(tmp_path), 0): 1}
-        table.commit([], marks, modified_ms=1, notes={})
+        txns = {app_id(id_of(tmp_path), 0): 1}
+        table.commit([], txns, modified_ms=1, commit_info={})
     without_owner(place)
     if is_checkpointed:
         DeltaTable(place).create_checkpoint()
@@ -237,43 +237,43 @@ def test_a_table_from_before_topics_were_recorded_is_judged_by_its_progress(
                 entry.unlink()
     table = open_table(str(place))
     assert table is not None
-    assert table.marked(OWNER) == -1
+    assert table.txn_version(OWNER) == -1
     if history == "own":
         write(tmp_path, "append", ["newer"])
-        assert bring_up(tmp_path).error is None
+        assert catch_up(tmp_path).error is None
         assert names(tmp_path) == ["newer", "old"]
-        assert DeltaTable(place).transaction_version(OWNER) == owner_marks(id_of(tmp_path))[OWNER]
+        assert DeltaTable(place).transaction_version(OWNER) == owner_txn(id_of(tmp_path))[OWNER]
         return
-    outcome = bring_up(tmp_path)
+    outcome = catch_up(tmp_path)
     assert isinstance(outcome.error, OtherTopic)
     assert (outcome.lag.records, status(tmp_path).records_behind) == (2, 2)
     assert told_to_hold(tmp_path) == 0
     rebuild(tmp_path, without_history=True)
     assert names(tmp_path) == ["new", "new"]
-    assert bring_up(tmp_path).error is None
+    assert catch_up(tmp_path).error is None
 
 
 def test_a_table_with_more_than_its_topic_ever_had_is_not_called_level(tmp_path: Path) -> None:
     """A store that was put back to an older copy gives the same offsets to other records."""
     write(tmp_path, "append", ["a", "b", "c"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     table = open_table(str(tmp_path / "tables" / TOPIC))
     assert table is not None
-    table.commit([], {app_id(id_of(tmp_path), 0): 99}, modified_ms=1, notes={})
-    outcome = bring_up(tmp_path)
+    table.commit([], {app_id(id_of(tmp_path), 0): 99}, modified_ms=1, commit_info={})
+    outcome = catch_up(tmp_path)
     assert isinstance(outcome.error, LogLost)
     assert "up to offset 99, and the topic ends at 3" in str(outcome.error)
     assert (outcome.lag.records, told_to_hold(tmp_path)) == (3, 0)
     shown = status(tmp_path)
     assert (shown.error, shown.records_behind) == (str(outcome.error), 3)
     rebuild(tmp_path)
-    assert bring_up(tmp_path).error is None
+    assert catch_up(tmp_path).error is None
     assert names(tmp_path) == ["a", "b", "c"]
 
 
 def test_a_follower_lets_a_rebuild_do_what_its_refusal_says(tmp_path: Path) -> None:
     write(tmp_path, "upsert", ["old"])
-    bring_up(tmp_path)
+    catch_up(tmp_path)
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, "upsert", ["new"])
     refused, level, stopped = threading.Event(), threading.Event(), threading.Event()
@@ -308,7 +308,7 @@ def test_level_tables_hold_every_record_of_their_topic_and_no_other(
     start = number = made = 0
     write(tmp_path, "append", [])
     for _ in range(14):
-        step = chance.choice(["write", "write", "again", "trim", "rebuild", "bring_up", "bring_up"])
+        step = chance.choice(["write", "write", "again", "trim", "rebuild", "catch_up", "catch_up"])
         if step == "write":
             new = [f"{made}.{number + n}" for n in range(chance.randrange(1, 4))]
             number += len(new)
@@ -332,7 +332,7 @@ def test_level_tables_hold_every_record_of_their_topic_and_no_other(
                     rebuild(tmp_path, without_history=True)
             else:
                 assert not is_lost
-        outcome = bring_up(tmp_path)
+        outcome = catch_up(tmp_path)
         assert outcome.error is None or isinstance(outcome.error, OtherTopic)
         assert (outcome.lag.records == 0) == (outcome.error is None or start == len(records))
         if outcome.error is None:
@@ -353,12 +353,12 @@ def test_retention_waits_for_a_table_that_is_declared_at_another_place(tmp_path:
         for _ in range(5):
             producer.produce(TOPIC, b"value", timestamp=SystemClock().now_ms())
         producer.flush(60)
-        assert wait_until(lambda: bring_up(root).lag.records == 0 and told_to_hold(root) == 5, 60)
+        assert wait_until(lambda: catch_up(root).lag.records == 0 and told_to_hold(root) == 5, 60)
         set_config(broker.server, TOPIC, "lakehead.table.freshness.ms", "5000")
         assert told_to_hold(root) == 5, "the place is the same"
         set_config(broker.server, TOPIC, "lakehead.table.path", str(tmp_path / "elsewhere"))
         assert told_to_hold(root) == 0
-        outcome = bring_up(root)
+        outcome = catch_up(root)
         assert outcome.error is None
         assert outcome.table == str(tmp_path / "elsewhere")
         assert told_to_hold(root) == 5

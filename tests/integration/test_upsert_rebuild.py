@@ -15,7 +15,7 @@ from lakehead.lake.tables.delta_table import current_files, open_table
 from lakehead.lake.tables.merge_engine import done_app, planned_app
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
-from tests.integration.test_upsert_tables import bring_up, declare, record
+from tests.integration.test_upsert_tables import catch_up, declare, record
 from tests.support.declared_topics import trim
 from tests.support.topic_writer import Value, write_topic
 
@@ -58,19 +58,19 @@ def test_a_table_made_anew_has_the_newest_value_of_each_key(tmp_path: Path) -> N
     root, model = tmp_path / "store", Model()
     write(root, model, 0, 60)
     declared(root, scd="1")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     write(root, model, 60, 40)
     declared(root, partition_by="city")
-    assert "rebuild it" in str(bring_up(root, "people").error)
+    assert "rebuild it" in str(catch_up(root, "people").error)
     tables = DeclaredTables(str(root))
     result = tables.rebuild("people")
     tables.close()
     assert (result.records, result.rows_left_out) == (len(model), 0)
     assert held(table) == model
     assert DeltaTable(table).metadata().partition_columns == ["city"]
-    assert bring_up(root, "people").result.commits == 0, "it has all there is"
+    assert catch_up(root, "people").result.commits == 0, "it has all there is"
     write(root, model, 100, 40)
-    assert bring_up(root, "people").error is None
+    assert catch_up(root, "people").error is None
     assert held(table) == model
 
 
@@ -79,8 +79,8 @@ def test_history_made_anew_is_what_it_was(tmp_path: Path) -> None:
     for start in range(0, 120, 40):
         write(root, Model(), start, 40)
         declared(root, scd="2")
-        bring_up(root, "people")
-    table = bring_up(root, "people").table
+        catch_up(root, "people")
+    table = catch_up(root, "people").table
     before = DeltaTable(table).to_pyarrow_table().select(columns).to_pylist()
     tables = DeclaredTables(str(root))
     assert tables.rebuild("people").records == len(before)
@@ -93,7 +93,7 @@ def test_rows_whose_records_are_gone_are_kept_unless_told_otherwise(tmp_path: Pa
     root, model = tmp_path / "store", Model()
     write(root, model, 0, 60)
     declared(root)
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     before = held(table)
     trim(root, "people", 0, 25)
     tables = DeclaredTables(str(root))
@@ -110,18 +110,18 @@ def test_a_round_of_spark_that_was_left_open_ends_with_the_rebuild(tmp_path: Pat
     root, model = tmp_path / "store", Model()
     write(root, model, 0, 60)
     declared(root)
-    uri = bring_up(root, "people").table
+    uri = catch_up(root, "people").table
     topic = store_reader(str(root)).open_catalog().topic("people").topic_id
     table = open_table(uri)
     assert table is not None
-    marks = {planned_app(topic): 5, done_app(topic): 4}
-    table.commit([], marks, modified_ms=SystemClock().now_ms(), notes={})
+    txns = {planned_app(topic): 5, done_app(topic): 4}
+    table.commit([], txns, modified_ms=SystemClock().now_ms(), commit_info={})
     tables = DeclaredTables(str(root))
     tables.rebuild("people")
     tables.close()
     now = open_table(uri)
     assert now is not None
-    assert (now.marked(planned_app(topic)), now.marked(done_app(topic))) == (6, 5)
+    assert (now.txn_version(planned_app(topic)), now.txn_version(done_app(topic))) == (6, 5)
     assert held(uri) == model
 
 
@@ -132,7 +132,7 @@ def test_a_table_begins_at_a_time_and_takes_nothing_older(tmp_path: Path) -> Non
     declared(root)
     tables = DeclaredTables(str(root))
     assert tables.begin("people", at=60_000).commits == 0
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     assert held(table) == model
     assert tables.begin("people", at=60_000).commits == 0
     assert tables.begin("people", at=70_000).commits == 0

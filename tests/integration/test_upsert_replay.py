@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs import replay as replay_job
 from lakehead.lake.jobs.declared_tables import DeclaredTables
-from lakehead.lake.jobs.replay import LetterKeys, ReplayResult
+from lakehead.lake.jobs.replay import DeadLetterKeys, ReplayResult
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
-from tests.integration.test_upsert_tables import bring_up, declare, event, record, row
+from tests.integration.test_upsert_tables import catch_up, declare, event, record, row
 from tests.support.declared_topics import trim
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import Value, write_topic
@@ -84,9 +84,9 @@ def test_the_newest_of_each_key_wins_be_it_a_letter_or_not(
     root, model = tmp_path / "store", Model()
     write(root, seed, model)
     declared(root, "id bigint, n int", keys=keys)
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     write(root, seed + 10, model, start=60)
-    bring_up(root, "people")
+    catch_up(root, "people")
     assert held(table) != model
     count = letters_left(table)
     declared(root, "id bigint, n bigint", keys=keys)
@@ -98,7 +98,7 @@ def test_the_newest_of_each_key_wins_be_it_a_letter_or_not(
     assert held(table) == model
     assert letters_left(table) == 0
     write(root, seed + 20, model, start=120)
-    bring_up(root, "people")
+    catch_up(root, "people")
     assert held(table) == model
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_between_its_commits_is_taken_up(tmp_path: Path) ->
     root, model = tmp_path / "store", Model()
     write(root, 1, model)
     declared(root, "id bigint, n int")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     declared(root, "id bigint, n bigint")
     script = (
         "import sys; from pathlib import Path; "
@@ -137,7 +137,7 @@ def test_a_round_is_bounded_by_the_values_of_its_letters(
     values = [b'{"id": %d, "n": %d, "text": "%s"}' % (n, 1 << 40, b"x" * 20_000) for n in range(24)]
     write_topic(root, "people", {0: [record(b"%d" % n, v) for n, v in enumerate(values)]})
     declared(root, "id bigint, n int, text string", keys="id")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     declared(root, "id bigint, n bigint, text string", keys="id")
     before = DeltaTable(table).version()
     result = replay(root)
@@ -151,18 +151,18 @@ def test_keys_of_letters_are_looked_for_among_many_records_at_once(
 ) -> None:
     """To look for a million keys costs as much for ten records as for a million."""
     looks: list[int] = []
-    chosen = LetterKeys.chosen
+    chosen = DeadLetterKeys.chosen
 
-    def counted(wanted: LetterKeys, changes: Any, keys: Sequence[str]) -> Any:
+    def counted(wanted: DeadLetterKeys, changes: Any, keys: Sequence[str]) -> Any:
         looks.append(changes.num_rows)
         return chosen(wanted, changes, keys)
 
-    monkeypatch.setattr(LetterKeys, "chosen", counted)
+    monkeypatch.setattr(DeadLetterKeys, "chosen", counted)
     root, model = tmp_path / "store", Model()
     for start in range(0, 400, 40):
         write(root, start, model, start=start, count=40)
     declared(root, "id bigint, n int")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     declared(root, "id bigint, n bigint")
     replay(root)
     assert held(table) == model
@@ -176,7 +176,7 @@ def test_a_letter_whose_record_is_gone_stays(tmp_path: Path) -> None:
     gone = record(b"0", None)
     write_topic(root, "people", {0: [*bad, gone]})
     declared(root, "id bigint, n int")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     trim(root, "people", 0, 2)
     declared(root, "id bigint, n bigint")
     result = replay(root)
@@ -202,7 +202,7 @@ def test_change_events_that_were_letters(tmp_path: Path) -> None:
     schema = "id bigint, name string, n int"
     more = {"value_format": "debezium", "keys": "id", "on_error": "dead_letter"}
     declare(root, "people", schema=schema, **more)
-    outcome = bring_up(root, "people")
+    outcome = catch_up(root, "people")
     assert outcome.error is None
     assert held(outcome.table) == {5: 5}
     rows = DeltaTable(outcome.table).to_pyarrow_table()
@@ -218,7 +218,7 @@ def test_history_takes_no_letters(tmp_path: Path) -> None:
     root = tmp_path / "store"
     write(root, 5, Model())
     declared(root, "id bigint, n int", scd="2")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     with pytest.raises(SettingsError, match=r"scd=2.*rebuild-table"):
         replay(root)
     assert letters_left(table) > 0

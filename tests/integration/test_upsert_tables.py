@@ -28,11 +28,11 @@ def declare(root: Path, topic: str, **configs: str) -> None:
     )
 
 
-def bring_up(root: Path, topic: str) -> TableOutcome:
+def catch_up(root: Path, topic: str) -> TableOutcome:
     told: list[TableOutcome] = []
     tables = DeclaredTables(str(root), topics=[topic], workers=1)
     try:
-        tables.bring_up(all_of_them=True, tell=told.append)
+        tables.catch_up(all_of_them=True, on_table=told.append)
     finally:
         tables.close()
     (outcome,) = told
@@ -55,13 +55,13 @@ def test_a_compacted_topic_becomes_a_table_of_its_newest_values(tmp_path: Path) 
                 model[key] = value
         write_topic(root, "states", values, partitions=2, batch_records=7)
         declare(root, "states", **declare_too)
-        outcome = bring_up(root, "states")
+        outcome = catch_up(root, "states")
         assert outcome.error is None
         assert outcome.table == declare_too["path"]
         assert outcome.lag.records == 0
         held = DeltaTable(outcome.table).to_pyarrow_table(columns=["_key", "value"]).to_pydict()
         assert sorted(zip(held["_key"], held["value"], strict=True)) == sorted(model.items())
-    again = bring_up(root, "states")
+    again = catch_up(root, "states")
     assert again.result.commits == 0
     named = DeltaTable(tmp_path / "table").file_uris()
     written = list((tmp_path / "table").glob("*.parquet"))
@@ -129,23 +129,23 @@ def test_debezium_events_become_the_rows_of_their_source(tmp_path: Path) -> None
     ]
     write_topic(root, "people", {0: events})
     declare(root, "people", value_format="debezium", keys="id")
-    outcome = bring_up(root, "people")
+    outcome = catch_up(root, "people")
     assert outcome.error is None
     assert held(outcome.table) == [(2, "bb"), (30, "c")]
     write_topic(
         root, "people", {0: [event("d", row(2, "bb"), None), event("c", None, row(1, "x"))]}
     )
-    assert held(bring_up(root, "people").table) == [(1, "x"), (30, "c")]
+    assert held(catch_up(root, "people").table) == [(1, "x"), (30, "c")]
 
 
 def test_history_is_kept_where_it_is_declared(tmp_path: Path) -> None:
     root = tmp_path / "store"
     write_topic(root, "people", {0: [event("c", None, row(1, "a")), event("c", None, row(2, "b"))]})
     declare(root, "people", value_format="debezium", keys="id", scd="2")
-    assert held(bring_up(root, "people").table) == [(1, "a"), (2, "b")]
+    assert held(catch_up(root, "people").table) == [(1, "a"), (2, "b")]
     later = [event("u", row(1, "a"), row(1, "aa")), event("d", row(2, "b"), None)]
     write_topic(root, "people", {0: later})
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     assert held(table) == [(1, "a"), (1, "aa"), (2, "b")]
     assert held(table, pc.field("_is_current")) == [(1, "aa")]
 
@@ -154,7 +154,7 @@ def test_a_record_that_names_no_row_pauses_the_table(tmp_path: Path) -> None:
     root = tmp_path / "store"
     write_topic(root, "states", {0: [record(b"a", b"1"), record(None, b"2")]})
     declare(root, "states")
-    outcome = bring_up(root, "states")
+    outcome = catch_up(root, "states")
     assert "partition 0, offset 1: no key: it names no row" in str(outcome.error)
     assert DeltaTable(outcome.table).to_pyarrow_dataset().count_rows() == 1
 
@@ -180,18 +180,18 @@ def test_keys_that_are_new_are_added_beside_what_is_there(tmp_path: Path) -> Non
 
     write_topic(root, "people", {0: values(1, 2, 3)})
     declare(root, "people", value_format="json", schema=schema, keys="id", partition_by="name")
-    table = bring_up(root, "people").table
+    table = catch_up(root, "people").table
     first = set(DeltaTable(table).file_uris())
     assert len(first) == 3
     # A delete of what was never there, and a key that comes and goes, leave nothing.
     write_topic(root, "people", {0: [*values(4, 4, 5, 6), record(b"5", None), record(b"9", None)]})
-    outcome = bring_up(root, "people")
+    outcome = catch_up(root, "people")
     assert outcome.error is None
     assert first < set(DeltaTable(table).file_uris())
     assert held(table) == [(1, "n1"), (2, "n2"), (3, "n0"), (4, "n1"), (6, "n0")]
     operations = [entry["operation"] for entry in DeltaTable(table).history()]
     assert "MERGE" not in operations
     write_topic(root, "people", {0: values(7, 1)})
-    bring_up(root, "people")
+    catch_up(root, "people")
     assert DeltaTable(table).history(1)[0]["operation"] == "MERGE"
     assert len(held(table)) == 6

@@ -65,7 +65,7 @@ def test_files_between_ranges_are_not_read(kind: Any) -> None:
         uri = str(Path(folder) / "t")
         table = create_table(uri, schema, name="t", description="")
         files = [write_data_file(uri, rows(list(np.arange(100) + n * 100), 0)) for n in range(10)]
-        table.commit(files, {}, modified_ms=1, notes={})
+        table.commit(files, {}, modified_ms=1, commit_info={})
         source = rows([250, 260, 710, 1500], 1)
         ranges = within_ranges(source, ["key"], ["t.key"])
         opened = open_table(uri)

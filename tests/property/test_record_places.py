@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.dead_letters import commit_dead_letters
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.tables.data_file import DataFile, DataFileWriter
 from lakehead.lake.tables.delta_table import create_table, open_table
@@ -68,7 +68,7 @@ def test_letters_that_an_earlier_try_has_committed_are_not_added_again(tmp_path:
 
     def commit(*files: list[list[Place]]) -> int:
         made = [letters_file(uri, groups) for groups in files]
-        return commit_letters(settings, made, {}, table, topic_id="t", may_be_there=True)
+        return commit_dead_letters(settings, made, {}, table, topic_id="t", may_be_there=True)
 
     assert commit([[(0, 1), (0, 2)], [(1, 1)]]) == 3
     assert commit([[(0, 1), (0, 2)], [(1, 1)]]) == 0

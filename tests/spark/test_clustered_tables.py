@@ -19,7 +19,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 
 def add(table: Table, start: int) -> None:
     rows = pa.table({"id": range(start, start + 10), "v": ["x"] * 10}, schema=SCHEMA)
-    table.commit([write_data_file(table.uri, rows)], {}, modified_ms=1, notes={})
+    table.commit([write_data_file(table.uri, rows)], {}, modified_ms=1, commit_info={})
 
 
 def opened(uri: str) -> Table:

@@ -157,10 +157,10 @@ def test_the_table_of_a_topic_made_again_is_left_as_it_is(
         declared |= {"schema": "id bigint, name string"}
         configure(tmp_path, "people", {f"lakehead.table.{n}": v for n, v in declared.items()})
 
-    def bring_up() -> TableOutcome:
+    def catch_up() -> TableOutcome:
         told: list[TableOutcome] = []
         tables = DeclaredTables(str(tmp_path), engine="spark")
-        tables.bring_up(all_of_them=True, tell=told.append)
+        tables.catch_up(all_of_them=True, on_table=told.append)
         tables.close()
         return told[0]
 
@@ -169,7 +169,7 @@ def test_the_table_of_a_topic_made_again_is_left_as_it_is(
 
     uri = str(tmp_path / "tables" / "people")
     write("old0", "old1", "old2")
-    assert bring_up().error is None
+    assert catch_up().error is None
     assert names() == ["old0", "old1", "old2"]
     assert counted(opened(uri), LEFT_OUT) == 3
     (progress,) = [one for one in applications(uri) if one.endswith(":0")]
@@ -185,7 +185,7 @@ def test_the_table_of_a_topic_made_again_is_left_as_it_is(
     number = plan_merge(table, {(earlier, 0): 5}, {})
     delete_topic(tmp_path, "people")
     write("new0")
-    assert isinstance(bring_up().error, OtherTopic)
+    assert isinstance(catch_up().error, OtherTopic)
     assert names() == ["old0", "old1", "old2"]
     tables = DeclaredTables(str(tmp_path), engine="spark")
     tables.rebuild("people", without_history=True)
@@ -193,7 +193,7 @@ def test_the_table_of_a_topic_made_again_is_left_as_it_is(
     run_late(spark, uri, late, earlier, number)
     assert names() == ["new0"]
     write("new0", "new1")
-    assert bring_up().error is None
+    assert catch_up().error is None
     assert names() == ["new0", "new1"]
     assert counted(opened(uri), LEFT_OUT) == 3
 

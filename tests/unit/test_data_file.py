@@ -67,7 +67,7 @@ def test_every_engine_reads_a_file_of_many_row_groups(tmp_path: Path) -> None:
     assert (found["minValues"]["n"], found["maxValues"]["n"]) == (0, 12000)
     table = open_table(uri)
     assert table is not None
-    table.commit([file], {}, modified_ms=1, notes={})
+    table.commit([file], {}, modified_ms=1, commit_info={})
 
     expected = pa.concat_tables(parts)
     place = str(tmp_path / file.path)

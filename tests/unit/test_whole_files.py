@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputReplaced
-from lakehead.connectors.runtime.interfaces import Letter, Position, Record
+from lakehead.connectors.runtime.interfaces import DeadLetter, Position, Record
 from lakehead.connectors.settings import FilesSettings
 from lakehead.connectors.sources.files.source import FilesSource
 from lakehead.storage.clock import SystemClock
@@ -31,7 +31,7 @@ class Reading:
         self.path = path
         self.known: dict[str, Position] = {}
         self.records: list[Record] = []
-        self.letters: list[Letter] = []
+        self.letters: list[DeadLetter] = []
         self.settings = settings
 
     def run(self, batches_max: int = 10**9) -> "Reading":

@@ -130,7 +130,7 @@ class LakeheadOperator(BaseOperator):
         self._cancellation.ask()
 
     @property
-    def only_tells(self) -> bool:
+    def is_plan_only(self) -> bool:
         """Whether this is a dry run, as templates have rendered it."""
         return self.is_dry_run is True or str(self.is_dry_run).strip().lower() in {"true", "1"}
 
@@ -168,7 +168,7 @@ class LakeheadOperator(BaseOperator):
                     if_taken=self.if_taken,
                     workers=self.workers,
                     is_local=settings.name == "local",
-                    is_dry_run=self.only_tells,
+                    is_dry_run=self.is_plan_only,
                     written_by=task_key(context).text(),
                     is_retry=context["ti"].try_number > 1,
                     is_part=is_part,
@@ -201,7 +201,7 @@ class LakeheadOperator(BaseOperator):
         with self._cancellation.breaks_in():
             return work()
 
-    def _tell(self, what: str, figures: Mapping[str, Any]) -> None:
+    def _log_fields(self, what: str, figures: Mapping[str, Any]) -> None:
         """Write figures to the log: a line, and one for each line of what a person is to read."""
         plain = {name: value for name, value in figures.items() if not isinstance(value, list)}
         words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in plain.items())

@@ -39,14 +39,14 @@ class LakeheadJobOperator(LakeheadOperator):
 
             def work() -> Fields:
                 planned = job.plan(place, options)
-                known = planned.as_fields(is_dry_run=self.only_tells)
-                if self.only_tells:
+                known = planned.as_fields(is_dry_run=self.is_plan_only)
+                if self.is_plan_only:
                     return known
                 result = job.run(place, options, planned.units)
                 result.check()
                 return sum_of_fields(known, result.as_fields())
 
             figures = self._breaking_in(work)
-        self._tell(f"{self.job}, dry run" if self.only_tells else self.job, figures)
+        self._log_fields(f"{self.job}, dry run" if self.is_plan_only else self.job, figures)
         self._finish(job, figures)
         return figures

@@ -59,10 +59,10 @@ class LakeheadPlanOperator(LakeheadOperator):
         with self._work(f"plan of {self.job}", context) as place, self._cancellation.breaks_in():
             job = job_named(self.job)
             planned = job.plan(place, parsed(job.name, job.options, self.options))
-        figures = planned.as_fields(is_dry_run=self.only_tells)
-        self._tell(f"plan of {self.job}", figures)
+        figures = planned.as_fields(is_dry_run=self.is_plan_only)
+        self._log_fields(f"plan of {self.job}", figures)
         context["ti"].xcom_push(key=_PLANNED, value=figures)
-        if self.only_tells:
+        if self.is_plan_only:
             return []
         tasks_max = min(self.max_tasks, job.tasks_worth(planned))
         return [chunk.to_json() for chunk in cut(planned.units, tasks_max)]
@@ -118,7 +118,7 @@ class LakeheadWorkOperator(LakeheadOperator):
                 result = job.run(place, options, units)
                 result.check()
                 figures = result.as_fields()
-        self._tell(f"{self.job}, {chunk.label}", figures)
+        self._log_fields(f"{self.job}, {chunk.label}", figures)
         return figures
 
 
@@ -156,7 +156,7 @@ class LakeheadSummaryOperator(LakeheadOperator):
         figures: Fields = dict(planned or {})
         for one in results or ():
             figures = sum_of_fields(figures, dict(one or {}))
-        self._tell(self.job, figures)
+        self._log_fields(self.job, figures)
         self._finish(job_named(self.job), figures)
         return figures
 

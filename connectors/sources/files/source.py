@@ -14,7 +14,14 @@ from typing import Any
 import msgspec
 
 from lakehead.connectors.runtime.errors import BadInput, InputChanged
-from lakehead.connectors.runtime.interfaces import Batch, Letter, Position, Positions, Record, Work
+from lakehead.connectors.runtime.interfaces import (
+    Batch,
+    DeadLetter,
+    Position,
+    Positions,
+    Record,
+    Work,
+)
 from lakehead.connectors.settings import Compression, FilesSettings, Format
 from lakehead.connectors.sources.files.formats import (
     UNPACKING_ERRORS,
@@ -157,7 +164,7 @@ class FilesSource:
                 yield self._batch(batch, kind, is_done=False)
         for row in self._rows(file, kind, at, number):
             outcome = self._outcome(file, row)
-            if row.may_be_cut and isinstance(outcome, Letter):
+            if row.may_be_cut and isinstance(outcome, DeadLetter):
                 end = file.size if kind.is_text else row.end
                 raise BadInput(
                     f"{file.uri} ends too early, at byte {end} in line {row.number} "
@@ -196,16 +203,16 @@ class FilesSource:
                 "Nothing of it was read: run again when it is whole"
             ) from None
 
-    def _outcome(self, file: FoundFile, row: Row) -> Record | Letter:
+    def _outcome(self, file: FoundFile, row: Row) -> Record | DeadLetter:
         place = f"{file.uri}, line {row.number}"
         if row.reason:
-            return Letter(place, row.reason, row.value)
+            return DeadLetter(place, row.reason, row.value)
         settings = self._settings
         try:
             key = key_of(row.columns, settings.key)
             timestamp = timestamp_of(row.columns, settings.timestamp, settings.timestamp_unit)
         except NoSuchValue as error:
-            return Letter(place, str(error), row.value)
+            return DeadLetter(place, str(error), row.value)
         return Record(row.value, key, (), timestamp, None, place)
 
     def _batch(self, batch: "_Gathering", kind: _Kind, *, is_done: bool) -> Batch:
@@ -304,13 +311,13 @@ class _Gathering:
         self.at = at
         self.number = number
         self.records: list[Record] = []
-        self.letters: list[Letter] = []
+        self.letters: list[DeadLetter] = []
         self.read_bytes = 0
         self._value_bytes = 0
 
-    def add(self, row: Row, outcome: Record | Letter) -> None:
+    def add(self, row: Row, outcome: Record | DeadLetter) -> None:
         """Take a row."""
-        if isinstance(outcome, Letter):
+        if isinstance(outcome, DeadLetter):
             self.letters.append(outcome)
             self._value_bytes += len(outcome.raw)
         else:

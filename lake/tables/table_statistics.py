@@ -39,8 +39,8 @@ class RunCost:
         stats.get.requests, stats.put.requests = self.gets, self.puts
         return stats.cost()
 
-    def notes(self) -> dict[str, str]:
-        """Return what a commit notes of its cost."""
+    def commit_info(self) -> dict[str, str]:
+        """Return the commit info of its cost."""
         return {
             _READ: str(self.bytes_read),
             _WRITTEN: str(self.bytes_written),
@@ -64,7 +64,7 @@ def run_cost(splits: Sequence[Split], files: Sequence[DataFile], seconds: float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFigures:
+class TableStatistics:
     """A table at one version. A file is small below a quarter of the size that files are to have.
     `last_commit_ms` is that of any commit; `cost` of the newest `RUNS` that brought records.
     """
@@ -79,7 +79,9 @@ class TableFigures:
     cost: RunCost
 
 
-def table_figures(uri: str, *, file_bytes: int, with_cost: bool = True) -> TableFigures | None:
+def table_statistics(
+    uri: str, *, file_bytes: int, with_cost: bool = True
+) -> TableStatistics | None:
     """Return the figures of the table at `uri`, None if there is none. Raises TableUnavailable,
     SettingsError.
     """
@@ -97,7 +99,7 @@ def table_figures(uri: str, *, file_bytes: int, with_cost: bool = True) -> Table
         text = " ".join(str(error).split())
         raise TableUnavailable(f"cannot read table {uri}: {text}") from error
     sizes, counts = added.column("size_bytes"), added.column("num_records")
-    return TableFigures(
+    return TableStatistics(
         table=Table(uri, handle),
         version=handle.version(),
         last_commit_ms=int(history[0].get("timestamp", -1)) if history else -1,
