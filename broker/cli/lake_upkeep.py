@@ -16,7 +16,7 @@ from lakehead.storage.metadata.table_declaration import is_declared
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.declared_tables import TableOutcome
-    from lakehead.lake.jobs.table_upkeep import MaintenanceResult
+    from lakehead.lake.jobs.table_maintenance import MaintenanceResult
 
 _PAUSE_S = 10.0
 _log = structlog.get_logger("broker.maintenance")

@@ -20,7 +20,7 @@ from lakehead.storage.metadata.table_declaration import default_table_uri
 if TYPE_CHECKING:
     from lakehead.lake.jobs.backfill import Beginning
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-    from lakehead.lake.jobs.table_upkeep import MaintenanceResult
+    from lakehead.lake.jobs.table_maintenance import MaintenanceResult
     from lakehead.storage.jobs.job import Runner
 
 

@@ -14,7 +14,7 @@ from lakehead.broker.cli.table_engine import Engine, EngineOption
 from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lakehead.lake.jobs.table_upkeep import Hold, MaintenanceResult, TableTarget
+    from lakehead.lake.jobs.table_maintenance import Hold, MaintenanceResult, TableTarget
 
 
 class Job(Protocol):
@@ -54,7 +54,7 @@ def optimize(
     (lakehead.table.optimize.interval.ms). Safe to kill at any moment. It needs the table's lease:
     where lakehead materialize --follow has it, that does it by itself.
     """
-    from lakehead.lake.jobs.table_upkeep import optimize as run_job
+    from lakehead.lake.jobs.table_maintenance import optimize as run_job
 
     def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "MaintenanceResult":
         return run_job(target, hold, engine=engine.value, dry_run=dry_run)
@@ -85,7 +85,7 @@ def vacuum(
     table's lease, as optimize does. OTHERS are files below the table's root that are not known to
     be the table's: they stay. With --dry-run the names of both are shown.
     """
-    from lakehead.lake.jobs.table_upkeep import vacuum as run_job
+    from lakehead.lake.jobs.table_maintenance import vacuum as run_job
 
     def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "MaintenanceResult":
         return run_job(
@@ -130,7 +130,7 @@ def _run(
 ) -> "list[MaintenanceResult]":
     """Do a job where it is due, or to the tables that are named, due or not."""
     from lakehead.lake.jobs.table_lease import TableLeases
-    from lakehead.lake.jobs.table_upkeep import targets
+    from lakehead.lake.jobs.table_maintenance import targets
 
     results = []
     leases = TableLeases.open(store_uri(path))

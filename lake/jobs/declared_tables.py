@@ -19,6 +19,12 @@ from lakehead.lake.jobs.backfill import Beginning, begin_at
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
+from lakehead.lake.jobs.table_maintenance import (
+    MaintenanceResult,
+    TableTarget,
+    maintain_files,
+    targets,
+)
 from lakehead.lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_schema import SchemaConflict
@@ -28,7 +34,6 @@ from lakehead.lake.jobs.table_settings import (
     Progress,
     declared_settings,
 )
-from lakehead.lake.jobs.table_upkeep import MaintenanceResult, TableTarget, maintain_files, targets
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.merge_engine import MergeEngineName

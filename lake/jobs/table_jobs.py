@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from lakehead.lake.catalog import Catalog
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
     from lakehead.lake.jobs.replay import ReplayResult
+    from lakehead.lake.jobs.table_maintenance import MaintenanceResult, TableTarget
     from lakehead.lake.jobs.table_rebuild import RebuildResult
     from lakehead.lake.jobs.table_settings import MaterializeSettings
-    from lakehead.lake.jobs.table_upkeep import MaintenanceResult, TableTarget
     from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 # ----------------------------------------------------------------------------------------- options
@@ -326,7 +326,7 @@ def _key(target: "TableTarget") -> str:
 def _one(
     job: str, target: "TableTarget", options: TablesOptions, hold: Any, **asked: bool
 ) -> "MaintenanceResult":
-    from lakehead.lake.jobs.table_upkeep import RETENTION_HOURS, optimize, vacuum
+    from lakehead.lake.jobs.table_maintenance import RETENTION_HOURS, optimize, vacuum
 
     by = options.engine
     if job == "optimize":
@@ -336,7 +336,7 @@ def _one(
 
 
 def _plan_upkeep(job: str, context: JobContext, options: TablesOptions) -> Planned:
-    from lakehead.lake.jobs.table_upkeep import targets
+    from lakehead.lake.jobs.table_maintenance import targets
     from lakehead.lake.store_reader import store_reader
 
     catalog = store_reader(context.path).open_catalog()

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lakehead.lake.jobs import table_upkeep
+from lakehead.lake.jobs import table_maintenance
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
+from lakehead.lake.jobs.table_maintenance import MaintenanceResult
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_status import table_statuses
-from lakehead.lake.jobs.table_upkeep import MaintenanceResult
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
@@ -377,14 +377,14 @@ def test_a_defect_in_the_upkeep_of_one_table_leaves_that_of_the_others(
         write_topic(cluster, topic, {0: [order(1)]})
         declare(cluster, topic, value_format="json")
     once(cluster)
-    real = getattr(table_upkeep, job)
+    real = getattr(table_maintenance, job)
 
     def defective(place: Any) -> Any:
         if "bad" in str(place):
             raise RuntimeError("no such thing")
         return real(place)
 
-    monkeypatch.setattr(table_upkeep, job, defective)
+    monkeypatch.setattr(table_maintenance, job, defective)
     told: list[MaintenanceResult] = []
     tables = DeclaredTables(str(cluster))
     tables.maintain_files(told.append)

@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import TableLeases
-from lakehead.lake.jobs.table_upkeep import (
+from lakehead.lake.jobs.table_maintenance import (
     MaintenanceResult,
     TableTarget,
     optimize,

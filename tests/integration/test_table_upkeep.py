@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from lakehead.broker.cli.app import app
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
-from lakehead.lake.jobs.table_upkeep import (
+from lakehead.lake.jobs.table_maintenance import (
     Hold,
     MaintenanceResult,
     TableTarget,

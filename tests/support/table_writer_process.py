@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs.table_lease import TableLeases
-from lakehead.lake.jobs.table_upkeep import TableTarget, look, optimize, targets
+from lakehead.lake.jobs.table_maintenance import TableTarget, look, optimize, targets
 from lakehead.lake.tables.data_file import write_data_file
 from lakehead.lake.tables.delta_table import location
 from lakehead.storage.object_store.s3.settings import parse_uri

@@ -7,7 +7,7 @@ import pyarrow.parquet
 
 from lakehead.lake import record_reader
 from lakehead.lake.decode import decoder
-from lakehead.lake.jobs import declared_tables, table_item, table_upkeep
+from lakehead.lake.jobs import declared_tables, table_item, table_maintenance
 from lakehead.storage.compaction import job, merge
 from lakehead.storage.garbage import leak_check
 from lakehead.storage.jobs import cluster
@@ -21,7 +21,7 @@ IMPORTED = (
         decoder,
         declared_tables,
         table_item,
-        table_upkeep,
+        table_maintenance,
         record_reader,
         pyarrow.parquet,
     ),
