@@ -79,8 +79,16 @@ is."""
 _COMMANDS_INTRODUCTION = """\
 # Command line
 
-`lakehead COMMAND --help` says the same. A failed command prints one line on standard error and ends
-with status 1, wrong usage with 2."""
+`lakehead COMMAND --help` says the same. A failed command prints one line on standard error.
+
+| Status | Means |
+| --- | --- |
+| 0 | the command is done |
+| 1 | it failed: a wrong setting, a refused request, an unreachable store; some items of a job failed; damage was found |
+| 2 | wrong usage: an unknown option, a value out of its bounds |
+| 130 | it was interrupted (Ctrl-C) |
+
+Programs that call jobs tell failures apart by [their classes](adding-a-job.md#failures)."""
 
 
 def pages() -> dict[str, str]:

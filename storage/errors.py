@@ -25,7 +25,21 @@ def _made_again(kind: type[LakeheadError], args: tuple[Any, ...], fields: dict[s
 
 
 class SettingsError(LakeheadError):
-    """The user asked for what cannot work. The message is one line that says what to do."""
+    """A setting, an option or a configuration is wrong. The message is one line that says what to
+    do; another try without a change fails again.
+    """
+
+
+class NotFound(LakeheadError):
+    """The cluster does not have the thing that a command names: a topic, node, object or entry."""
+
+
+class RequestRefused(LakeheadError):
+    """A broker refuses a request, or a rule that protects data refuses a step. Nothing changed."""
+
+
+class BrokerUnavailable(LakeheadError):
+    """A broker does not respond at the given address. Another try may find one."""
 
 
 class StorageError(LakeheadError):

@@ -10,7 +10,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import BrokerUnavailable, RequestRefused
 
 _CONNECT_S = 5.0
 _RESPONSE_S = 30.0
@@ -25,14 +25,16 @@ def silent_logger() -> logging.Logger:
 
 
 class KafkaAdmin:
-    """The cluster at `bootstrap` (HOST:PORT). Errors are SettingsError, one line."""
+    """The cluster at `bootstrap` (HOST:PORT). Raises BrokerUnavailable; its methods
+    raise RequestRefused.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._client = AdminClient({"bootstrap.servers": bootstrap}, logger=silent_logger())
         try:
             self._client.list_topics(timeout=_CONNECT_S)
         except KafkaException:
-            raise SettingsError(
+            raise BrokerUnavailable(
                 f"no broker answers at {bootstrap}: start one with `lakehead start`, "
                 "or give another address with --bootstrap-server"
             ) from None
@@ -79,4 +81,4 @@ class KafkaAdmin:
             futures[name].result(_RESPONSE_S)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            raise SettingsError(f"topic {name}: {error.str()}") from None
+            raise RequestRefused(f"topic {name}: {error.str()}") from None

@@ -21,7 +21,7 @@ from lakehead.broker.cli.demonstration.stage import Stage
 from lakehead.broker.cli.demonstration.trickle import make_topics, trickling
 from lakehead.broker.cli.extras import require_extras
 from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
-from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.errors import LakeheadError, RequestRefused, SettingsError
 
 _PORT = 8080
 _UPLOAD_AGE_MS = 2_000
@@ -176,7 +176,7 @@ def own_folder(wanted: Path | None) -> Iterator[Path]:
                 continue
             yield place
             return
-    raise SettingsError(f"another one runs in {wanted}: name another folder, or end that one")
+    raise RequestRefused(f"another one runs in {wanted}: name another folder, or end that one")
 
 
 @contextmanager

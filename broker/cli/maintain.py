@@ -25,6 +25,7 @@ from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import JobIncomplete
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
@@ -118,7 +119,7 @@ def maintain(
     if figures.failures:
         failed.append(f"{figures.failures} partitions were not maintained; see above")
     if failed:
-        raise SettingsError("; ".join(failed))
+        raise JobIncomplete("; ".join(failed))
 
 
 async def _until_stopped() -> None:

@@ -24,7 +24,7 @@ from lakehead.broker.cli.listing import JsonOption, moment, show_rows
 from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
 from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
 from lakehead.broker.protocol.node_proof import NodeProof
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
 from lakehead.storage.metadata.state import ClusterState, NodeState
 
@@ -205,7 +205,7 @@ async def _drain(
             state = await log.refresh()
             for node_id in node_ids:
                 if not _drainable(state, node_id).is_draining:
-                    raise SettingsError(f"node {node_id} drains no more: it started again")
+                    raise RequestRefused(f"node {node_id} drains no more: it started again")
     finally:
         await store.close()
     led = leads(state)
@@ -216,9 +216,9 @@ def _drainable(state: ClusterState, node_id: int) -> NodeState:
     node = state.nodes.get(node_id)
     if node is None:
         known = _numbers(state.nodes)
-        raise SettingsError(f"there is no node {node_id} in this cluster: it has {known}")
+        raise NotFound(f"there is no node {node_id} in this cluster: it has {known}")
     if node.is_fenced:
-        raise SettingsError(f"node {node_id} is not live: what it led goes to others by itself")
+        raise RequestRefused(f"node {node_id} is not live: what it led goes to others by itself")
     return node
 
 
@@ -228,7 +228,7 @@ def _check_heirs(state: ClusterState, node_ids: Collection[int]) -> None:
             return
     nodes = _numbers(node_ids)
     words = "is the only one that" if len(set(node_ids)) == 1 else "are the only ones that"
-    raise SettingsError(f"{nodes} {words} may lead: start another, or end the drain of one")
+    raise RequestRefused(f"{nodes} {words} may lead: start another, or end the drain of one")
 
 
 def _numbers(node_ids: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.materialize import WaitOption
 from lakehead.broker.cli.table_engine import Engine, EngineOption
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import JobIncomplete
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.table_maintenance import Hold, MaintenanceResult, TableTarget
@@ -159,4 +159,4 @@ def _row(result: "MaintenanceResult") -> dict[str, object]:
 def _complain(results: "list[MaintenanceResult]") -> None:
     failed = [f"{one.topic}: {one.error}" for one in results if one.error is not None]
     if failed:
-        raise SettingsError("; ".join(failed))
+        raise JobIncomplete("; ".join(failed))

@@ -13,7 +13,7 @@ import typer
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import NotFound, SettingsError
 from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
 
 app = CommandLine(help="List, describe, create, alter and delete topics.")
@@ -82,9 +82,7 @@ def describe_topic(
     state = run(load_state(path))
     topic = state.topics.get(name)
     if topic is None:
-        raise SettingsError(
-            f"there is no topic {name!r} in this cluster; see: lakehead topics list"
-        )
+        raise NotFound(f"there is no topic {name!r} in this cluster; see: lakehead topics list")
     rows = [_partition(stream) for stream in _streams(state, topic)]
     if as_json:
         head = {"topic": name, "id": topic.topic_id, "configs": dict(topic.configs.items())}

@@ -17,7 +17,7 @@ from lakehead.broker.cli.demonstration.airflow_home import MARK, AirflowHome, fr
 from lakehead.broker.cli.demonstration.airflow_process import end_leftovers
 from lakehead.broker.cli.demonstration.bound_process import bound
 from lakehead.broker.cli.local_airflow import own_folder
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import RequestRefused
 from tests.support.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -65,7 +65,7 @@ def test_two_at_once_have_folders_of_their_own_and_one_after_the_other_the_same(
     monkeypatch.chdir(tmp_path)
     with own_folder(None) as first, own_folder(None) as second:
         assert [first.name, second.name] == ["lakehead-airflow", "lakehead-airflow-2"]
-        with pytest.raises(SettingsError, match="another one runs in"), own_folder(first):
+        with pytest.raises(RequestRefused, match="another one runs in"), own_folder(first):
             pass
     with own_folder(None) as again:
         assert again == first

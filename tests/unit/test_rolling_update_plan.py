@@ -30,7 +30,7 @@ from lakehead.broker.cli.rolling.host_state import (
     not_gone,
     unwell,
 )
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import RequestRefused, SettingsError
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 from lakehead.storage.metadata.table import Table
 
@@ -165,7 +165,7 @@ def test_no_step_deletes_or_replaces_what_it_does_not_show(kind: str, actions: l
 def test_what_keeps_data_stops_the_run_before_its_first_step(kind: str, actions: list[str]) -> None:
     address = f'{kind}.this["a-1"]'
     plan = read_plan(planned(MINE, OTHER, change(address, actions, id="x")), RESOURCE)
-    with pytest.raises(SettingsError, match=re.escape(f"{address} ({', '.join(actions)})")):
+    with pytest.raises(RequestRefused, match=re.escape(f"{address} ({', '.join(actions)})")):
         check_data(plan)
     if actions == ["delete"]:
         check_data(plan, [address])
@@ -173,7 +173,7 @@ def test_what_keeps_data_stops_the_run_before_its_first_step(kind: str, actions:
         assert finish == Step(action=Action.FINISH, targets=(address,))
         assert strays(finish, plan, [address])[1:] == [], "but for the host, it is as it is shown"
     else:
-        with pytest.raises(SettingsError, match="once all nodes are stopped"):
+        with pytest.raises(RequestRefused, match="once all nodes are stopped"):
             check_data(plan, [address])
 
 
@@ -182,7 +182,7 @@ def test_a_new_key_for_volumes_and_hosts_is_not_taken_for_a_change_of_hosts() ->
     volumes = [change(f'aws_ebs_volume.wal["a-{n}"]', REPLACE, id=f"vol-{n}") for n in range(2)]
     hosts = [instance(f"a-{n}", REPLACE) for n in range(2)]
     plan = read_plan(planned(*hosts, *volumes, key), RESOURCE)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(RequestRefused) as refused:
         check_data(plan)
     for address in ('wal["a-0"] (', 'wal["a-1"] (', 'aws_kms_key.this["0"] (delete)'):
         assert address in str(refused.value)
@@ -204,7 +204,7 @@ def test_a_host_that_is_down_keeps_its_log() -> None:
     """One that EC2 has ended is in no plan any more, and so no step waits for its log."""
     volume = change('aws_ebs_volume.wal["a-1"]', ["delete"], id="vol-1")
     plan = read_plan(planned(instance("a-0", NOTHING), volume, then="a-0"), RESOURCE)
-    with pytest.raises(SettingsError, match="--delete ADDRESS"):
+    with pytest.raises(RequestRefused, match="--delete ADDRESS"):
         check_data(plan)
     assert strays(plan_steps(plan)[0], plan) == ['aws_ebs_volume.wal["a-1"] (delete)']
 

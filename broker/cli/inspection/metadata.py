@@ -14,7 +14,7 @@ from lakehead.broker.cli.cluster import (
     store_uri,
 )
 from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from lakehead.storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
 from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_key
 from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
@@ -103,7 +103,7 @@ async def _entry_text(store: ObjectStore, number: int) -> str:
     try:
         body = await store.get(entry_key(number))
     except ObjectNotFound:
-        raise SettingsError(f"the metadata log has no entry {number}") from None
+        raise NotFound(f"the metadata log has no entry {number}") from None
     return msgspec.json.format(body, indent=2).decode()
 
 
@@ -159,7 +159,7 @@ def inspect_checkpoint(
         show_rows(sizes, {"table": "TABLE", "rows": "ROWS"}, as_json)
         return
     if table not in tables:
-        raise SettingsError(f"there is no table {table!r}: there are {', '.join(tables)}")
+        raise NotFound(f"there is no table {table!r}: there are {', '.join(tables)}")
     chosen = tables[table]
     show_rows(
         [{name: column[row] for name, column in chosen.items()} for row in range(rows_of(chosen))],
@@ -183,5 +183,5 @@ async def _read_checkpoint(store: ObjectStore, number: int) -> Checkpoint:
     try:
         body = await store.get(key)
     except ObjectNotFound:
-        raise SettingsError(f"there is no checkpoint {number}") from None
+        raise NotFound(f"there is no checkpoint {number}") from None
     return await in_steps(decode(key, body))

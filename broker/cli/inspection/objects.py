@@ -6,7 +6,7 @@ import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run
 from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from lakehead.storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.format.stream_object import (
     IndexItem,
@@ -15,6 +15,7 @@ from lakehead.storage.format.stream_object import (
     iter_records,
     read_index,
 )
+from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.wal.object.names import Tombstone, WalName
 from lakehead.storage.wal.object.seal import read_wal_object
@@ -40,7 +41,7 @@ def inspect_objects(
     wanted = frozenset(state.streams)
     if topic is not None:
         if topic not in state.topics:
-            raise SettingsError(f"there is no topic {topic!r} in this cluster")
+            raise NotFound(f"there is no topic {topic!r} in this cluster")
         wanted = frozenset(state.topics[topic].partitions)
     rows = [
         {
@@ -80,7 +81,7 @@ def inspect_object(
     columns = _BATCH_COLUMNS if batches else _ITEM_COLUMNS
     show_rows(rows, columns, as_json)
     if damage:
-        raise SettingsError(f"{len(damage)} damaged: {damage[0]}")
+        raise DamageFound(f"{len(damage)} damaged: {damage[0]}")
 
 
 _ITEM_COLUMNS = {
@@ -126,7 +127,7 @@ async def _index(store: ObjectStore, key: str) -> Tombstone | ObjectIndex:
     try:
         return await (read_wal_object if WalName.parse(key) else read_index)(store, key)
     except ObjectNotFound:
-        raise SettingsError(f"there is no object {key}; see: lakehead inspect objects") from None
+        raise NotFound(f"there is no object {key}; see: lakehead inspect objects") from None
 
 
 def _tombstone(key: str, tombstone: Tombstone) -> dict[str, Any]:

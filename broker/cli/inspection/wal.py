@@ -14,7 +14,8 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.inspection.wal_file import WalFileReport, read_wal_file
 from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import ObjectMeta, ObjectStore
 from lakehead.storage.wal.object.names import PREFIX, WalName, is_tombstone_size
@@ -46,7 +47,7 @@ def inspect_wal(
         else:
             show_fields(report.summary, as_json)
         if report.damage:
-            raise SettingsError(report.damage)
+            raise DamageFound(report.damage)
 
 
 _WAL_COLUMNS = {
@@ -66,8 +67,6 @@ async def _wal_reports(path: str) -> list[WalFileReport]:
         raise SettingsError(
             f"{path} is a folder: give the file of the log, like {path}/wal"
         ) from None
-    except LakeheadError as error:
-        raise SettingsError(str(error)) from None
 
 
 _LOG_COLUMNS = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import RequestRefused, SettingsError
 
 NO_HOST = "none of them"
 """A slot that there is not: a step that targets it leaves all hosts alone."""
@@ -229,7 +229,7 @@ def plan_steps(plan: HostPlan, *, down: frozenset[str] = frozenset()) -> list[St
 
 
 def check_data(plan: HostPlan, named: Collection[str] = ()) -> None:
-    """Raise SettingsError if a plan ends what keeps data, and is not to.
+    """Raise RequestRefused if a plan ends what keeps data, and is not to.
 
     What is `named`, by its address, may be deleted; so may what has the slot of a host that the
     same plan removes, since the step waits until its log holds nothing. Of a host that is gone
@@ -237,7 +237,7 @@ def check_data(plan: HostPlan, named: Collection[str] = ()) -> None:
     know that what is in it is elsewhere too.
     """
     if ends := [change.words for change in _data_ends(plan, named)]:
-        raise SettingsError(
+        raise RequestRefused(
             f"Terraform would end what keeps data: {'; '.join(ends)}. Nothing was changed. To keep "
             "it, take back what causes this; to delete it all the same, name each deletion with "
             "--delete ADDRESS; a replacement is for terraform apply, once all nodes are stopped"
