@@ -1,14 +1,10 @@
 """The process that serves moto with our changes: `python -m tests.terraform.emulator_server`.
 
-Runs in the emulator's own environment. Says its address on standard output, and ends when standard
-input does: with whoever started it.
+Runs in the emulator's own environment. Prints its address on standard output, and ends when standard
+input does, with the process that started it.
 """
 
-import os
 import sys
-
-# Read when moto is imported: policies of AWS' own can be attached.
-os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 
 from moto.server import ThreadedMotoServer
 

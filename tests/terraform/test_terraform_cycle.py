@@ -339,8 +339,7 @@ def test_first_table_is_made_and_ends(tmp_path: Path) -> None:
         assert set(where.terraform.plan().changes.values()) == {"create"}
         cluster = applied(where)
         check_bucket(cluster)
-        attached = ["AmazonSSMManagedInstanceCore"]  # one enters the hosts by Session Manager
-        check_instances(cluster, {"a-0": 0}, where.hashes(), attached)
+        check_instances(cluster, {"a-0": 0}, where.hashes())
         check_network(cluster)
         check_volumes(cluster, None, {})
         check_end(where)
