@@ -84,7 +84,7 @@ _COMMANDS_INTRODUCTION = """\
 | Status | Means |
 | --- | --- |
 | 0 | the command is done |
-| 1 | it failed: a wrong setting, a refused request, an unreachable store; some items of a job failed; damage was found |
+| 1 | it failed: a wrong setting, a refused request, an unreachable store, failed items, damage |
 | 2 | wrong usage: an unknown option, a value out of its bounds |
 | 130 | it was interrupted (Ctrl-C) |
 

@@ -40,7 +40,8 @@ _DIFFERENCES = """\
   the number of records. It is done off the event loop, and batches keep their order.
   In both cases a batch may inflate to 16 times `max.message.bytes` and 64 MiB at most, more is
   refused with INVALID_RECORD. Without it a batch that nothing can read is taken:
-  [scans](scan.md#records-that-cannot-be-read), [tables](tables.md) and [`verify`](jobs.md#verify) tell.
+  [scans](scan.md#records-that-cannot-be-read), [tables](tables.md) and [`verify`](jobs.md#verify)
+  report it.
 - **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
   partition of the cluster; one that carries no records may have 16 MiB. More closes the connection,
   by the size that is announced: it is not read. APIs that are handled or begun in one turn of the

@@ -1,7 +1,7 @@
 """The process that serves moto with our changes: `python -m tests.terraform.emulator_server`.
 
-Runs in the emulator's own environment. Prints its address on standard output, and ends when standard
-input does, with the process that started it.
+Runs in the emulator's own environment. Prints its address on standard output, and ends when
+standard input does, with the process that started it.
 """
 
 import sys
