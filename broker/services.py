@@ -32,6 +32,24 @@ from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.tasks import TaskScope
 
 
+@dataclass(slots=True)
+class RequestCounts:
+    """Partitions that requests were served for, since the start of the node."""
+
+    produced_total: int = 0
+    """Partitions of produce requests."""
+    fetched_total: int = 0
+    """Partitions of fetch responses."""
+
+    def produced(self, partitions: int) -> None:
+        """Count the partitions of a produce request."""
+        self.produced_total += partitions
+
+    def fetched(self, partitions: int) -> None:
+        """Count the partitions of a fetch response."""
+        self.fetched_total += partitions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerServices:
     """The parts of a broker that serve requests."""

@@ -435,8 +435,9 @@ class Leaderships(Protocol):
 class BrokerLifecycle:
     """The life of this node, registered as `own`, and its view of the others.
 
-    `nudge(next_entry)` makes the metadata follower read the entries below that number, or poll if
-    it is 0. `load` returns this node's load.
+    The node goes through these states: starting (`start`), recovered (`recovered`: its log is
+    recovered, and its metadata follower runs), serving (`serve`), leaving (`leave`). `load` returns
+    this node's load.
     """
 
     def __init__(
@@ -449,7 +450,6 @@ class BrokerLifecycle:
         *,
         interval_s: float,
         session_s: float,
-        nudge: Callable[[int], None],
         load: Callable[[], NodeLoad],
     ) -> None:
         self.own = own
@@ -474,7 +474,7 @@ class BrokerLifecycle:
         self._network = network
         self._clock = clock
         self._scope = scope
-        self._nudge = nudge
+        self._nudge_follower: Callable[[int], None] | None = None
         self._load = load
         self._channels: dict[int, tuple[HeartbeatChannel, asyncio.Task[None]]] = {}
         self._address_checks: set[int] = set()
@@ -485,6 +485,18 @@ class BrokerLifecycle:
         self._metadata.follow(self._changed)
         self._follow_nodes(self._metadata.state)
         self._scope.spawn(self._watch_own_time(), name="watch own time")
+
+    def recovered(self, nudge: Callable[[int], None]) -> None:
+        """Read the entries that other nodes report from now on.
+
+        `nudge(next_entry)` makes the metadata follower read the entries below that number, or poll
+        if it is 0.
+        """
+        self._nudge_follower = nudge
+
+    def _nudge(self, next_entry: int) -> None:
+        if self._nudge_follower is not None:
+            self._nudge_follower(next_entry)
 
     def serve(self) -> None:
         """Report to the other nodes that this node serves from now on."""

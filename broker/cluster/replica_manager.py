@@ -14,7 +14,7 @@ that a dead node had open may be opened once that node's write-ahead log is reco
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from itertools import islice
 from typing import Protocol
@@ -23,7 +23,7 @@ import structlog
 
 from lakehead.broker.cluster.metadata_image import EVERYTHING, MetadataDelta, delta_of, leader_of
 from lakehead.broker.configs.entries import broker_values, record_rules
-from lakehead.broker.partition.partition import Partition, open_partition
+from lakehead.broker.partition.partition import open_partition
 from lakehead.broker.partition.producer_table import LIMITS
 from lakehead.broker.partition.topic import Topic, TopicRegistry
 from lakehead.broker.settings import Settings
@@ -105,13 +105,14 @@ class ReplicaManager:
 
     def __init__(
         self,
+        topics: TopicRegistry,
         engine: StreamEngine,
         settings: Settings,
         clock: Clock,
         rng: random.Random,
         scope: TaskScope,
     ) -> None:
-        self.topics = TopicRegistry()
+        self.topics = topics
         """Every topic of the cluster."""
         self.held: dict[int, Stream] = {}
         """The streams that are open here, by id. Their partitions may not be loaded yet."""
@@ -158,11 +159,6 @@ class ReplicaManager:
         """Make no further transition, and end every `wait`: the node ends."""
         self.is_stopped = True
         self._wake_waiters()
-
-    def led(self) -> Iterator[Partition]:
-        """Yield the partitions that this node leads."""
-        for topic in self.topics.by_name.values():
-            yield from (partition for partition in topic.partitions if partition is not None)
 
     # Waiting.
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import structlog
 
 from lakehead.broker.configs.entries import BrokerValues
 from lakehead.broker.network.connection import Connection, FrameHandler
-from lakehead.broker.network.listeners import MAIN
+from lakehead.broker.network.listeners import MAIN, Listeners
 from lakehead.broker.network.places import ConnectionPlaces
 from lakehead.broker.network.relief import Relief
 from lakehead.broker.network.request_memory import RequestMemory
@@ -24,8 +24,9 @@ _log = structlog.get_logger("broker.network")
 
 
 class Server:
-    """The listening sockets and their connections. `handle` starts the request of a whole frame;
-    `configs` tells those of this broker as they are now; `memory` bounds all requests together.
+    """Accepts connections at `sockets`, by the names of their listeners, and owns them. `handle`
+    starts the request of a whole frame; `configs` returns the present configs of this broker;
+    `memory` bounds all requests together.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Server:
         handle: FrameHandler,
         configs: Callable[[], BrokerValues],
         memory: RequestMemory,
+        sockets: Mapping[str, socket.socket],
     ) -> None:
         self.handle = handle
         self.memory = memory
@@ -56,26 +58,13 @@ class Server:
         self._configs = configs
         self._settings = settings
         self._clock = clock
-        self._sockets: dict[str, socket.socket] = {}
+        self._sockets = sockets
         self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed: Callable[[], None] | None = None
 
-    def bind(self, host: str, port: int, listener: str = MAIN) -> int:
-        """Take an address for a listener, without accepting yet; return the port.
-
-        Raises SettingsError when the address cannot be had.
-        """
-        try:
-            self._sockets[listener] = _listening_socket(host, port, self._settings)
-        except OSError as error:
-            raise SettingsError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}"
-            ) from None
-        return int(self._sockets[listener].getsockname()[1])
-
     async def listen(self) -> None:
-        """Accept connections at the addresses that were taken."""
+        """Accept connections."""
         loop = asyncio.get_running_loop()
         for name, taken in self._sockets.items():
             taken.listen(self.places.backlog)
@@ -148,6 +137,26 @@ class Server:
         self.places.tick(now)
         self.relief.look(list(self.connections), now)
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
+
+
+def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.socket]:
+    """Bind the addresses of all listeners, without listening yet; return the sockets by name.
+
+    Raises SettingsError if an address is not available.
+    """
+    places = {MAIN: (settings.host, settings.port)}
+    places |= {one.name: (one.host, one.port) for one in listeners.all.values()}
+    sockets: dict[str, socket.socket] = {}
+    for name, (host, port) in places.items():
+        try:
+            sockets[name] = _listening_socket(host, port, settings)
+        except OSError as error:
+            for bound in sockets.values():
+                bound.close()
+            raise SettingsError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from None
+    return sockets
 
 
 def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket:

@@ -18,6 +18,7 @@ from lakehead.broker.network.server import Server
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
 from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.services import RequestCounts
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.counted import CountedStore
@@ -26,10 +27,7 @@ from lakehead.storage.wal import WriteAheadLog
 
 
 class ObservedNode(Protocol):
-    """A node as metrics and probes read it. Nothing here is written by them.
-
-    `controller` and `log_recovery` exist once `is_ready` is true.
-    """
+    """A node as metrics and probes read it. Nothing here is written by them."""
 
     engine: StreamEngine
     wal: WriteAheadLog
@@ -41,6 +39,7 @@ class ObservedNode(Protocol):
     fetch_sessions: FetchSessions
     cold_reads: ColdReads
     lifecycle: BrokerLifecycle
+    topics: TopicRegistry
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
@@ -48,18 +47,13 @@ class ObservedNode(Protocol):
     log_recovery: LogRecovery
     maintenance: MaintenanceBeside | None
     tables: TablesBeside | None
-    produced_total: int
-    fetched_total: int
+    counts: RequestCounts
     is_ready: bool
     is_stopping: bool
 
     @property
     def state(self) -> ClusterState:
         """The newest known cluster state."""
-
-    @property
-    def topics(self) -> TopicRegistry:
-        """The topics of the cluster."""
 
     @property
     def session(self) -> Session:

@@ -1,6 +1,6 @@
 """A topic as the broker serves it: identity, the configs of the hot path, its partitions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -101,6 +101,11 @@ class TopicRegistry:
         self.by_id.pop(topic.id_bytes, None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
+
+    def led(self) -> "Iterator[Partition]":
+        """Yield the partitions that this node leads."""
+        for topic in self.by_name.values():
+            yield from (partition for partition in topic.partitions if partition is not None)
 
     def find(self, key: str | bytes) -> Topic | None:
         """Return the topic of a name, or of an id of 16 bytes."""

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.node import Node
+from lakehead.broker.node import Node, start_node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.setting_sources import load
-from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import WalFailed
 from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.object_store import Buffer, MemoryStore
@@ -57,8 +56,7 @@ class DeafStore(MemoryStore):
 async def running(store: MemoryStore | None = None, **flags: object) -> AsyncIterator[Node]:
     given = {"port": 0, "wal": "memory:?size=64MiB", "store": "memory:", "num.partitions": 2}
     settings = load({**given, **{name.replace("_", "."): v for name, v in flags.items()}})
-    node = Node(settings, SystemClock(), random.Random(3), store or MemoryStore())
-    await node.start()
+    node = await start_node(settings, rng=random.Random(3), store=store or MemoryStore())
     try:
         yield node
     finally:

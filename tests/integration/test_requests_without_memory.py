@@ -103,7 +103,7 @@ async def test_producers_that_wait_for_the_store_do_not_stop_consumers() -> None
             client.fetch({0: 0})
             assert (await client.fetched())[0].high_watermark == 1
         del node.engine.writable
-        node._now_writable()
+        node.backpressure.resume()
         for producer in producers:
             assert (await producer.produced())[0] == 0
 

@@ -89,6 +89,6 @@ async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str
         async with asyncio.timeout(LIMIT_S):
             assert await asyncio.to_thread(read_all, servers, "t", PARTITIONS) == committed
         for node in cluster.nodes.values():
-            for partition in node.replica_manager.led():
+            for partition in node.topics.led():
                 open_now = [pid for pid, e in partition.producers if e.transaction_start >= 0]
                 assert open_now == []

@@ -5,9 +5,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from lakehead.broker.node import Node
+from lakehead.broker.node import Node, start_node
 from lakehead.broker.setting_sources import load
-from lakehead.storage.clock import SystemClock
 from lakehead.storage.object_store import MemoryStore
 from tests.support.api_client import ApiClient
 
@@ -32,7 +31,6 @@ class NodeCluster:
         self.store = store
         self.nodes: dict[int, Node] = {}
         self._lives = 0
-        self._lives = 0
 
     def client(self, node_id: int) -> ApiClient:
         return ApiClient(self.nodes[node_id])
@@ -41,12 +39,7 @@ class NodeCluster:
         given = {name.replace("_", "."): value for name, value in flags.items()}
         settings = load({**FLAGS, "node.id": node_id, **given})
         self._lives += 1  # no two lives draw the same ids
-        node = Node(settings, SystemClock(), random.Random(self._lives), self.store)
-        try:
-            await node.start()
-        except BaseException:
-            await node.close()
-            raise
+        node = await start_node(settings, rng=random.Random(self._lives), store=self.store)
         self.nodes[node_id] = node
         return node
 

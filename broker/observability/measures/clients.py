@@ -83,11 +83,11 @@ MEASURES = (
         "Requests that ended in an unforeseen error.",
         lambda n: n.dispatcher.failed_total,
     ),
-    counter("produced_batches", "Record batches produced.", lambda n: n.produced_total),
+    counter("produced_batches", "Record batches produced.", lambda n: n.counts.produced_total),
     counter(
         "fetched_partitions",
         "Partitions answered by fetch requests.",
-        lambda n: n.fetched_total,
+        lambda n: n.counts.fetched_total,
     ),
     gauge("fetch_sessions", "Fetch sessions kept.", lambda n: len(n.fetch_sessions)),
     gauge("cold_reads", "Reads from the object store at work.", lambda n: len(n.cold_reads)),

@@ -31,13 +31,13 @@ def _markers(node: ObservedNode) -> Values:
 def _producers(node: ObservedNode) -> Values:
     if not node.is_ready:
         return None
-    return float(sum(len(partition.producers) for partition in node.replica_manager.led()))
+    return float(sum(len(partition.producers) for partition in node.topics.led()))
 
 
 def _states_size(node: ObservedNode) -> Values:
     if not node.is_ready:
         return None
-    return float(sum(partition.producers.size for partition in node.replica_manager.led()))
+    return float(sum(partition.producers.size for partition in node.topics.led()))
 
 
 MEASURES = (

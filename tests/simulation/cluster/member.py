@@ -18,7 +18,7 @@ from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replication_control import ReplicationControl
 from lakehead.broker.partition.partition import Partition
-from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.topic import Topic, TopicRegistry
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull
@@ -68,6 +68,7 @@ class Member:
         self.replication_control: ReplicationControl | None = None
         self.controller: Controller | None = None
         self.is_serving = False
+        self.topics = TopicRegistry()
         self._port = port
         self._open_wal = wal
         self._scope = TaskScope(self._crashed, on_failure=self._crashed)
@@ -129,7 +130,6 @@ class Member:
                 self._scope,
                 interval_s=world.interval_s,
                 session_s=world.session_s,
-                nudge=self._read_metadata,
                 load=LoadMeter(self._traffic, self.clock, lambda: 0.0).load,
             )
             self.lifecycle.start()
@@ -154,7 +154,8 @@ class Member:
         assert self.lifecycle is not None
         self.note(f"has epoch {engine.node_epoch}")
         settings = Settings(node_id=self.node_id)
-        replicas = ReplicaManager(engine, settings, self.clock, self.rng, self._scope)
+        self.lifecycle.recovered(engine.follower.nudge)
+        replicas = ReplicaManager(self.topics, engine, settings, self.clock, self.rng, self._scope)
         self.replica_manager = replicas
         self.replication_control = ReplicationControl(
             engine.metadata, replicas, settings, self.rng, self.lifecycle.ready
@@ -188,14 +189,9 @@ class Member:
     async def _open_left(self, node: NodeState, owner: WalOwner) -> WriteAheadLog | None:
         return await self.world.open_left_log(self, node, owner)
 
-    def _read_metadata(self, next_entry: int) -> None:
-        if self.engine is not None:
-            self.engine.follower.nudge(next_entry)
-
     def _traffic(self) -> Iterator[Traffic]:
-        if self.replica_manager is not None:
-            for partition in self.replica_manager.led():
-                yield Traffic(partition.stream.stream_id, partition.bytes_in, partition.bytes_out)
+        for partition in self.topics.led():
+            yield Traffic(partition.stream.stream_id, partition.bytes_in, partition.bytes_out)
 
     def begin(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start something that may end by any error of storage, and by no other."""
