@@ -76,7 +76,7 @@ class Connector:
 
     @property
     def stopping(self) -> str:
-        """What a stop does, for people."""
+        """The effect of a stop, for people."""
         return (
             "Stopping: what was read is committed first, for which a cluster that does not respond "
             f"has {self._stop.within_s:g} s"

@@ -30,7 +30,7 @@ from lakehead.storage.errors import SettingsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would read."""
+    """The plan of a run, for `--dry-run`."""
 
     works: tuple[Work, ...]
     unit: str = "bytes"
@@ -38,9 +38,9 @@ class Plan:
     first_key: str | None = None
     """Of the first record that would be written; None if there is no record, or no key."""
     first_value: str | None = None
-    """How its value begins."""
+    """The beginning of its value."""
     first_trouble: str | None = None
-    """What in the beginning of it cannot be a record."""
+    """The first record that is bad input."""
 
 
 _CUT_TRANSACTION_S = 60.0
@@ -255,8 +255,8 @@ class TopicCopy:
         return self._offsets(cluster).load(self._partitions())
 
     def _is_same(self, target: Cluster, stop: Stop | None = None) -> bool:
-        """Whether the cluster is read and written, by whatever address. Raises SettingsError for a
-        topic that would be copied into itself.
+        """Return whether the cluster is read and written, by whatever address. Raises SettingsError
+        for a topic that would be copied into itself.
         """
         self._source_id = Cluster(self._config, stop).cluster_id()
         if self._source_id != target.cluster_id():

@@ -21,9 +21,9 @@ class TopicsSettings(
 
     topics: Annotated[tuple[str, ...], Meta(min_length=1)]
     start: Literal["earliest", "latest"] = "earliest"
-    """Where to begin in a partition that was never read."""
+    """The start in a partition that was never read."""
     when_lost: Literal["fail", "earliest"] = "fail"
-    """When retention has removed what was not read yet: refuse, or go on with what there is."""
+    """If retention has removed unread records: fail, or continue at the earliest one."""
 
 
 Format = Literal["json", "csv", "parquet"]
@@ -66,12 +66,13 @@ class FilesSettings(
     order: Literal["name", "modified"] = "name"
     """In which files are read."""
     changed: Literal["fail", "append", "reread"] = "fail"
-    """When a file is not what it was: refuse; go on behind what was read, if that is still the
-    same; or read it as a new one."""
+    """If a file has changed: fail; continue behind the part that was read, if that is still the
+    same; or read it as a new one.
+    """
     settle_seconds: Annotated[float, Meta(ge=0)] = 0.0
     """Leave a file alone until it was not written to for so long."""
     line_bytes_max: Annotated[int, Meta(ge=16, le=64 * 1024 * 1024)] = 1024 * 1024
-    """What is longer is no record."""
+    """Longer values are bad input."""
     header: bool = True
     """CSV: whether the first row names the columns."""
     columns: tuple[str, ...] = ()
@@ -100,8 +101,9 @@ class DeltaSettings(
     """The first version whose changes are read, by number or name, when the connector first runs.
     """
     keys_change: bool = False
-    """Whether an UPDATE may change a key: then every update is a tombstone of the row before it, of
-    the key that this had, and the row after it."""
+    """True if an UPDATE may change a key: then every update is a tombstone of the row before it, of
+    the key that this had, and the row after it.
+    """
 
 
 class TopicSinkSettings(
@@ -121,7 +123,7 @@ class TopicSinkSettings(
     keep_partitions: bool = True
     """In copies of topics: the same partition, not one by the key."""
     on_error: OnError = OnError.FAIL
-    """What becomes of what cannot be a record."""
+    """The handling of bad input."""
     dead_letter_topic: Name | None = None
     """TOPIC.dead-letters unless given."""
     kafka: dict[str, Any] = {}

@@ -1,5 +1,5 @@
-"""What a cluster holds, as its metadata log says: topics, partitions, offsets and the objects they
-lie in.
+"""The content of a cluster, from its metadata log: topics, partitions, offsets, and the objects
+that hold them.
 
 Read-only, and one snapshot: open a catalog again to see what came later. Brokers are not asked.
 """

@@ -1,4 +1,4 @@
-"""What readers of committed records may see of partitions, as objects tell (KIP-98).
+"""Committed offsets: the part of each partition that readers of committed records may see (KIP-98).
 
 A partition's newest state in objects names its open and its aborted transactions; what came after
 it the headers of batches tell, which objects without a state carry. Indexes alone are read, those

@@ -1,4 +1,4 @@
-"""What groups have committed, as far as `__consumer_offsets` is uploaded.
+"""Committed offsets of consumer groups, as far as `__consumer_offsets` is uploaded.
 
 Keys and values of its records are big-endian; a string has its length as an i16 before it (-1:
 null). Keys of version 0 and 1 are of an offset (group, topic, partition i32), of version 2 of a

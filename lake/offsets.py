@@ -1,5 +1,5 @@
-"""Where a read starts and ends: from what was asked for to offsets, with the rules of Spark's Kafka
-source.
+"""The start and the end of a read: from options to offsets, with the rules of Spark's
+Kafka source.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -21,7 +21,7 @@ SPLIT_BYTES_MIN = 8 * 1024 * 1024
 
 
 WAL_PREFIX = "wal/"
-"""What the keys of WAL objects begin with."""
+"""Prefix of the keys of WAL objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What one task reads, in order."""
+    """Byte ranges that one task reads, in order."""
 
     ranges: tuple[ByteRange, ...]
 

@@ -1,5 +1,4 @@
-"""What a cluster holds at one moment, for readers that look again and again, with or without the
-tail that lies in object WALs.
+"""Snapshots of a cluster for readers that poll, with or without the tail in object WALs.
 
 A *tail* is what is acknowledged and not in committed objects yet. With an object WAL it lies in the
 cluster's store, in objects that are complete stream objects (docs/storage/object-wal.md). Which of
@@ -189,7 +188,7 @@ def _leaders(state: ClusterState, stream_ids: Iterable[int], uri: str) -> list[N
 
 
 def _floor(state: ClusterState, node_id: int) -> tuple[int, int]:
-    """Where the log of a node begins; none once it is retired."""
+    """Start of a node's log; None once it is retired."""
     node = state.nodes.get(node_id)
     return (-1, -1) if node is None else (node.wal_epoch, node.wal_floor)
 

@@ -72,7 +72,7 @@ def archive_options(folder: Path, java: Path, jars: Path, *, make: bool) -> str:
 
 
 def is_whole(archive: Path) -> bool:
-    """Whether a JVM has written an archive to its end: it writes the first bytes last."""
+    """Return whether a JVM has written an archive to its end: it writes the first bytes last."""
     try:
         with archive.open("rb") as file:
             return any(file.read(4))
@@ -149,16 +149,17 @@ def _encryption(name: str) -> str:
 
 
 JAVA_VERSION_MIN = 17
-"""What Spark 4 needs."""
+"""Java that Spark 4 needs."""
 
 CATALOG_DATABASE = "lakehead"
-"""Where global temporary views are, in our sessions: those of `lakehead sql` are about the cluster.
+"""The database of global temporary views in our sessions: those of `lakehead sql` are about the
+cluster.
 """
 
 _LOG_BYTES_MAX = 16 << 20
 _HADOOP = "spark.hadoop."
 _SOCKET_PATH_BYTES_MAX = 103
-"""What macOS takes; Linux takes four more."""
+"""Longest socket path on macOS; Linux allows four more."""
 _SOCKET_NAME_BYTES = 43
 """A slash, a dot, a UUID and `.sock`: what Spark calls them."""
 
@@ -185,7 +186,9 @@ rootLogger.appenderRef.stderr.ref = stderr
 
 
 def cache_folder() -> Path:
-    """Where jars and logs are kept between runs: `LAKEHEAD_CACHE`, else the user's cache folder."""
+    """Return the folder of jars and logs that stay between runs: `LAKEHEAD_CACHE`, else the user's
+    cache folder.
+    """
     if configured := os.environ.get("LAKEHEAD_CACHE"):
         return Path(configured).absolute()
     base = os.environ.get("XDG_CACHE_HOME")
@@ -287,7 +290,7 @@ def spark_session(
 
 
 def has_s3a(session: "SparkSession") -> bool:
-    """Whether a session was started with the file system for S3."""
+    """Return whether a session was started with the file system for S3."""
     return "hadoop-aws" in (session.sparkContext.getConf().get("spark.jars") or "")
 
 

@@ -72,7 +72,7 @@ def s3a_jars(folder: Path) -> list[str]:
 
 
 def are_s3a_jars_here(folder: Path) -> bool:
-    """Whether `s3a_jars` would fetch nothing."""
+    """Return whether `s3a_jars` would fetch nothing."""
     return bool(_listed(folder / f"{_S3A_RELEASE}.jars"))
 
 

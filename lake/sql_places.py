@@ -20,8 +20,9 @@ _HADOOP = "spark.hadoop."
 
 
 def may_name_delta(statements: Sequence[str]) -> bool:
-    """Whether statements may need Delta Lake, whose jars a session is slower to start with: all but
-    queries without a word of it. Of other statements some do without one (`OPTIMIZE '/path'`).
+    """Return whether statements may need Delta Lake, whose jars a session is slower to start with:
+    all but queries without a word of it. Of other statements some do without one (`OPTIMIZE
+    '/path'`).
     """
     return any(
         re.match(r"(select|with|values)\b", one, re.IGNORECASE) is None
@@ -31,8 +32,8 @@ def may_name_delta(statements: Sequence[str]) -> bool:
 
 
 def wants_s3(path: str, statements: str) -> bool:
-    """Whether a session for these statements is to have s3a: they name a place in S3; or a topic of
-    the cluster at `path` has its table there, and the jars (690 MB) are here already.
+    """Return whether a session for these statements is to have s3a: they name a place in S3; or a
+    topic of the cluster at `path` has its table there, and the jars (690 MB) are here already.
     """
     if any(name.name.startswith(_SCHEMES) for name in backquoted(statements)):
         return True

@@ -1,4 +1,4 @@
-"""Where the time of a statement goes, for `lakehead sql --timing`, in Spark's own terms.
+"""Timing of a statement, for `lakehead sql --timing`, in Spark's own terms.
 
 A statement's phases are those of Spark's `QueryPlanningTracker` (parsing, analysis, optimization,
 planning), then its execution, with the part of it that was compilation of generated code. Before

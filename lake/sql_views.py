@@ -210,19 +210,19 @@ class TopicViews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSource:
-    """Where the rows of a view come from: options of the data source `lakehead`, and a schema if
-    the user gave one.
+    """The source of a view: options of the data source `lakehead`, and a schema if the user gave
+    one.
     """
 
     path: str
     options: Mapping[str, str]
     ddl: str | None = None
     offsets: int = 0
-    """How many offsets of topics it has, when its statement began."""
+    """Number of offsets of its topics, when its statement began."""
 
     @property
     def is_about_cluster(self) -> bool:
-        """Whether its rows are about the cluster: a table of `lakehead.catalog_tables`."""
+        """True if its rows are about the cluster: a table of `lakehead.catalog_tables`."""
         return "catalog" in self.options
 
     def read_with(self, columns: Sequence[str], schema: "StructType") -> Sequence[str]:
@@ -279,8 +279,8 @@ class _Text:
         self._words = set(re.findall(r"\w+", self._text))
 
     def has(self, name: str) -> bool:
-        """Whether it may name a view: as a whole word, so that `orders_old` does not name `orders`.
-        A name that is no word, such as `my-orders`, is found within others too.
+        """Return whether it may name a view: as a whole word, so that `orders_old` does not name
+        `orders`. A name that is no word, such as `my-orders`, is found within others too.
         """
         name = name.lower()
         return name in (self._words if re.fullmatch(r"\w+", name) else self._text)

@@ -44,7 +44,7 @@ class Fetched(NamedTuple):
 
 
 class ObjectReader(Protocol):
-    """What plans and decoders need of a `StoreReader`."""
+    """The part of `StoreReader` that plans and decoders use."""
 
     def open_catalog(self) -> Catalog:
         """See `StoreReader.open_catalog`."""

@@ -116,7 +116,7 @@ class StoredEvents:
         self.below = max((one.told_below for one in valid), default=0)
 
     def has(self, version: int) -> bool:
-        """Whether a version is in an event, or was before the first."""
+        """Return whether a version is in an event, or was before the first."""
         return version < self.below or version in self._versions
 
 
@@ -127,8 +127,8 @@ def first_version(events: Iterable[EventVersions], newest: int) -> int:
 
 
 def _is_of(event: EventVersions, at_ms: Mapping[int, int]) -> bool:
-    """Whether an event is of the table that has these commits, not of one that it took the place
-    of. Commits that the log does not have any more do not matter.
+    """Return whether an event is of the table that has these commits, not of one that it took the
+    place of. Commits that the log does not have any more do not matter.
     """
     if event.last in at_ms:
         return at_ms[event.last] == event.at_ms

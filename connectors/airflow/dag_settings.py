@@ -1,5 +1,5 @@
-"""What the DAGs of `dags/` have in common, and what a deployment says otherwise: the Variable
-`lakehead_dags`, read when a DAG file is parsed. docs/airflow.md lists what it may hold.
+"""Settings and parts that the DAGs of `dags/` share. A deployment changes them by the Variable
+`lakehead_dags`, which is read when a DAG file is parsed; docs/airflow.md lists its keys.
 """
 
 from collections.abc import Mapping
@@ -109,9 +109,9 @@ def _template(one: Option) -> str:
 
 
 CLUSTER: dict[str, Any] = {"lakehead_conn_id": "{{ params.conn_id }}"}
-"""What operators get of `CONN_ID`, which every DAG has."""
+"""The argument of operators for the parameter `CONN_ID`, which every DAG has."""
 ON_RUNNER: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in RUNNER}
-"""What operators get of `RUNNER`."""
+"""The argument of operators for the parameter `RUNNER`."""
 
 _PLANNED = """\
 The dry run says:

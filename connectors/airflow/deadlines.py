@@ -1,4 +1,4 @@
-"""What happens when a run of one of Lakehead's DAGs is not done by its deadline."""
+"""The callback for a run of one of Lakehead's DAGs that misses its deadline."""
 
 import logging
 from typing import Any

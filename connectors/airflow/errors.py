@@ -1,5 +1,5 @@
-"""What a task fails with: one line with the reason and the next step; without another try where
-none can help.
+"""Errors of tasks: one line with the reason and the next step; without a retry where it cannot
+help.
 """
 
 from collections.abc import Iterator

@@ -111,7 +111,7 @@ _PLACES = {
 }
 
 JOB_NAMES = tuple(sorted(_PLACES))
-"""What `job` of an operator may be."""
+"""Values of an operator's `job`."""
 
 
 def checked_job(name: str) -> str:

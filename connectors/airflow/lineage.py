@@ -49,7 +49,7 @@ def table_dataset(uri: str) -> DatasetName:
 
 
 def has_openlineage() -> bool:
-    """Whether Airflow's provider of OpenLineage is installed."""
+    """Return whether Airflow's provider of OpenLineage is installed."""
     return find_spec("airflow.providers.openlineage") is not None
 
 

@@ -1,4 +1,4 @@
-"""What Airflow asks of a provider: entry point `apache_airflow_provider`."""
+"""The description of the provider for Airflow: entry point `apache_airflow_provider`."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return what Airflow's `provider_info.schema.json` describes. Called at each start of
+    """Return the provider's info, by Airflow's `provider_info.schema.json`. Called at each start of
     Airflow's processes, so it imports nothing.
     """
     return {

@@ -1,4 +1,4 @@
-"""Where work items run: in this task's process, in processes beside it, or on Spark."""
+"""Runners of work items: in this task's process, in processes of this machine, or on Spark."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

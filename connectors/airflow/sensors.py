@@ -215,7 +215,7 @@ class LagSensor(ConditionSensor):
 
 
 def _key(context: "Context") -> str:
-    """Where a sensor that is rescheduled keeps its condition; another try begins again."""
+    """The key of a rescheduled sensor's condition; another try begins again."""
     return f"lakehead_condition_{context['ti'].try_number}"
 
 

@@ -1,4 +1,4 @@
-"""What `spark-submit` starts: a job of Lakehead's on the driver, its items on executors.
+"""The program that `spark-submit` starts: a job on the driver, its items on executors.
 
 The driver needs `lakehead[lake]` and no Airflow. It is told all by one argument, a JSON object with
 `job`, `path`, `options` and, for one item of a mapped job, `item`; credentials of the store are in

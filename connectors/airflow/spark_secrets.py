@@ -1,5 +1,5 @@
-"""How a store's credentials come to executors of Spark, without being arguments of a process, which
-everybody on the machine can read.
+"""Credentials of a store for executors of Spark, not as arguments of a process, which every user of
+the machine can read.
 """
 
 import os

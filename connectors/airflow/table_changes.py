@@ -1,4 +1,4 @@
-"""What a task did to tables, told to Airflow: events of their assets, and lineage."""
+"""Changes of a task to tables, reported to Airflow: events of their assets, and lineage."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ TABLES = AssetAlias(name="lakehead_tables", group="lakehead")
 _EVENTS_MAX = 200
 """Events of an asset that are read at once, the newest."""
 _CLOCKS = timedelta(hours=1)
-"""How far the clocks of Airflow and of the table's writers may be apart."""
+"""Largest difference between the clocks of Airflow and of the table's writers."""
 _ENDED = frozenset({"failed", "removed", "skipped", "upstream_failed"})
 
 
@@ -83,7 +83,7 @@ def _newest(asset: "Asset") -> "list[AssetEventResult]":
 
 
 def _events(asset: "Asset", since_ms: int) -> list[EventVersions]:
-    """What the events of an asset stand for: all that may name a commit made at `since_ms`
+    """The versions in the events of an asset: all that may name a commit made at `since_ms`
     (milliseconds) or later.
     """
     from airflow.sdk.execution_time.context import InletEventsAccessor

@@ -1,4 +1,4 @@
-"""What cannot be a record, and what becomes of it."""
+"""Bad input of a source, and its handling: failure, a dead letter, or a skip."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ _REASON_MAX = 1_000
 
 
 class OnError(StrEnum):
-    """What becomes of what cannot be a record."""
+    """The handling of bad input."""
 
     FAIL = "fail"
     SKIP = "skip"

@@ -1,4 +1,4 @@
-"""What a connector can fail by, by what its user does next. Every message is one line."""
+"""Errors of connectors, by the next step of their user. Every message is one line."""
 
 from lakehead.storage.errors import LakeheadError
 
@@ -8,11 +8,11 @@ class ConnectorError(LakeheadError):
 
 
 class BadInput(ConnectorError):
-    """What was read cannot be a record. The message names place and reason."""
+    """Bad input: it cannot be a record. The message names place and reason."""
 
 
 class InputChanged(ConnectorError):
-    """What was read once is different now, so a position in it means nothing."""
+    """Input that was read has changed, so a position in it means nothing."""
 
 
 class InputReplaced(ConnectorError):
@@ -20,7 +20,7 @@ class InputReplaced(ConnectorError):
 
 
 class InputLost(ConnectorError):
-    """What comes next is not there any more."""
+    """The next input does not exist any more."""
 
 
 class KafkaFailed(ConnectorError):

@@ -11,16 +11,16 @@ from lakehead.storage.jobs.job import Totals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectResult(Totals):
-    """Of one run. Counts only what was committed."""
+    """The result of one run. Counts only committed transactions."""
 
     records: int = 0
     """Records that are in their topic now."""
     bytes: int = 0
     """Of their keys and values."""
     dead_letters: int = 0
-    """What could not be a record and is in the dead-letter topic."""
+    """Bad input in the dead-letter topic."""
     skipped: int = 0
-    """What could not be a record and was left out."""
+    """Bad input that was skipped."""
     finished: int = 0
     """Partitions of the source (files, versions) that were read to their end."""
     transactions: int = 0
@@ -36,7 +36,7 @@ class ConnectResult(Totals):
 
 
 class Progress(NamedTuple):
-    """How far a run is."""
+    """The progress of a run."""
 
     result: ConnectResult
     doing: str
@@ -47,10 +47,11 @@ class Progress(NamedTuple):
 Headers = tuple[tuple[str, bytes | None], ...]
 
 Partition = Mapping[str, str]
-"""What a source keeps a position of, such as a file: Kafka Connect's source partition."""
+"""The unit of a source that has a position, such as a file: Kafka Connect's source partition."""
 
 Position = Mapping[str, Any]
-"""How far a source got in one: Kafka Connect's source offset; values as JSON has them."""
+"""The position of a source in a partition: Kafka Connect's source offset; values as JSON has them.
+"""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -64,22 +65,22 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     partition: int | None = None
     """None: chosen by the key as Kafka's own clients do, or any."""
     place: str = ""
-    """Where it came from, for people."""
+    """The origin, for people."""
 
     @property
     def size_bytes(self) -> int:
-        """What it counts in limits: key and value."""
+        """Size in limits: key and value."""
         return len(self.value or b"") + len(self.key or b"")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """What a source read and cannot make a record of."""
+    """Bad input of a source: it cannot be a record."""
 
     place: str
     """File and line, or the like, for people."""
     reason: str
     raw: bytes
-    """What was there, or how it begins."""
+    """The input, or its beginning."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -90,7 +91,7 @@ class Batch(msgspec.Struct, frozen=True):
     letters: tuple[DeadLetter, ...] = ()
     read_bytes: int = 0
     is_whole: bool = True
-    """Whether the position may be kept: False if only a later batch completes this one."""
+    """True if the position may be kept: False if only a later batch completes this one."""
 
 
 class Work(NamedTuple):
@@ -100,11 +101,11 @@ class Work(NamedTuple):
     name: str
     """For people."""
     size_bytes: int
-    """What is left to read, about; 0 if unknown."""
+    """Remaining size, approximate; 0 if unknown."""
 
 
 Positions = Callable[[Partition], Position | None]
-"""How far a partition was read; None if never."""
+"""The position of a partition; None if it was never read."""
 
 
 class Source(Protocol):
@@ -149,8 +150,8 @@ class Consumed(NamedTuple):
 
 
 class SourceOffset(NamedTuple):
-    """How far a partition was read, and of which topic: an offset means nothing in a topic of the
-    same name that was made later.
+    """The offset up to which a partition was read, and the id of its topic: an offset means nothing
+    in a later topic of the same name.
     """
 
     next: int
@@ -160,7 +161,7 @@ class SourceOffset(NamedTuple):
 
 
 Offsets = Mapping[TopicPartition, SourceOffset]
-"""How far each partition was read."""
+"""The offset of each partition."""
 
 
 class Sink(Protocol):

@@ -41,7 +41,7 @@ KafkaConfig = Mapping[str, str | int | float | bool]
 ANSWER_S = 30.0
 _CONNECT_S = 10.0
 _SLICE_S = 0.2
-"""How long a wait for a response goes on before a stop is looked at."""
+"""Interval at which a wait for a response checks for a stop."""
 _OURS = frozenset(
     {
         *("transactional.id", "enable.idempotence", "group.id", "group.instance.id"),

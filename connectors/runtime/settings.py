@@ -100,9 +100,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     poll_seconds: Annotated[float, Meta(gt=0)] = 5.0
     """With --follow: how long to wait before looking for more."""
     retry_seconds: Annotated[float, Meta(ge=0)] = 120.0
-    """How long to wait for a cluster that does not answer, and repeat aborted transactions."""
+    """Time to wait for an unreachable cluster, and to repeat aborted transactions."""
     stop_seconds: Annotated[float, Meta(ge=0)] = 10.0
-    """How long a run that is stopped waits for a cluster that does not answer."""
+    """Time that a stopped run waits for an unreachable cluster."""
     positions_topic: Name | None = None
-    """Where positions are kept: lakehead-connect-NAME. One topic for each connector, so that none
-    waits for the transactions of another."""
+    """Topic of the positions: lakehead-connect-NAME unless given. One topic for each connector, so
+    that none waits for the transactions of another.
+    """

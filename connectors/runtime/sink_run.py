@@ -38,7 +38,7 @@ _FIRST_PAUSE_S = 0.5
 
 
 class Reading:
-    """Where a reader of topics is, and where it ends for once."""
+    """The position of a reader of topics, and its end if it has one."""
 
     def __init__(self) -> None:
         self.next: dict[TopicPartition, int] = {}
@@ -169,7 +169,7 @@ class SinkRun:
         self._reader.assign([Place(*at, offset) for at, offset in self._reading.next.items()])
 
     def _has_more_partitions(self) -> bool:
-        """Whether a topic has got partitions that are not read yet; asked now and then."""
+        """Return whether a topic has got partitions that are not read yet; asked now and then."""
         now_s = self._clock.monotonic()
         if now_s - self._looked_s < self._settings.poll_seconds:
             return False

@@ -24,12 +24,12 @@ class Stop:
 
     @property
     def is_requested(self) -> bool:
-        """Whether the run begins nothing more."""
+        """True if the run must begin nothing more."""
         return self._requested.is_set()
 
     @property
     def is_over(self) -> bool:
-        """Whether the run waits for a cluster no longer."""
+        """True if the run stops waiting for a cluster."""
         return self._clock.monotonic() >= self._deadline_s
 
     def wait(self, seconds: float) -> bool:

@@ -27,7 +27,7 @@ _MESSAGE_BYTES_MAX = 1_048_588
 _NEXT_TO_ZERO = 1
 """librdkafka takes a timestamp of 0 for none, and writes the time of the day."""
 _OVERHEAD = 1_024
-"""What a batch of one record has around it: the limit of a topic is that of batches."""
+"""Overhead of a batch with one record: the limit of a topic is that of batches."""
 _STOPPED = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
 """The transaction has failed before: what it failed by comes out when it is aborted."""
 

@@ -122,7 +122,7 @@ class _Resolution:
         self._known: dict[_Pair, list[str]] = {}
 
     def types(self, reader: Any, writer: Any, path: str) -> list[str]:
-        """Why a type of the writer cannot be read as one of the reader's."""
+        """Return the reasons why a type of the writer cannot be read as one of the reader's."""
         read, wrote = _node(reader, self._reader), _node(writer, self._writer)
         if isinstance(wrote, list):
             return self._writer_union(reader, read, wrote, path)

@@ -14,7 +14,7 @@ from lakehead.connectors.schema_registry.records import AVRO, JSON, PROTOBUF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaType:
-    """What a type of schemas can do.
+    """The functions of a type of schemas.
 
     `parse(text, others, normalize)` raises InvalidSchema; `others` stand each after those they need
     themselves. `unreadable(reader, writer)` are the reasons why values of `writer` cannot be read

@@ -1,4 +1,4 @@
-"""What the registry answers when it refuses: an HTTP status, Confluent's error code, a message.
+"""Errors of the registry: an HTTP status, Confluent's error code, and a message.
 
 Clients tell causes apart by the code, so each has a function here and none is written elsewhere.
 """

@@ -65,7 +65,7 @@ _SIGNS: Mapping[Kind, frozenset[str]] = {
         ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
     ),
 }
-"""What tells the type of a schema that does not name it."""
+"""Keywords that imply the type of a schema that does not name it."""
 _REFERENCES_MAX = 100
 
 
@@ -191,7 +191,7 @@ def _reads_siblings(source: Source) -> bool:
 
 
 def _assertions(whole: Part) -> Iterator[Part]:
-    """What a schema asserts, one thing at a time."""
+    """The assertions of a schema, one by one."""
     raw, source = whole.raw, whole.source
     types = raw.get("type")
     if isinstance(types, list):
@@ -263,7 +263,7 @@ def _inside(part: Part) -> Iterator[Source]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a new schema does not take any more, at a path of it."""
+    """A difference: values that the new schema does not accept any more, at a path of it."""
 
     kind: str
     path: str
@@ -352,7 +352,7 @@ def enums(old: Sequence[Any], new: Sequence[Any], path: str) -> list[Difference]
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern is found in a name.
+    """Return whether a pattern is found in a name.
 
     By RE2, in time that grows with the two alone: whoever registers a schema chooses both. One that
     RE2 does not know (look-ahead) matches nothing.
@@ -414,20 +414,20 @@ def _names(raw: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _must_have(raw: Mapping[str, Any], name: str) -> bool:
-    """Whether a property has to be there, and no default stands for it."""
+    """Return whether a property has to be there, and no default stands for it."""
     schema = raw.get("properties", {}).get(name)
     has_default = isinstance(schema, dict) and "default" in schema
     return name in _names(raw) and not has_default
 
 
 def _is_open(part: Part) -> bool:
-    """Whether any property may be there that is not named."""
+    """Return whether any property may be there that is not named."""
     raw = part.raw
     return not raw.get("patternProperties") and raw.get("additionalProperties", True) is True
 
 
 def _schema_of_others(part: Part, name: str) -> Source | None:
-    """What an object that is neither open nor closed says of a property that it does not name."""
+    """The schema for properties without a name, of an object that is neither open nor closed."""
     for pattern, raw in part.raw.get("patternProperties", {}).items():
         if matches(pattern, name):
             return part.at(raw)
@@ -493,7 +493,7 @@ def _schemas_needed(part: Part) -> dict[str, Source]:
 def _rest(
     compare: Compare, old: tuple[Part, Any], new: tuple[Part, Any], path: str, kind: str
 ) -> list[Difference]:
-    """What is said of properties or items that are not named: false, true, or a schema."""
+    """The schema of properties or items without a name: false, true, or a schema."""
     (old_part, was), (new_part, now) = old, new
     if (was is False) != (now is False):
         return [Difference(f"{kind}_REMOVED", path)] if now is False else []
@@ -525,7 +525,7 @@ def arrays(compare: Compare, old: Part, new: Part, path: str) -> list[Difference
 
 
 class _Items:
-    """What a schema says of items: of the first ones one by one, of the rest, or of all alike."""
+    """Schemas of items: of the first ones one by one, of the rest, or of all alike."""
 
     def __init__(self, part: Part) -> None:
         raw = part.raw
@@ -590,7 +590,9 @@ class _Comparison:
     def schemas(
         self, old_given: Source | Part | None, new_given: Source | Part | None, path: str
     ) -> list[Difference]:
-        """What the new schema does not take of the old one's values; None: there is no schema."""
+        """The differences between two schemas: values of the old one that the new one rejects;
+        None: there is no schema.
+        """
         if new_given is None:
             return []
         if old_given is None:
@@ -617,7 +619,7 @@ class _Comparison:
             self.above.discard(pair)
 
     def _is_branch(self, old: Part, new: Part, path: str) -> bool:
-        """Whether one of the two is, to the other, no more than one of its own parts."""
+        """Return whether one of the two is, to the other, no more than one of its own parts."""
         if new.kind == "combined":
             if len(new.parts) == 1 or new.criterion in ("anyOf", "oneOf"):
                 return any(not self.schemas(old, each, path) for each in new.parts)
@@ -694,7 +696,9 @@ def _distinct(parts: Sequence[Part | Source]) -> list[Part | Source]:
 
 
 def _matched(edges: Sequence[Sequence[int]], count: int) -> int:
-    """How many of one side can be given one each of the other (Kuhn's augmenting paths)."""
+    """Number of one side that can be matched with one each of the other (Kuhn's
+    augmenting paths).
+    """
     given: list[int | None] = [None] * count
 
     def place(here: int, tried: set[int]) -> bool:

@@ -129,7 +129,7 @@ _log = structlog.get_logger("connectors.schema_registry")
 _Result = TypeVar("_Result")
 
 Decision = tuple[Sequence[Record], _Result]
-"""What is to be written, all or nothing, and what the caller gets once it is there."""
+"""The records to write, all or nothing, and the caller's result once they are written."""
 
 
 class _NotWritten(Exception):

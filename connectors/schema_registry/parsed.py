@@ -19,7 +19,7 @@ class ParsedSchema:
     kind: str
     text: str
     model: Any
-    """What its type's module reads and compares."""
+    """The model that its type's module reads and compares."""
 
 
 def difference(kind: str, description: str, path: str) -> str:

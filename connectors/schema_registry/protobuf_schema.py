@@ -525,7 +525,7 @@ def _scalar(old: FieldDescriptorProto, new: FieldDescriptorProto, path: str) -> 
 
 
 def _oneofs(old: DescriptorProto, new: DescriptorProto, path: str) -> Iterator[str]:
-    """What may be set together before and not after, and members that are gone."""
+    """Fields that could be set together before and cannot now, and members that are gone."""
     was = _members(old)
     oneof_of = {number: name for name, numbers in was.items() for number in numbers}
     plain = {field.number for field in old.field} - oneof_of.keys()

@@ -66,7 +66,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What is set for a subject, a context or all; None: it is not set there."""
+    """The config of a subject, a context or all; None: it is not set there."""
 
     level: str | None = None
     normalize: bool | None = None

@@ -160,7 +160,7 @@ class Registry:
     def _others(
         self, subject: Subject, references: Sequence[SchemaReference]
     ) -> tuple[NamedText, ...]:
-        """What a schema refers to, each after those it refers to itself."""
+        """The schemas that a schema refers to, each after those it refers to itself."""
         found: dict[str, NamedText] = {}
 
         def follow(state: RegistryState) -> None:
@@ -563,7 +563,7 @@ def _unset(state: RegistryState, subject: Subject) -> list[Record]:
 
 
 def _emptied(state: RegistryState, scope: str) -> list[Record]:
-    """What clears the deleted versions of a scope, so that others may be imported there."""
+    """Records that clear the deleted versions of a scope, so that others may be imported there."""
     subject = parse_subject(scope)
     names = [scope] if subject.name else list(state.subjects(scope or ":*:"))
     records: list[Record] = []

@@ -1,4 +1,4 @@
-"""What requests say, checked: a schema to register or to look for, a version, a config."""
+"""Checked content of requests: a schema to register or to find, a version, a config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

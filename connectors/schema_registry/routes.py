@@ -46,7 +46,7 @@ class Call:
     body: Any
 
     def flag(self, name: str) -> bool:
-        """Whether a parameter is true."""
+        """Return whether a parameter is true."""
         return self.query.get(name, "").lower() == "true"
 
     def number(self, name: str, default: int) -> int:

@@ -206,7 +206,7 @@ def _listening(settings: RegistrySettings) -> socket.socket:
 
 
 def _certificate(settings: RegistrySettings) -> dict[str, Any]:
-    """What TLS needs of the HTTP server, after a try."""
+    """TLS settings of the HTTP server, after a trial."""
     if settings.tls_cert is None:
         if settings.tls_key is not None:
             raise SettingsError("--tls-key needs --tls-cert, the certificate that it belongs to")

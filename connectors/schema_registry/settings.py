@@ -1,4 +1,4 @@
-"""What a registry is told: where its cluster is, where it listens, who may ask."""
+"""Settings of a registry: its cluster, its address, and its users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

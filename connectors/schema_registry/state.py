@@ -1,4 +1,4 @@
-"""What the records of the topic add up to: subjects, versions, ids, configs and modes.
+"""The state that the records of the topic add up to: subjects, versions, ids, configs and modes.
 
 A pure function of the records in their order: two registries that have read as far hold the same.
 Whoever reads or writes it holds the log's lock.
@@ -187,7 +187,7 @@ class RegistryState:
         return next((each.level for each in found if each and each.level), DEFAULT_LEVEL)
 
     def normalizes(self, subject: Subject) -> bool:
-        """Whether schemas of a subject are normalized without being asked to."""
+        """Return whether schemas of a subject are normalized by default."""
         found = (self._configs.get(scope) for scope in subject.scopes)
         set_ones = (each.normalize for each in found if each and each.normalize is not None)
         return next(set_ones, False)

@@ -23,7 +23,7 @@ class PythonRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reason(self) -> str:
-        """Why it is no row, in words; empty if it is."""
+        """The reason why it is not a row, in words; empty if it is."""
         return ", ".join(f"column {name}: {why}" for name, why in self.unreadable.items())
 
 
@@ -138,7 +138,7 @@ def _milliseconds(value: Any, unit: str) -> int:
 
 
 def _is_date(text: str) -> bool:
-    """Whether a text is a date as 20260131, which as a number would be in January 1970."""
+    """Return whether a text is a date as 20260131, which as a number would be in January 1970."""
     return len(text) == 8 and text.isdecimal()
 
 

@@ -24,7 +24,7 @@ MAX_TIMESTAMP = 7
 PRODUCER_ID = 8
 RECORD_COUNT = 9
 BODY_POSITION = 10
-"""Where the records begin: >= 0 in the scanned bytes, else at `~position` of the inflated bytes."""
+"""Start of the records: >= 0 in the scanned bytes, else at `~position` of the inflated bytes."""
 BODY_SIZE = 11
 TABLE_WIDTH = 12
 

@@ -70,7 +70,7 @@ def first_wrong(before: Any, after: Any, sizes: Any, crcs: Any) -> Any:
 
 
 class ChecksumFault(Exception):
-    """What lies at `position` fails its checksum: the batch in row `batch`, or an item (-1)."""
+    """A checksum that failed at `position`: of the batch in row `batch`, or of an item (-1)."""
 
     def __init__(self, position: int, batch: int = -1) -> None:
         super().__init__(position, batch)

@@ -49,7 +49,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRange:
-    """Where bytes come from and which of their records count: [first_offset, end_offset) of one
+    """The source of bytes, and the records in them that count: [first_offset, end_offset) of one
     stream.
 
     `position` is where the bytes begin in object `key`, for error messages. `items` are the

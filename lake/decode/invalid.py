@@ -74,11 +74,11 @@ class InvalidPolicy(Protocol):
 
     @property
     def keeps_batches(self) -> bool:
-        """Whether a row stands for a batch."""
+        """True if a row stands for a batch."""
 
     @property
     def keeps_times(self) -> bool:
-        """Whether records with such a time have a row."""
+        """True if records with such a time have a row."""
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Meet a batch, before the records of its range. May raise."""
@@ -89,7 +89,7 @@ class InvalidPolicy(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class ByMode:
-    """What a mode does. Warns once for each partition."""
+    """The actions of a mode. Warns once for each partition."""
 
     mode: Mode = "FAILFAST"
     _warned: set[tuple[str, int, str]] = field(default_factory=set)
@@ -121,9 +121,9 @@ class ByMode:
 
 
 class PassedOver:
-    """What a look at records does that learns from those that can be read. Of the others it knows
+    """The mode of a read that learns from readable records only. Of the others it keeps
     `first_offset`, the first of one whose time is at or after `since` (milliseconds), if there is
-    one. A batch stands for its records: one at its first offset, with its greatest timestamp.
+    one. A batch counts as one record: at its first offset, with its greatest timestamp.
     """
 
     keeps_batches = keeps_times = False

@@ -1,4 +1,4 @@
-"""Where a table begins: from a time on, and later from an earlier one.
+"""The job `backfill`: sets the first records of a table, and later adds earlier ones.
 
 A table begins at the first record that there is, or, if it is told so before its first commit, at
 the first with a timestamp from some time on, or at given offsets. It records where (`txn` actions
@@ -43,9 +43,9 @@ from lakehead.storage.failpoints import failpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPlan:
-    """What a table would get that begins earlier: offsets, and bytes of the objects that have them.
-    `starts` is where it would begin in each partition; `is_new` that it has nothing yet and would
-    get nothing by this, but begin there.
+    """The work of an earlier beginning: offsets to add, and bytes of the objects that hold them.
+    `starts` is the new beginning in each partition. With `is_new` the table is empty and gets no
+    rows by this, only its beginning.
     """
 
     starts: Mapping[int, int]
@@ -55,8 +55,8 @@ class BackfillPlan:
 
 
 Beginning = int | Mapping[int, int] | None
-"""Where a table begins: at the first record from a time on (milliseconds); at offsets, by
-partition, those that are not named at the first record there is; or all at that (None).
+"""The beginning of a table: the first record from a time on (milliseconds); offsets by partition,
+others at their first record; or that for all (None).
 """
 
 
@@ -140,7 +140,7 @@ def _wanted(
 def _missing(
     table: Table, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
 ) -> list[OffsetRange]:
-    """What lies between where a table is to begin and where it does."""
+    """The offsets between the wanted beginning of a table and its present one."""
     asked = []
     for log in logs:
         first = table.txn_version(first_id(*log_key(log)))
@@ -293,7 +293,9 @@ class _Backfill:
         return results
 
     def _change(self, splits: Sequence[Split], rows: int) -> Change:
-        """What a commit makes visible: offsets up to those that the table began with."""
+        """The change that a commit makes visible: offsets up to the former beginning of
+        the table.
+        """
         offsets: dict[int, tuple[int, int]] = {}
         for split in splits:
             for range_ in split.ranges:

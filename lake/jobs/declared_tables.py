@@ -121,9 +121,7 @@ _PAUSE_S = (2.0, 60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutcome:
-    """What became of a table in a turn: figures of what was done, how far it is behind, and what
-    went wrong, if anything.
-    """
+    """The outcome of a turn at a table: the result of the run, the lag, and the error, if any."""
 
     topic: str
     table: str
@@ -136,7 +134,7 @@ OnOutcome = Callable[[TableOutcome], None]
 
 
 def declares_table(path: str, topic: str) -> bool:
-    """Whether a topic of the cluster at `path` declares a table. Raises UnknownTopic, and as
+    """Return whether a topic of the cluster at `path` declares a table. Raises UnknownTopic, and as
     `Catalog.open`.
     """
     return is_declared(store_reader(path).open_catalog().topic(topic))
@@ -175,7 +173,7 @@ class _Kept:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is more to do at once."""
+        """True if there is more to do at once."""
         return self.run is not None and self.run.has_more
 
 

@@ -145,7 +145,9 @@ def merge_of_dead_letters(
 def _changes_of_dead_letters(
     settings: MaterializeSettings, layout: TableLayout, letters: Any, splits: Sequence[Split]
 ) -> Any:
-    """What the splits have of the letters' keys; where it is much, without what is overtaken."""
+    """Records of the letters' keys in these splits; of many, without those that a later one
+    overtakes.
+    """
     keys = layout.spec.keys
     work = partial(_changes_in, settings, layout, DeadLetterKeys.of(letters, keys))
     held = change_schema(layout.schema).empty_table()
@@ -166,8 +168,8 @@ def _splits(
     table: Table,
     letters: Any,
 ) -> tuple[Split, ...]:
-    """What may have changes of the letters' keys: each partition from its first letter on, and from
-    the time of the oldest letter of all.
+    """Splits with possible changes of the letters' keys: each partition from its first letter on,
+    and from the time of the oldest letter of all.
     """
     oldest_ms = pc.min(letters.column("_timestamp").cast(pa.int64())).as_py() // 1000
     firsts = _first_offsets(letters)
@@ -502,7 +504,7 @@ class _Replay:
             raise _SchemaFollowed
 
     def _held(self, made: Any) -> RecordPlaces:
-        """Which of these rows the table has."""
+        """The rows among these that the table has."""
         return RecordPlaces(self._table.rows(PLACE, among_places(made)))
 
     def _commit(

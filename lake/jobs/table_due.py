@@ -1,4 +1,4 @@
-"""Which declared tables are due, by the metadata alone: pure."""
+"""Due tables: declared tables that lag behind their freshness, by the metadata alone. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from lakehead.storage.metadata.table_declaration import TableDeclaration, is_dec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """What lies in objects of a topic and not in its table. `oldest_ms` is when the oldest of it
-    came to lie there, -1 without any; bytes are those of whole objects.
+    """The lag of a table: records of its topic that lie in objects and not in the table.
+    `oldest_ms` is the time when the oldest of them came into an object, -1 without any; bytes are
+    those of whole objects.
     """
 
     records: int = 0
@@ -82,8 +83,8 @@ def check_ends(state: ClusterState, topic: TopicState, table: str, offsets: Sequ
 
 
 def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
-    """Whether a table is to be brought up now: from half of its freshness on, so that it is done in
-    time, or when there is enough for a file.
+    """Return whether a table is due: from half of its freshness on, so that it is done in time, or
+    with enough records for a file.
     """
     if lag.oldest_ms < 0:
         return False

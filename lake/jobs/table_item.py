@@ -43,9 +43,10 @@ _MEMORY_RATIO = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItem:
-    """What one worker makes data files from. Values that have more than the table, which it can
-    follow, are for the job to look at, and nothing is written; with `stops_at_new_schema` also
-    those that it cannot follow. With `new_schema_is_fault` they cannot be rows.
+    """The work of one worker: byte ranges to make data files from. Values with more fields than the
+    table, which it can follow, are reported to the job, and nothing is written; with
+    `stops_at_new_schema` also those that it cannot follow. With `new_schema_is_fault` they are
+    faults.
     """
 
     store_uri: str
@@ -78,8 +79,8 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItemResult:
-    """What was written. With `pause` and a record that cannot be read, nothing is; nor where the
-    job has to look at a schema (`found`). `left_out` records are rows without some of their fields.
+    """The files of an item. With `pause` and an unreadable record there are none; nor if the job
+    has to decide on a schema (`found`). `left_out` counts the rows without some of their fields.
     """
 
     files: tuple[DataFile, ...] = ()

@@ -79,7 +79,7 @@ _ENGINE = "The engine of a MERGE: delta-rs, or spark with delta-spark."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesOptions:
-    """Which declared tables: of these topics, or all; also those that are not due."""
+    """The tables of a job: those of these topics, or all; also those that are not due."""
 
     topics: tuple[str, ...] = option(
         (),
@@ -103,7 +103,7 @@ class TablesOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumOptions(TablesOptions):
-    """Which declared tables, and how many hours of versions stay; None: the least, 168."""
+    """The tables of a job, and how many hours of versions stay; None: the least, 168."""
 
     retention_hours: int | None = option(
         None, "Hours of versions to keep, 168 at least.", title="Hours", in_form=False

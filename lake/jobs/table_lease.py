@@ -1,4 +1,5 @@
-"""Who writes a declared table: the leases that this process holds, in the cluster's metadata log.
+"""Leases of declared tables, which give one process the right to write, in the cluster's metadata
+log.
 
 A lease has a term, one more than the last, and a time by the holder's clock. It is renewed in the
 background while this process lives, and given back at its end. A taker waits until it has been
@@ -123,7 +124,7 @@ class TableLeases:
                 self.take(topic_id)
 
     def holds(self, topic_id: str) -> bool:
-        """Whether the table of a topic is ours to write now."""
+        """Return whether this process holds the lease of a topic's table now."""
         lease = self._held.get(topic_id)
         return lease is not None and lease.until > self._clock.monotonic()
 

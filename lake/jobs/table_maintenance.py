@@ -1,5 +1,4 @@
-"""The jobs `optimize` and `vacuum`: big files of a table's small ones, and no files that nobody
-needs.
+"""The jobs `optimize` and `vacuum`: large files from small ones, and deletion of unused files.
 
 Both hold the table's lease, as all do that write it: delta-spark commits to S3 without
 compare-and-set, and would overwrite what anybody commits beside it. Both commit nothing but the
@@ -44,7 +43,7 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
 
 RETENTION_HOURS = 7 * 24
-"""What VACUUM keeps, and the least it may be told to: readers and writers that are at work."""
+"""The retention of VACUUM, and its minimum: running readers and writers need that long."""
 
 _SMALL = 4
 _SMALL_FILES = 16
@@ -78,10 +77,10 @@ class TableTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult:
-    """What a job did to a table, or would do. A file is small below a quarter of its size to be,
-    with another such file in its partition. `names` are the files that VACUUM deleted, below the
-    table's root, `removed` how many; `others` are files there that no version names and that are
-    not known to be the table's: they stay.
+    """The result of a job on a table, or its plan. A file is small below a quarter of its target
+    size, with another such file in its partition. `names` are the files that VACUUM deleted, below
+    the table's root, `removed` their number; `others` are files there that no version names and
+    that are not known to be the table's: they stay.
     """
 
     topic: str
@@ -188,7 +187,7 @@ def _small_files(added: pa.Table, small_bytes: int) -> int:
 
 
 def is_optimize_due(target: TableTarget, *, files: int, small_files: int) -> bool:
-    """Whether a table has many small files, and enough of its files are small."""
+    """Return whether a table has many small files, and enough of its files are small."""
     return small_files >= _SMALL_FILES and small_files * 100 >= target.small_percent * files
 
 
@@ -367,7 +366,7 @@ def _app(target: TableTarget, what: str) -> str:
 def _is_time(
     table: Table, what: str, target: TableTarget, every_ms: int, *, since_created: bool
 ) -> bool:
-    """Whether `every_ms` have passed since it was done, or else since the table was made."""
+    """Return whether `every_ms` have passed since it was done, or else since the table was made."""
     if not every_ms:
         return False
     done_ms = table.txn_version(_app(target, what))

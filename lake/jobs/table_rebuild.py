@@ -165,7 +165,7 @@ def rebuild_table(
 
 
 class _Old:
-    """What is to be replaced, as it is now: the table and its dead letters, if they are there.
+    """The table that is to be replaced, and its dead letters, if they exist.
 
     Raises SettingsError for a table that was not made from a topic of this name.
     """

@@ -221,7 +221,7 @@ class TableRun:
     ) -> None:
         self.result = MaterializeResult()
         self.has_more = False
-        """Whether the last catalog has more than the table, up to where it pauses."""
+        """True if the last catalog has more than the table, up to where it pauses."""
         self._settings = settings
         self._reader = reader
         self._guard = guard
@@ -338,7 +338,7 @@ class TableRun:
     def _look_again(
         self, table: Table, layout: TableLayout, results: Sequence[TableItemResult]
     ) -> bool:
-        """Whether the plan has to be made again: for another schema, or up to where it pauses."""
+        """Return whether the plan must be repeated: for another schema, or up to a pause."""
         found: Any = None
         for result in results:
             if result.found is not None:
@@ -487,7 +487,7 @@ class TableRun:
         self._report()
 
     def _change(self, plan: TableRound, table: Table, rows: int) -> Change:
-        """What the commit of a round makes visible."""
+        """The change that the commit of a round makes visible."""
         offsets = {}
         for log in self._logs:
             if (last := plan.progress.get(log_key(log))) is not None:

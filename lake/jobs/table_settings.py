@@ -1,4 +1,4 @@
-"""What a run of `materialize` is told and what it tells: of one topic and one table."""
+"""Settings and result of a run that materializes one topic into one table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializeSettings:
-    """What to materialize, and how.
+    """Settings of a run: topic, table, and the reading of values.
 
     `path` is the cluster's object-store URI, `table` the table's. `schema` is that of the values as
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
@@ -78,7 +78,7 @@ class MaterializeSettings:
 
     @property
     def spec(self) -> ValueSpec:
-        """How values are read."""
+        """The form of the values, for their decoder."""
         return ValueSpec(
             value_format=self.value_format,
             schema=self.schema or "",
@@ -139,7 +139,7 @@ def value_spec(declared: TableDeclaration) -> ValueSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializeResult:
-    """What a run did; in a dry run, what it would do (then only bytes and offsets are known).
+    """The result of a run; of a dry run, its plan (then only bytes and offsets are known).
 
     `lost` are offsets that retention removed before they reached the table, `left_out` records that
     are rows without the fields that the table has no column for. `schema` is that of the values.
@@ -173,7 +173,7 @@ _COUNTS = (
 
 
 class Guard(Protocol):
-    """Who may write the table, and who wants to know how far it is."""
+    """The right to write the table, and a receiver of its progress."""
 
     def check(self) -> None:
         """Raise what ends the run if the table is not ours to write any more."""

@@ -65,7 +65,7 @@ def _cause(status: "TableStatus", state: ClusterState) -> str:
 
 
 ANSWER_S = 20.0
-"""How long the places of tables may take to answer."""
+"""Timeout for the stores of tables, in seconds."""
 
 _LOOKS_AT_ONCE = 32
 
@@ -110,12 +110,12 @@ class TableStatus:
 
     @property
     def failed(self) -> bool:
-        """Whether something is wrong with it."""
+        """True if something is wrong with it."""
         return self.error is not None
 
     @property
     def last_commit_seconds(self) -> float | None:
-        """When it changed last, in seconds since 1970."""
+        """Time of the last change, in seconds since 1970."""
         return None if self.last_commit_ms is None else self.last_commit_ms / 1000
 
 

@@ -87,7 +87,9 @@ class Cluster:
 
     @property
     def tables(self) -> Any:
-        """How the declared tables are, as a pandas DataFrame (the columns of `lakehead.tables`)."""
+        """The status of the declared tables, as a pandas DataFrame (the columns of
+        `lakehead.tables`).
+        """
         return self.catalog.tables.to_pandas()
 
     def sql(self, statements: str, *, rows: int | None = None) -> Any:

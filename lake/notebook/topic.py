@@ -150,7 +150,7 @@ class Topic:
 
     @property
     def configs(self) -> dict[str, str]:
-        """What is set for the topic."""
+        """The topic's configs that are set."""
         return dict(self._state().configs)
 
     def _decoded(self, read: _Rows, decode: Decode) -> Any:

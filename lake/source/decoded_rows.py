@@ -31,7 +31,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 ERROR = "_error"
-"""Why the value of a row could not be decoded, NULL for all others."""
+"""The reason why the value of a row could not be decoded, NULL for all others."""
 
 _HEADERS = "_headers"
 _CONFIGS = {
@@ -43,7 +43,7 @@ _OWN = (*METADATA, ERROR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Declared:
-    """How values of a topic are read."""
+    """The form of a topic's values."""
 
     spec: ValueSpec
     is_nested: bool
@@ -61,7 +61,7 @@ class DecodedRows:
 
     @property
     def record_columns(self) -> tuple[str, ...]:
-        """What decoders and complaints need, and what is asked for."""
+        """Columns for decoders and for error messages, and the requested ones."""
         asked = [METADATA[name] for name in self.schema.names if name in METADATA]
         return tuple(dict.fromkeys(("key", "value", "topic", "partition", "offset", *asked)))
 

@@ -413,7 +413,9 @@ _TAKEN = ("path", "catalog", "timestamp", "subscribe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogOptions:
-    """Which table. `timestamp` (milliseconds) and `topics` (none: all) are for `offsets_for`."""
+    """A table of the catalog. `timestamp` (milliseconds) and `topics` (none: all) are for
+    `offsets_for`.
+    """
 
     path: str
     table: str
@@ -459,7 +461,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions to read. `topics` is what one of the three strategies was given."""
+    """The partitions to read. `topics` is the value of one of the three strategies."""
 
     strategy: str
     topics: str

@@ -1,4 +1,4 @@
-"""How far a stream is behind, from what Spark reports: it has no place for metrics of Python
+"""The lag of a stream, from Spark's progress report, which has no place for metrics of Python
 sources.
 """
 

@@ -57,7 +57,7 @@ class StreamOffsets:
         return frozenset(id_.topic for id_ in self.offsets)
 
     def is_of(self, topic: str, topic_id: str) -> bool:
-        """Whether the offsets of a topic may be of the one with this id."""
+        """Return whether the offsets of a topic may be of the one with this id."""
         return self.topic_ids.get(topic, topic_id) == topic_id
 
 

@@ -70,7 +70,7 @@ class StreamPlanner:
     ) -> None:
         self.viewer = Viewer(options)
         self.newest: StreamOffsets | None = None
-        """Where everything that is there ended, when `latest` was asked last."""
+        """The end of everything there is, at the last call of `latest`."""
         self._options = options
         self._monotonic = monotonic
         self._sleep = sleep
@@ -177,8 +177,8 @@ class StreamPlanner:
         return known
 
     def _waits(self, begin: Offsets, end: StreamOffsets) -> bool:
-        """Whether there is not enough to read yet. What is there ends in time with `availableNow`,
-        so that does not wait.
+        """Return whether there is not enough to read yet. What is there ends in time with
+        `availableNow`, so that does not wait.
         """
         least = self._options.offsets_min
         if least is None or self._target is not None:

@@ -96,7 +96,7 @@ class Viewer:
 
 
 def _is_same(before: PartitionLog, now: PartitionLog) -> bool:
-    """Whether a partition holds the same offsets as before, in whatever objects."""
+    """Return whether a partition holds the same offsets as before, in whatever objects."""
     return (before.stream_id, before.start_offset, before.end_offset) == (
         now.stream_id,
         now.start_offset,

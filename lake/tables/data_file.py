@@ -70,7 +70,7 @@ _Path = tuple[str, ...]
 
 
 class FileStatistics:
-    """What is known of the rows of a file, taken in pieces."""
+    """Statistics of the rows of a file, taken in pieces."""
 
     def __init__(self) -> None:
         self.record_count = 0

@@ -203,7 +203,7 @@ class Table:
         raise TableUnavailable(f"cannot commit to {self.uri}: {one_line(error)}") from error
 
     def holds(self, files: Sequence[DataFile]) -> bool:
-        """Whether the table's current version has every one of these files."""
+        """Return whether the table's current version has every one of these files."""
         held = {uri.rsplit("/", 1)[-1] for uri in self._handle.file_uris()}
         return all(file.path.rsplit("/", 1)[-1] in held for file in files)
 

@@ -139,7 +139,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """How values are read, and the table's columns. With `is_upsert`, rows of a batch are changes
+    """The form of values, and the table's columns. With `is_upsert`, rows of a batch are changes
     (`upsert.change_schema`).
     """
 
@@ -216,7 +216,9 @@ class TableLayout:
         return TableRows(rows=rows, faults=faults, found=found, left_out=left_out)
 
     def _reason(self, found: Any, *, new_schema_is_fault: bool) -> str:
-        """Why a record with values of the schema `found` cannot be a row; empty: it can."""
+        """Return the reason why a record with values of the schema `found` cannot be a row; empty:
+        it can.
+        """
         if not self.is_nested and (names := names_of_made(found, self._made())):
             return f"field {names[0]}: the name of a metadata column"
         return words_on_new_schema(self.value_schema(), found) if new_schema_is_fault else ""
@@ -244,7 +246,7 @@ def _count_left_out(decoded: Decoded) -> int:
 
 
 def _is_every_row(rows: Any) -> bool:
-    """Whether as many rows as the batch has are each of them once."""
+    """Return whether as many rows as the batch has are each of them once."""
     return bool(np.array_equal(rows.to_numpy(), np.arange(len(rows))))
 
 

@@ -1,4 +1,4 @@
-"""How much of its topic a table left out, counted by the table itself.
+"""Counts of fields and records that a table left out, kept by the table itself.
 
 Two counts since the table was made, as `txn` actions in the commits of the rows: records whose
 values have fields that the table has no column for, and records that were dropped. So they are as
@@ -18,7 +18,7 @@ DROPPED = "lakehead:dropped"
 
 COUNTS = (LEFT_OUT, DROPPED)
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
-"""What a commit sets that adds to none."""
+"""The counts of a commit that adds to none."""
 
 
 def counted(table: Table, app: str) -> int:

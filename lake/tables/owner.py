@@ -34,7 +34,7 @@ def owner_txn(topic_id: str) -> dict[str, int]:
 
 
 def is_of_topic(table: Table, topic_id: str) -> bool:
-    """Whether a table belongs to the topic with this id, and holds records of no other one.
+    """Return whether a table belongs to the topic with this id, and holds records of no other one.
 
     Raises what reading the table's log raises.
     """

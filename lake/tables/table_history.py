@@ -1,4 +1,4 @@
-"""What each commit of a table brought, as the commit itself notes it in the table's history.
+"""The history of a table: the offsets and rows that each commit added, from the commit's own info.
 
 A commit that makes records visible has the note `lakehead.change`, JSON: the job (`kind`), the
 offsets [first, end) by partition, the rows, and the run that wrote it (`by`), which the caller
@@ -97,7 +97,7 @@ def _read(entries: list[dict[str, Any]], version: int) -> Iterator[TableCommit]:
 
 
 def _change(entry: Mapping[str, Any]) -> Change | None:
-    """What an entry notes; None for one of another program, or without the note."""
+    """Return the change of an entry; None for one of another program, or without the note."""
     noted = entry.get(CHANGE)
     try:
         if noted is None and isinstance(entry.get(_SPARK_NOTES), str):

@@ -37,12 +37,12 @@ _WRITTEN = re.compile(rf"{_PARTITIONS}part-[0-9a-f]{{32}}\.zstd\.parquet")
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a writer of Delta tables gives this name, below a root, to a file with rows."""
+    """Return whether a writer of Delta tables gives this name, below a root, to a data file."""
     return _FILE.fullmatch(name) is not None
 
 
 def is_written_here(name: str) -> bool:
-    """Whether `lakehead.lake.tables.data_file` gives this name: of 128 random bits."""
+    """Return whether `lakehead.lake.tables.data_file` gives this name: of 128 random bits."""
     return _WRITTEN.fullmatch(name) is not None
 
 
@@ -77,7 +77,9 @@ def refuse_others(root: str, names: Iterable[str], advice: str) -> None:
 
 
 ROOTS = "LAKEHEAD_TABLE_ROOTS"
-"""What the nodes call `table.roots`. Where it is set for a job, jobs keep to it too."""
+"""The setting `table.roots` of nodes, as an environment variable. If it is set for a job, the job
+obeys it too.
+"""
 
 _LOCK = threading.Lock()
 _known: dict[str, tuple[Catalog, TableRoots]] = {}

@@ -1,4 +1,4 @@
-"""What a Delta table's log tells about the table: files, commits, and what they cost."""
+"""Statistics of a Delta table, from its log: files, commits, and the cost of commits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,9 @@ _SECONDS, _GETS, _PUTS = "lakehead.seconds", "lakehead.gets", "lakehead.puts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
-    """What runs took: bytes, time at work, and requests for data (not those of the table's log)."""
+    """The cost of runs: bytes, working time, and requests for data (not those for the
+    table's log).
+    """
 
     runs: int = 0
     bytes_read: int = 0

@@ -27,7 +27,7 @@ from lakehead.storage.errors import SettingsError
 
 _RANGES_MAX = 16
 _GAP_MIN = 1 / 64
-"""How much of all that lies between the ends a gap is to leave out, to be worth a condition."""
+"""Least share of the range that a gap must leave out, to be worth a condition."""
 _TEXT_MAX = 200
 _FIRST_DAY, _LAST_DAY = (
     int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31")
@@ -84,7 +84,7 @@ def _days(runs: list[tuple[int, int]]) -> list[tuple[str, str]]:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a literal means the same to all engines."""
+    """Return whether a literal means the same to all engines."""
     return len(text) <= _TEXT_MAX and text.isprintable() and not {"'", "\\"} & set(text)
 
 
@@ -233,7 +233,7 @@ def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
 
 
 def _last_of_each(changes: Any, names: Sequence[str]) -> Any:
-    """Which changes are the last ones of their keys."""
+    """The changes that are the last ones of their keys."""
     codes = row_codes(changes, names)
     order = _order(changes, codes)
     sorted_codes = codes[order]
@@ -338,8 +338,8 @@ def _is_truncate(changes: Any) -> Any:
 
 
 def _after_truncates(changes: Any, _names: Sequence[str]) -> tuple[Any, int | None]:
-    """What came after the last truncate, and when that was (microseconds), None without any. In its
-    own partition `after` is by offset; in others, by time.
+    """Return the changes after the last truncate, and its time (microseconds), None without any. In
+    its own partition `after` is by offset; in others, by time.
     """
     is_truncate = _is_truncate(changes)
     if not is_truncate.any():
@@ -449,8 +449,8 @@ def as_changes(
 
 
 def _named(rows: Any, ops: Any, keys: Sequence[str]) -> Any:
-    """Which changes say whose row they are: by columns, or by the record's key; a delete by
-    either; a truncate need not.
+    """The changes that name their row: by columns, or by the record's key; a delete by either; a
+    truncate need not.
     """
     has_key = pc.is_valid(rows.column("_key"))
     by_columns = pa.scalar(bool(keys))

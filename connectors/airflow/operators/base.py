@@ -131,7 +131,7 @@ class LakeheadOperator(BaseOperator):
 
     @property
     def is_plan_only(self) -> bool:
-        """Whether this is a dry run, as templates have rendered it."""
+        """True if this is a dry run, as templates have rendered it."""
         return self.is_dry_run is True or str(self.is_dry_run).strip().lower() in {"true", "1"}
 
     @contextmanager

@@ -34,15 +34,15 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     next_number: int
     """The line or row behind it."""
     value: bytes
-    """What the record's value will be; or the raw text, if it is none."""
+    """The record's value; or the raw text of bad input."""
     columns: Mapping[str, Any] | None
     """None if the value is JSON but no object."""
     reason: str = ""
-    """Why it is no record; empty if it is."""
+    """The reason why it is bad input; empty if it is not."""
     size: int = 0
     """Bytes of the file that it took, about."""
     may_be_cut: bool = False
-    """Whether the file ends within it: what is no record may be the beginning of one."""
+    """True if the file ends within it: bad input may be the beginning of a record."""
 
 
 _CHUNK_BYTES = 256 * 1024
@@ -51,7 +51,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Readable(Protocol):
-    """What gives bytes, in order."""
+    """A source of bytes, in order."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to so many bytes; none at the end."""
@@ -68,9 +68,9 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     """The first is 1."""
     is_too_long: bool = False
     has_cr: bool = False
-    """Whether its end is CRLF."""
+    """True if its end is CRLF."""
     is_ended: bool = True
-    """Whether there is a line end: the last line of a file may have none."""
+    """True if there is a line end: the last line of a file may have none."""
 
 
 def lines(file: Readable, *, at: int, number: int, limit: int) -> Iterator[Line]:
@@ -110,7 +110,7 @@ def _line(
 
 
 UNPACKING_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
-"""What a compressed file that is cut or damaged is noticed by."""
+"""Errors of a compressed file that is cut or damaged."""
 
 _PACKED_BYTES = 2 * 1024
 """At a time: what they become may be thirty thousand times as much."""
@@ -212,7 +212,7 @@ class _Feed:
 
     @property
     def ends_unended(self) -> bool:
-        """Whether the present row is the last, and its last line has no end."""
+        """True if the present row is the last, and its last line has no end."""
         return bool(self.row) and not self.row[-1].is_ended and not self.row[-1].is_too_long
 
     def __iter__(self) -> "_Feed":

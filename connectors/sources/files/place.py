@@ -1,4 +1,4 @@
-"""Where files are: a local folder or a bucket, listed and read by ranges through obstore."""
+"""Places of files: a local folder or a bucket, listed and read by ranges through obstore."""
 
 import io
 import os
@@ -74,7 +74,7 @@ class FilePlace:
 
     @property
     def name(self) -> str:
-        """What is looked for, for people."""
+        """The pattern of its files, for people."""
         return f"{self._root}/{self._glob}".rstrip("/")
 
     def list(self) -> Iterator[FoundFile]:

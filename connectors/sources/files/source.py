@@ -55,16 +55,16 @@ _UNPACKED_BYTES = 16 * 1024 * 1024
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """How a file is read."""
+    """The reading of a file: its format and compression."""
 
     format: Format
     compression: Compression
     may_grow: bool
-    """Whether more may be appended: a last line without an end is left for later."""
+    """True if more may be appended: a last line without an end is left for later."""
 
     @property
     def is_text(self) -> bool:
-        """Whether positions are bytes of the file as it lies there."""
+        """True if positions are bytes of the file as it lies there."""
         return self.compression == "none" and self.format != "parquet"
 
 
@@ -328,7 +328,7 @@ class _Gathering:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time for another."""
+        """True if it is time for another."""
         return (
             self._value_bytes >= _BATCH_BYTES
             or len(self.records) + len(self.letters) >= _BATCH_ROWS

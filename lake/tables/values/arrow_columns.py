@@ -22,7 +22,7 @@ _UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
 _DECIMAL_BYTES_MAX = 64
 _EXACT = Context(prec=100)
 _ZONE = r"(?i)z$|[T ].*[+-]\d\d(:?\d\d)?$"
-"""Where text of an instant ends in its zone; what names none is UTC."""
+"""The zone at the end of the text of an instant; without one it is UTC."""
 _FINER = r"(\.\d{6})\d+"
 """A fraction of a second beyond microseconds: Go's RFC3339Nano has nine digits."""
 _UNSIGNED = pa.decimal128(20, 0)
@@ -102,7 +102,7 @@ class ArrowColumns:
         return self._plain(shape, values, validity)
 
     def _plain(self, shape: Leaf, values: Any, validity: Any) -> Any:
-        """What is a number or a truth."""
+        """Arrays of numbers and booleans."""
         match shape.kind:
             case "integer":
                 return self._integer(shape, values, validity)

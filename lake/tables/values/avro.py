@@ -109,7 +109,7 @@ _SCALARS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroProgram:
-    """What `avro_kernel` runs, and the shape of what it fills."""
+    """The program that `avro_kernel` runs, and the shape of the cells that it fills."""
 
     operations: Any  # int64, one row each
     jumps: Any  # int64

@@ -49,7 +49,7 @@ FAULTS = {
     7: "a branch that its union does not have",
     8: "bytes after the last field",
 }
-"""Why a value was refused, by fault code."""
+"""Reasons why a value was refused, by fault code."""
 
 
 @inlined

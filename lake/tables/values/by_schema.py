@@ -20,7 +20,7 @@ from lakehead.lake.tables.values.groups import DecodedRows, Program, by_value, d
 from lakehead.storage.errors import SettingsError
 
 Place = tuple[int, ...]
-"""What a frame says beside the id: Protobuf's message in its file; nothing in other formats."""
+"""The rest of a frame beside the id: Protobuf's message in its file; nothing in other formats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What a format adds.
+    """The part of the work that differs by format.
 
     `readers`, by the registry's word for what a schema is, return the writer of a registered schema
     at a place; they raise UnusableSchema. `parts` divides framed rows of one schema.

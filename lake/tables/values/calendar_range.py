@@ -127,7 +127,7 @@ def _beyond(array: Any) -> Rows | None:
 
 
 def _any_of(array: Any, elements: Any) -> Rows | None:
-    """Which lists hold one of the elements that are beyond."""
+    """The lists that hold one of the elements out of range."""
     if not _holds_time(elements.type) or (beyond := _beyond(elements)) is None:
         return None
     offsets = array.offsets.to_numpy()

@@ -64,7 +64,7 @@ class Cells:
             self.valid[target] = old_valid[origin]
 
     def length(self, domain: int) -> int:
-        """How many cells each slot of a domain has by now."""
+        """Number of cells of each slot of a domain so far."""
         return int(self.held[domain])
 
     def slot(self, slot: int) -> tuple[Any, Any]:

@@ -43,7 +43,7 @@ POSITIONS = (
     ("scn", pa.string()),
     ("ord", pa.int64()),
 )
-"""Where a source says that it is in its log: MySQL, PostgreSQL, SQL Server, Oracle, MongoDB."""
+"""Fields of the position in the source's log: MySQL, PostgreSQL, SQL Server, Oracle, MongoDB."""
 
 _TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
 
@@ -135,7 +135,7 @@ def _is_set(array: Any) -> Any:
 
 
 def _key_changed(events: Events, keys: tuple[str, ...]) -> Any:
-    """Where both images name a key and differ in it."""
+    """The rows whose images both name a key and differ in it."""
     changed = np.zeros(len(events.op), np.bool_)
     for name in keys:
         before = pc.struct_field(events.before, name)
@@ -150,7 +150,7 @@ def _nullable(positions: Any) -> Any:
 
 
 def _source_times(events: Events) -> Any:
-    """When the source did it; else, when the connector saw it."""
+    """Time of the change at the source; else, the time when the connector saw it."""
     names = [field.name for field in events.source.type]
     times = events.ts_ms
     if "ts_ms" in names:

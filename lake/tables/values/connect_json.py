@@ -84,7 +84,7 @@ def connect_fields(schema: Any, *, inside: bool = False) -> list[Any]:
 
 
 def connect_forms(schema: Any) -> Forms:
-    """How the fields of a Connect struct are written that JSON has no type for."""
+    """Return the forms of a Connect struct's fields that have no JSON type."""
     forms: dict[Path, Written] = {}
     for field in schema.get("fields") or ():
         kind, name = connect_type(field), field.get("name")

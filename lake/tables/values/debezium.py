@@ -160,8 +160,8 @@ def _content(group: Payloads, i: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EventSchema:
-    """What the schema beside an event says: the columns of its rows (None: nothing), and how those
-    are written that JSON has no type for.
+    """The content of the schema beside an event: the columns of its rows (None: nothing), and the
+    forms of those that have no JSON type.
     """
 
     columns: Any
@@ -308,7 +308,7 @@ def _row_of(columns: Any) -> Any:
 
 
 def _source_of(columns: Any) -> Any:
-    """What envelopes say of their place in the source's log."""
+    """The position in the source's log that envelopes name."""
     if "source" not in columns.names or not pa.types.is_struct(columns.field("source").type):
         return pa.schema([])
     source = columns.field("source").type
@@ -384,7 +384,7 @@ class DebeziumValues:
         )
 
     def _images(self, batch: pa.RecordBatch, schema: Any, events: Events, at: Any) -> Any:
-        """What keys say of the rows of deletes that come without the row before them."""
+        """The rows of deletes without the row before them, by their keys."""
         kind = pa.struct(list(schema))
         deleted = pc.fill_null(pc.equal(events.op, "d"), fill_value=False)
         wanted = np.asarray(pc.and_(deleted, events.before.is_null()), np.bool_)

@@ -14,16 +14,16 @@ import pyarrow as pa
 from lakehead.storage.errors import LakeheadError
 
 ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
-"""What a topic's values are, as it declares them."""
+"""The format of a topic's values, as declared."""
 
 ErrorClass = Literal[
     "malformed", "misfit", "unframed", "unknown_schema", "unusable_schema", "batch"
 ]
-"""Why a value is no row. `malformed`: its bytes are no value of the format. `misfit`: well-formed,
-but a field does not fit its column. `unframed`: Confluent's five bytes are missing where the schema
-must come from them. `unknown_schema`: the registry knows no schema of its id. `unusable_schema`:
-the schema of its id cannot be columns (recursive, or not of this format). `batch`: what is kept is
-no value but a record batch whose records cannot be read.
+"""Reason why a value is not a row. `malformed`: its bytes are no value of the format. `misfit`:
+well-formed, but a field does not fit its column. `unframed`: Confluent's five bytes are missing
+where the schema must come from them. `unknown_schema`: the registry knows no schema of its id.
+`unusable_schema`: the schema of its id cannot be columns (recursive, or not of this format).
+`batch`: what is kept is no value but a record batch whose records cannot be read.
 """
 
 FoundByRow = Callable[[], Mapping[int, Any]]
@@ -45,7 +45,8 @@ class MisfitSchema(LakeheadError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueSpec:
-    """What a topic declares of its values; small and picklable, so that workers open their own.
+    """The declared form of a topic's values; small and picklable, so that workers open their own
+    decoder.
 
     `schema` is DDL for JSON (empty: inferred from a sample), an Avro schema or .proto text (empty:
     each value names its schema by id in Confluent's wire format). `message` chooses among the

@@ -1,4 +1,4 @@
-"""How a table's schema may follow its values: which changes are safe, and which are a conflict.
+"""Evolution of a table's schema by its values: safe changes, and conflicts.
 
 Safe is what leaves every row that is there as it was for every reader: a new column (null in the
 rows of before), a wider number, an order of fields that changed, a field that went missing (null
@@ -53,7 +53,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """What a table's schema becomes. With conflicts, `schema` holds all that has none."""
+    """The evolved schema of a table. With conflicts, `schema` holds all fields without one."""
 
     schema: Any  # pa.Schema
     added: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Evolution:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the table's schema does not hold what values have."""
+        """True if the table's schema does not hold what values have."""
         return bool(self.added or self.widened or self.conflicts)
 
 
@@ -89,7 +89,9 @@ def name_conflict(table: Any, found: Any) -> Conflict | None:
 
 
 def holds(table: Any, values: Any) -> bool:
-    """Whether a column of type `table` holds every value of type `values` without a change."""
+    """Return whether a column of type `table` holds every value of type `values`
+    without a change.
+    """
     if table == values:
         return True
     rules = _Rules()
@@ -98,8 +100,8 @@ def holds(table: Any, values: Any) -> bool:
 
 
 def becomes(native: Any, target: Any) -> bool:
-    """Whether a column of type `target` takes the writer's type: Avro's promotions, and decimals
-    that lose nothing.
+    """Return whether a column of type `target` takes the writer's type: Avro's promotions, and
+    decimals that lose nothing.
     """
     if native == target or (native in _TEXTS and target in _TEXTS):
         return True

@@ -24,7 +24,7 @@ class Program(Protocol):
 
     @property
     def domain_count(self) -> int:
-        """How many domains there are."""
+        """Number of domains."""
 
     @property
     def shape(self) -> Record:
@@ -85,7 +85,7 @@ def decode_rows(
 
 
 class FoundSchemas:
-    """What the values of one batch have and the schema that was asked for does not hold."""
+    """Fields of one batch's values that the requested schema does not have."""
 
     def __init__(self, asked: Any) -> None:
         self.schema: Any = None

@@ -11,7 +11,7 @@ from lakehead.lake.tables.ddl import check_names, type_name
 from lakehead.storage.errors import SettingsError
 
 SAMPLE_RECORDS = 10_000
-"""How many values are looked at, unless told otherwise."""
+"""Default number of values in a sample."""
 
 _INT64 = range(-(1 << 63), 1 << 63)
 

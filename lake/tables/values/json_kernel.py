@@ -42,7 +42,7 @@ FAULTS = {
     3: "text that is not UTF-8",
     4: f"JSON nested more than {DEPTH_MAX} deep",
 }
-"""Why a value was refused, by fault code."""
+"""Reasons why a value was refused, by fault code."""
 
 _VALUE = 0
 _VALUE_OR_END = 1
@@ -138,7 +138,7 @@ def _character(data, at, end):
 
 @inlined
 def _plain_bytes(word):
-    """How many bytes of a word of eight, from its first, need no look inside a string."""
+    """Number of bytes, from the first of a word of eight, that are plain inside a string."""
     quote = word ^ _QUOTES
     slash = word ^ _SLASHES
     # The high bit of each byte that is below 0x20, a quote, a backslash or beyond ASCII; above the

@@ -19,16 +19,16 @@ ITEM = "[]"
 """The step of a path from a list to its items."""
 
 _HELD = {'"': "text", "{": "an object", "[": "an array", "t": "a boolean", "f": "a boolean"}
-"""What a value of JSON is, by its first byte; a number by any other."""
+"""Kind of a JSON value, by its first byte; a number by any other."""
 
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """How JSON writes a column of `type`, where that is not what the type says: bytes, and the
-    number in bytes that a decimal is without its point, in base64; a date or an instant as an
-    integer, of which `numerator / denominator` is one of the column's.
+    """The form in JSON of a column of `type`, where it is not the type's own: bytes, and the
+    unscaled number of a decimal, in base64; a date or an instant as an integer, of which `numerator
+    / denominator` is one of the column's units.
     """
 
     type: Any
@@ -37,7 +37,7 @@ class Written:
 
 
 Forms = Mapping[Path, Written]
-"""How columns are written that are not written as their type says, by where they are."""
+"""Forms of columns that are not their types' own, by path."""
 
 
 def fitting_forms(forms: Forms, schema: Any) -> Forms:
@@ -70,7 +70,7 @@ def _fits(written: Any, kind: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonProgram:
-    """What `json_kernel` runs, and the shape of what it fills."""
+    """The program that `json_kernel` runs, and the shape of the cells that it fills."""
 
     nodes: Any  # int64, one row each
     fields: Any

@@ -216,7 +216,9 @@ def _found_by_row(values: Any, richer: Any, schema: Any) -> Mapping[int, Any]:
 
 
 class _Alone:
-    """What values have beside a schema, each by itself; looked at once for all of one outline."""
+    """Fields that values have beyond a schema, each value by itself; checked once for all of one
+    outline.
+    """
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema

@@ -75,7 +75,7 @@ _COLUMN = {name: i for i, name in enumerate(kernel.FIELD)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtobufProgram:
-    """What `protobuf_kernel` runs, and the shape of what it fills."""
+    """The program that `protobuf_kernel` runs, and the shape of the cells that it fills."""
 
     tables: tuple[Any, ...]
     domains: tuple[int, ...]
@@ -417,7 +417,7 @@ def _parts(values: Values, rows: Any) -> Iterable[Part]:
 
 
 def _indexes(head: bytes) -> tuple[tuple[int, ...] | None, int]:
-    """Where a message lies in its file, and how many bytes say so."""
+    """The place of a message in its file, and the number of bytes that name it."""
     numbers: list[int] = []
     value, shift, wanted = 0, 0, 1
     for at, byte in enumerate(head):

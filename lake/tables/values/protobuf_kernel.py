@@ -57,7 +57,7 @@ FAULTS = {
     6: "a oneof that is set twice, over a list",
     7: "a wire type that does not exist",
 }
-"""Why a message was refused, by fault code."""
+"""Reasons why a message was refused, by fault code."""
 
 _DEPTH_MAX = 100
 

@@ -33,7 +33,7 @@ from lakehead.storage.errors import SettingsError
 _MAIN = "lakehead_values.proto"
 _TIMEOUT_S = 60
 _REMARK = re.compile(r"warning|^WARNING: |^[IW]\d{4} ")
-"""What protoc says besides errors: warnings of its own, and lines of its log."""
+"""Output of protoc besides errors: warnings of its own, and lines of its log."""
 _FIELDS_MAX = 10_000
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
@@ -117,7 +117,7 @@ def _in_order(
 
 
 def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> list[FileDescriptorProto]:
-    """What protoc makes of a text: the file and all that it imports, those first."""
+    """The compiled text: the file and all that it imports, those first."""
     with tempfile.TemporaryDirectory(prefix="lakehead-proto-") as folder:
         root = Path(folder)
         for name, content in (*references, (_MAIN, text)):
@@ -193,12 +193,12 @@ def scalar_type(field: FieldDescriptor) -> Any:
 
 
 def is_opaque(message: Descriptor, above: Sequence[str]) -> bool:
-    """Whether a message inside those `above` is kept as bytes."""
+    """Return whether a message inside those `above` is kept as bytes."""
     return message.full_name in above or not message.fields
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether a repeated field is a map."""
+    """Return whether a repeated field is a map."""
     return bool(field.message_type and field.message_type.GetOptions().map_entry)
 
 
