@@ -135,7 +135,7 @@ class TopicSink:
             except RecordTooBig:
                 place = f"topic {one.at.topic}, partition {one.at.partition}, offset {one.offset}"
                 reason = (
-                    f"a record of {record.size_bytes} bytes is more than topic {topic} takes "
+                    f"a record of {record.size_bytes} bytes is larger than topic {topic} allows "
                     "(max.message.bytes)"
                 )
                 letters.append(DeadLetter(place, reason, one.value or b""))

@@ -90,8 +90,8 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     parts = uri.path.strip("/").split("/")
     if not uri.netloc or parts[0] not in {"topics", "tables"} or not _is_named(parts[1:]):
         raise ValueError(
-            f"{uri.geturl()!r} is no asset of Lakehead: write lakehead://CONNECTION/topics/TOPIC, "
-            "or tables/TOPIC"
+            f"{uri.geturl()!r} is not an asset of Lakehead: write "
+            "lakehead://CONNECTION/topics/TOPIC, or tables/TOPIC"
         )
     return uri._replace(path="/" + "/".join(parts), query="", fragment="")
 

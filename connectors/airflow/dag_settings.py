@@ -31,15 +31,15 @@ DRY_RUN = Param(
     False,
     type="boolean",
     title="Dry run",
-    description="Tell what there is to do, and do nothing.",
+    description="Report the work that is due, and do nothing.",
 )
 RUNNER = {
     "runner": Param(
         "local",
         enum=["local", "spark", "connect"],
         title="Runner",
-        description="Where the work is done: in the task, by a Spark session of the task's own, "
-        "or by a Spark Connect server.",
+        description="Place of the work: in the task, on a Spark "
+        "session of the task's own, or on a Spark Connect server.",
     ),
     "spark_master": Param(
         "local[2]",

@@ -80,9 +80,9 @@ class LakeheadHook(BaseHook):
             try:
                 given = json.loads(given)
             except ValueError:
-                raise self._wrong('storage is no JSON: write {"AWS_REGION": "…"}') from None
+                raise self._wrong('storage is not JSON: write {"AWS_REGION": "…"}') from None
         if not isinstance(given, Mapping):
-            raise self._wrong('storage is no JSON object: write {"AWS_REGION": "…"}')
+            raise self._wrong('storage is not a JSON object: write {"AWS_REGION": "…"}')
         settings = {}
         for name, value in given.items():
             if not _VARIABLE.fullmatch(str(name)) or isinstance(value, (dict, list)):
@@ -176,9 +176,9 @@ class LakeheadHook(BaseHook):
         try:
             extra = json.loads(text) if text else {}
         except ValueError:
-            raise self._wrong('extra is no JSON: write {"path": "s3://bucket/prefix"}') from None
+            raise self._wrong('extra is not JSON: write {"path": "s3://bucket/prefix"}') from None
         if not isinstance(extra, dict):
-            raise self._wrong('extra is no JSON object: write {"path": "s3://bucket/prefix"}')
+            raise self._wrong('extra is not a JSON object: write {"path": "s3://bucket/prefix"}')
         return extra
 
     def _wrong(self, what: str) -> AirflowFailException:
@@ -194,9 +194,9 @@ class LakeheadHook(BaseHook):
             client = AdminClient({**config, "log_level": 0, "socket.timeout.ms": 5000})
             found: Any = client.list_topics(timeout=_ANSWER_S)
         except KafkaException as error:
-            reason = error.args[0].str() if error.args else "no answer"
+            reason = error.args[0].str() if error.args else "no response"
             raise self._wrong(
-                f"brokers {self.bootstrap_servers} do not answer ({reason}): check host, port, "
+                f"brokers {self.bootstrap_servers} do not respond ({reason}): check host, port, "
                 "security_protocol, login and password"
             ) from None
         if found.cluster_id != cluster_id:
@@ -212,13 +212,13 @@ class LakeheadHook(BaseHook):
 
         url = f"{self.registry_url.rstrip('/')}/subjects"
         if not url.startswith(("http://", "https://")):
-            raise self._wrong(f"registry_url {self.registry_url!r} is no URL: http://host:port")
+            raise self._wrong(f"registry_url {self.registry_url!r} is not a URL: http://host:port")
         try:
             with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:  # noqa: S310 - see above
                 subjects = json.load(answer)
         except (OSError, ValueError) as error:
             raise self._wrong(
-                f"the schema registry at {self.registry_url} does not answer as one ({error}): "
+                f"the schema registry at {self.registry_url} does not respond as one ({error}): "
                 "check registry_url"
             ) from None
         return f"{len(subjects)} subjects in the registry"

@@ -47,7 +47,7 @@ class Chunk:
             return cls(**{name: value[name] for name in cls.__slots__})
         except (KeyError, TypeError):
             raise SettingsError(
-                "item is none of a LakeheadPlanOperator's: use expand(item=plan.output)"
+                "item is not from a LakeheadPlanOperator: use expand(item=plan.output)"
             ) from None
 
     def has(self, key: str) -> bool:

@@ -55,7 +55,7 @@ class DeadLetters:
             except RecordTooBig:
                 if not size:
                     raise BadInput(
-                        f"{letter.place}: topic {self._topic} does not take the dead letter: raise "
+                        f"{letter.place}: topic {self._topic} rejects the dead letter: raise "
                         "its max.message.bytes"
                     ) from None
                 size //= 2

@@ -155,8 +155,8 @@ class Cluster:
         except KafkaException as error:
             self._check_stop()
             raise _kind(error)(
-                f"no broker answers at {self.address} ({error.args[0].str()}): is it the right "
-                "address, and do security.protocol and sasl.* fit?"
+                f"no broker responds at {self.address} ({error.args[0].str()}): check the address, "
+                "security.protocol and sasl.*"
             ) from None
 
     def _result(self, response: Any) -> Any:
@@ -166,15 +166,15 @@ class Cluster:
                 return response.result(_SLICE_S)
             except TimeoutError:
                 self._check_stop()
-        raise KafkaAway(f"no broker answers at {self.address}")
+        raise KafkaAway(f"no broker responds at {self.address}")
 
     def _check_stop(self) -> None:
         if self._stop is None or not self._stop.is_requested:
             return
         if self._stop.is_over or not self._is_needed():
             raise RunStopped(
-                f"stopped: {self.address} did not answer within {self._stop.within_s:g} s; the "
-                "next run reads again what was not committed"
+                f"stopped: {self.address} did not respond within {self._stop.within_s:g} s; the "
+                "next run reads uncommitted records again"
             )
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:

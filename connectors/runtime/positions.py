@@ -48,8 +48,8 @@ class PositionTopic:
         policy = self._cluster.cleanup_policy(self.topic)
         if policy not in {None, "compact"}:
             raise SettingsError(
-                f"topic {self.topic} has cleanup.policy={policy}, which removes positions, and "
-                "what they stand for is read again: set it to compact, or name another topic with "
+                f"topic {self.topic} has cleanup.policy={policy}, which removes positions, so "
+                "their input would be read again: set it to compact, or name another topic with "
                 "run.positions_topic"
             )
 
@@ -142,7 +142,7 @@ def _position(value: bytes, topic: str) -> Position:
         found: dict[str, Any] = msgspec.json.decode(value, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise SettingsError(
-            f"topic {topic} holds something else than positions ({error}): "
+            f"topic {topic} holds other records than positions ({error}): "
             "name another with positions_topic"
         ) from None
     return found

@@ -110,7 +110,7 @@ class SourceRun:
                 self._transactions.send(self._topic, record)
                 size += record.size_bytes
             except RecordTooBig:
-                reason = f"a record of {record.size_bytes} bytes is more than the topic takes"
+                reason = f"a record of {record.size_bytes} bytes is larger than the topic allows"
                 letters.append(DeadLetter(record.place, reason, record.value or b""))
         sent = len(batch.records) - (len(letters) - len(batch.letters))
         self._open_result = self._open_result.plus(ConnectResult(records=sent, bytes=size)).plus(

@@ -186,8 +186,8 @@ class Transactions:
         """
         if self._stop.is_over:
             raise RunStopped(
-                f"stopped, and {what}: the cluster did not answer within "
-                f"{self._stop.within_s:g} s; the next run reads again what was not committed"
+                f"stopped, and {what}: the cluster did not respond within "
+                f"{self._stop.within_s:g} s; the next run reads uncommitted records again"
             )
 
     def _failed(self, error: KafkaException, what: str) -> None:

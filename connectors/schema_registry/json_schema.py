@@ -129,7 +129,7 @@ def _loaded(text: str) -> Any:
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _rooted(raw: Any, others: Sequence[NamedText]) -> Source:

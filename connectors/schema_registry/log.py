@@ -75,8 +75,8 @@ def prepare_topic(
             found = admin.list_topics(topic, timeout=timeout_s).topics[topic]
         if len(found.partitions) > 1:
             raise SettingsError(
-                f"topic {topic} has {len(found.partitions)} partitions and needs one, since the "
-                "order of schemas is what decides: name another with --topic"
+                f"topic {topic} has {len(found.partitions)} partitions and needs one, since "
+                "schemas have one order: name another with --topic"
             )
         _check_policy(admin, topic, timeout_s)
     except (KafkaException, TimeoutError) as error:
@@ -114,7 +114,7 @@ def _check_policy(admin: AdminClient, topic: str, timeout_s: float) -> None:
 
 def _kafka_reason(error: Exception) -> str:
     first = error.args[0] if error.args else None
-    return first.str() if isinstance(first, KafkaError) else "no answer in time"
+    return first.str() if isinstance(first, KafkaError) else "no response in time"
 
 
 ATTEMPT_HEADER = "lakehead.attempt"
@@ -179,7 +179,7 @@ class SchemaLog:
         try:
             return str(self._admin.list_topics(self.topic, timeout=self._timeout_s).cluster_id)
         except KafkaException as error:
-            raise store_failed(f"the cluster cannot be asked: {_reason(error)}") from None
+            raise store_failed(f"the cluster is not reachable: {_reason(error)}") from None
 
     def close(self) -> None:
         """Stop reading. A write under way ends first."""
@@ -215,7 +215,7 @@ class SchemaLog:
             )
             return int(next(iter(answers.values())).result(self._timeout_s + 1).offset)
         except (KafkaException, TimeoutError) as error:
-            raise store_failed(f"the end of topic {self.topic} cannot be asked: {error}") from None
+            raise store_failed(f"the end of topic {self.topic} cannot be read: {error}") from None
 
     def _read(self) -> None:
         consumer = Consumer(

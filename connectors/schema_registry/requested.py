@@ -63,7 +63,7 @@ def read_schema(body: Any) -> RequestedSchema:
         ) from None
     for name in ("metadata", "ruleSet"):
         if not isinstance(fields.get(name) or {}, dict):
-            raise malformed_request(f"{name} is no JSON object")
+            raise malformed_request(f"{name} is not a JSON object")
     return RequestedSchema(
         kind=kind,
         text=text,
@@ -79,7 +79,9 @@ def _check_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise invalid_schema("Invalid schema: half of a surrogate pair is no character") from None
+        raise invalid_schema(
+            "Invalid schema: half of a surrogate pair is not a character"
+        ) from None
 
 
 def _number(given: Any) -> int | None:
@@ -126,5 +128,5 @@ def read_mode(body: Any) -> str:
 
 def _object(body: Any) -> Mapping[str, Any]:
     if not isinstance(body, dict):
-        raise malformed_request("the body is no JSON object")
+        raise malformed_request("the body is not a JSON object")
     return body

@@ -54,7 +54,7 @@ class Call:
         try:
             return int(self.query.get(name, default))
         except ValueError:
-            raise errors.malformed_request(f"{name} is no number") from None
+            raise errors.malformed_request(f"{name} is not a number") from None
 
     def page(self, items: Sequence[Any]) -> list[Any]:
         """Return the part of a list that `offset` and `limit` ask for."""

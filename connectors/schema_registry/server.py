@@ -90,7 +90,7 @@ class Service:
         try:
             return json.loads(bytes(received))
         except (ValueError, RecursionError):
-            raise malformed_request("the body is no JSON") from None
+            raise malformed_request("the body is not JSON") from None
 
     def _is_known(self, authorization: str) -> bool:
         if not self._users:

@@ -56,6 +56,6 @@ def _lines(file: Path) -> list[tuple[int, str]]:
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SettingsError(f"{file} is no text in UTF-8") from None
+        raise SettingsError(f"{file} is not text in UTF-8") from None
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
     return [(number, line) for number, line in lines if line and not line.startswith("#")]

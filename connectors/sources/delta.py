@@ -192,8 +192,8 @@ class DeltaSource:
                 ) from None
             if any(word in reason for word in _GONE):
                 raise InputLost(
-                    f"files of version {version} of {path} are gone, by VACUUM for one: give the "
-                    "connector another name, and source.start a version whose files are there"
+                    f"files of version {version} of {path} were deleted, by VACUUM for example: "
+                    "give the connector another name, and source.start a version that has its files"
                 ) from None
             raise BadInput(f"cannot read version {version} of {path}: {reason}") from None
 

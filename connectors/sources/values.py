@@ -50,7 +50,7 @@ def _row(batch: Any, number: int, errors: tuple[type[Exception], ...]) -> Python
         except errors as error:
             columns[name] = _shown(value, errors)
             unreadable[name] = (
-                f"{columns[name]!r} is no value here ({' '.join(str(error).split())})"
+                f"{columns[name]!r} is not a valid value ({' '.join(str(error).split())})"
             )
     return PythonRow(columns, unreadable)
 
@@ -113,7 +113,7 @@ def timestamp_of(columns: Mapping[str, Any] | None, name: str | None, unit: str)
         return _milliseconds(value, unit)
     except (ValueError, TypeError, OverflowError):
         raise NoSuchValue(
-            f"column {name}: {str(value)[:100]!r} is no time (ISO 8601, or a number in {unit})"
+            f"column {name}: {str(value)[:100]!r} is not a time (ISO 8601, or a number in {unit})"
         ) from None
 
 
@@ -144,7 +144,7 @@ def _is_date(text: str) -> bool:
 
 def _column(columns: Mapping[str, Any] | None, name: str) -> Any:
     if columns is None:
-        raise NoSuchValue(f"there is no column {name}: the value is no object")
+        raise NoSuchValue(f"there is no column {name}: the value is not an object")
     try:
         return columns[name]
     except KeyError:

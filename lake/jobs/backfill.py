@@ -225,8 +225,8 @@ def _require_nothing_before(
         if max(wanted[log.id.partition], log.start_offset) < first:
             raise SettingsError(
                 f"{settings.table} begins at offset {first} of partition {log.id.partition}, and a "
-                "table by upsert takes no older records: make it anew from all of them with: "
-                "lakehead rebuild-table"
+                "table by upsert takes no older records: rebuild it from all "
+                "records with: lakehead rebuild-table"
             )
 
 

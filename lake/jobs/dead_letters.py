@@ -32,7 +32,7 @@ def check_dead_letter_table(letters: Table, topic: str) -> None:
     """Raise SettingsError for a table that is not of a topic's dead letters."""
     if letters.name != dead_letter_table_name(topic):
         raise SettingsError(
-            f"{letters.uri} is where dead letters of topic {topic} go, and holds another table "
+            f"{letters.uri} is the place of dead letters of topic {topic}, and holds another table "
             f"({letters.name!r}): move that away, or name another place (lakehead.table.path)"
         )
 

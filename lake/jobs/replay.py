@@ -305,7 +305,7 @@ class _Replay:
         )
         if table is None or layout is None:
             raise SettingsError(
-                f"there is no table {settings.table} yet: lakehead materialize makes it"
+                f"there is no table {settings.table} yet: lakehead materialize creates it"
             )
         self._table: Table = table
         self._layout: TableLayout = layout

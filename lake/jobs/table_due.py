@@ -75,8 +75,8 @@ def check_ends(state: ClusterState, topic: TopicState, table: str, offsets: Sequ
             raise LogLost(
                 f"{table} holds partition {stream.partition} of topic {topic.name} up to offset "
                 f"{offsets[stream.partition] - 1}, and the topic ends at {stream.end_offset}: the "
-                "end of its log was lost, and its offsets are given to other records. To have the "
-                "table hold what the topic has: lakehead rebuild-table "
+                "end of its log was lost, and its offsets are given to other records. To rebuild "
+                "the table from the topic: lakehead rebuild-table "
                 f"{topic.name} --without-history; to keep it: name another place "
                 "(lakehead.table.path, or --table)"
             )

@@ -413,7 +413,7 @@ def _plan(
     """One unit; in a dry run with what it would come to."""
     topic = options.topic
     if not topic:
-        raise SettingsError("option topic is missing: name the topic whose table it is about")
+        raise SettingsError("option topic is missing: name the topic of the table")
     figures = tell(context, options, topic) if context.is_dry_run and not context.is_part else {}
     unit = Unit(key=topic, size=figures.get("bytes_to_read", 0), item=topic, words=topic)
     return Planned(units=(unit,), fields=figures)

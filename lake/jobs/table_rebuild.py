@@ -268,7 +268,7 @@ def _require_own_place(
     now = reader.open_catalog()
     if now.topic(settings.topic).topic_id != catalog.topic(settings.topic).topic_id:
         raise SettingsError(
-            f"topic {settings.topic} was deleted and made again meanwhile: run it again"
+            f"topic {settings.topic} was deleted and created again during the run: run it again"
         )
     try:
         check_place(now, settings.table, settings.topic)

@@ -508,8 +508,8 @@ class TableRun:
         found = [self._unreadable[partition] for partition in sorted(self._unreadable)]
         more = f" (and {len(found) - 1} more partitions pause)" if len(found) > 1 else ""
         return (
-            f"{found[0]}{more}. What lies before is in the table. To go on: --on-error dead_letter "
-            "keeps such records aside (a batch that cannot be read whole, with its bytes), "
+            f"{found[0]}{more}. Records before it are in the table. To continue: --on-error "
+            "dead_letter stores such records as dead letters (an unreadable batch as its bytes), "
             "--on-error drop leaves them out (lakehead.table.on.error in a topic's configs); or "
             "lakehead materialize --from begins after them"
         )

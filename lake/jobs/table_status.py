@@ -47,8 +47,8 @@ def _cause(status: "TableStatus", state: ClusterState) -> str:
     match first.tables:
         case TablesKeeping.KEPT:
             return (
-                f"no process keeps it: the one of node {first.node_id} is not there yet, or fails "
-                f"(tables_process_ended in the node's log); {by_hand}"
+                f"no process keeps it: the one of node {first.node_id} has not started "
+                f"yet, or fails (tables_process_ended in the node's log); {by_hand}"
             )
         case TablesKeeping.OFF:
             return (
@@ -145,7 +145,7 @@ def table_statuses(
         try:
             found.append(looks[topic].result(max(0.0, until - clock.monotonic())))
         except TimeoutError:
-            found.append(replace(known, error=f"{known.table} does not answer"))
+            found.append(replace(known, error=f"{known.table} does not respond"))
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
             error = as_error(caught, f"status of {known.table}")
             found.append(replace(known, error=str(error)))

@@ -162,7 +162,7 @@ def _value_schema(options: ReadOptions, decoding: Decoding, spec: ValueSpec) -> 
         sample = sample_records(reader, logs, SAMPLE_RECORDS // 2, both_ends=True)
         if sample is None:
             raise SettingsError(
-                f"topic {decoding.topic} has no records in objects yet that tell its columns: "
+                f"topic {decoding.topic} has no records in objects yet to infer columns from: "
                 "declare them as lakehead.table.schema, or read it with decode=none"
             )
     try:

@@ -166,7 +166,7 @@ class StreamPlanner:
         if known is None:
             return log.start_offset
         if not start.is_of(log.id.topic, log.topic_id):
-            self._lose(f"topic {log.id.topic} was deleted and made anew after offset {known}")
+            self._lose(f"topic {log.id.topic} was deleted and created again after offset {known}")
             return log.start_offset
         if known > log.end_offset and log.id.topic not in start.topic_ids:
             self._lose(f"the end of {log.id} was changed from {known} to {log.end_offset}")

@@ -425,9 +425,9 @@ def one_line(error: Exception) -> str:
     if _FEATURES not in text:
         return text
     return (
-        f"{text}: another engine has given them to the table. Set another lakehead.table.path, "
-        "where the table is made anew, or have them taken back (ALTER TABLE ... DROP FEATURE; "
-        "clustering cannot be)"
+        f"{text}: another engine has added them. Set another lakehead.table.path, "
+        "where a new table is made, or drop them (ALTER TABLE ... DROP FEATURE; "
+        "clustering stays)"
     )
 
 

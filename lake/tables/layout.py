@@ -341,7 +341,7 @@ def existing_layout(
     if has_history != wanted.is_history:
         raise SettingsError(
             f"{uri} keeps {'every value' if has_history else 'the newest value'} of a key, which "
-            "is not what lakehead.table.scd asks for: declare it so, or rebuild it with: lakehead "
+            "lakehead.table.scd does not declare: change that, or rebuild it with: lakehead "
             "rebuild-table"
         )
     layout = replace(wanted, schema=schema, is_nested=False)
@@ -353,8 +353,8 @@ def existing_layout(
     if is_nested != wanted.is_nested or wanted.spec.value_format == "raw":
         held = "in one column" if is_nested else "as columns"
         raise SettingsError(
-            f"{uri} holds the fields of values {held}, which is not what was asked for: declare it "
-            "so, or rebuild it with: lakehead rebuild-table"
+            f"{uri} holds the fields of values {held}, which the declaration differs from: "
+            "change that, or rebuild it with: lakehead rebuild-table"
         )
     return replace(layout, is_nested=is_nested)
 

@@ -54,7 +54,7 @@ def check_topic(table: Table, topic: str, topic_id: str) -> None:
     if not is_of_topic(table, topic_id):
         raise OtherTopic(
             f"{table.uri} holds records of an earlier topic {topic}: that topic was deleted, and "
-            f"the one of this name today has another id ({topic_id}). To have the table hold "
-            f"today's records alone: lakehead rebuild-table {topic} --without-history; to keep "
-            "what it holds: name another place (lakehead.table.path, or --table)"
+            f"the one of this name today has another id ({topic_id}). To rebuild the "
+            f"table from today's records: lakehead rebuild-table {topic} --without-history; to "
+            "keep its records: name another place (lakehead.table.path, or --table)"
         )

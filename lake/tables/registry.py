@@ -136,16 +136,16 @@ class SchemaRegistry:
                 body = answer.read(_ANSWER_BYTES_MAX + 1)
                 answer.close()
             except (HTTPError, OSError) as error:
-                problem = f"{url} cannot be asked: {_short(error)}"
+                problem = f"{url}: request failed: {_short(error)}"
                 continue
             decoded = _decoded(body)
             if answer.status == 200 and "schema" in decoded:
                 return decoded
             if answer.status == 404 and decoded.get("error_code") in _UNKNOWN_CODES:
                 return None
-            problem = f"{url}{path} answers {answer.status}{_advice(answer.status, decoded)}"
+            problem = f"{url}{path} returned {answer.status}{_advice(answer.status, decoded)}"
         raise RegistryUnavailable(
-            f"schema registry {problem}: nothing is lost, try again when it answers "
+            f"schema registry {problem}: nothing is lost, try again when it responds "
             "(lakehead.table.schema.registry.url)"
         )
 
@@ -205,7 +205,7 @@ def _advice(status: int, decoded: dict[str, Any]) -> str:
     if status in (401, 403):
         return f": set {CREDENTIALS}=https://user:password@host:port in the environment"
     if status == 200 or (status == 404 and not decoded):
-        return ": it is no schema registry"
+        return ": it is not a schema registry"
     return f": {decoded.get('message', '')}"[:200].rstrip(": ")
 
 

@@ -407,7 +407,7 @@ def check_keys(value_schema: Any, keys: Sequence[str], *, is_nested: bool) -> No
         kind = value_schema.field(name).type
         if pa.types.is_nested(kind):
             raise SettingsError(
-                f"lakehead.table.keys: {name} is {type_name(kind)}, which is no key"
+                f"lakehead.table.keys: {name} is {type_name(kind)}, which cannot be a key"
             )
 
 

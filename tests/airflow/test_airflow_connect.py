@@ -56,7 +56,7 @@ def test_files_by_a_task(broker: BrokerProcess, tmp_path: Path) -> None:
     (folder / "b.jsonl").write_text('{"id": 100}\n')
     killed = task()
     killed.on_kill()
-    with pytest.raises(AirflowException, match="another try goes on"):
+    with pytest.raises(AirflowException, match="a retry resumes"):
         killed.execute({})
     assert task().execute({})["records"] == 1
     found = sorted(json.loads(value)["id"] for value in values(broker.bootstrap, "files"))

@@ -56,8 +56,8 @@ def test_the_cluster_of_a_connection(cluster: str) -> None:
         ({"path": "ftp://host"}, "unknown object store"),
         ({"path": "s3:///"}, "names no bucket"),
         ({"path": "s3://bucket?regoin=x"}, "unknown option 'regoin'"),
-        ({"path": "/x", "storage": "{"}, "storage is no JSON"),
-        ({"path": "/x", "storage": [1]}, "storage is no JSON object"),
+        ({"path": "/x", "storage": "{"}, "storage is not JSON"),
+        ({"path": "/x", "storage": [1]}, "storage is not a JSON object"),
         ({"path": "/x", "storage": {"region": "eu"}}, "storage has 'region'"),
     ],
 )
@@ -87,18 +87,18 @@ def test_brokers_that_do_not_answer(cluster: str, monkeypatch: pytest.MonkeyPatc
         connect(monkeypatch, cluster, host="127.0.0.1", port=taken.getsockname()[1])
         is_well, words = hook().test_connection()
     assert not is_well
-    assert "do not answer" in words
+    assert "do not respond" in words
     assert "check host, port, security_protocol" in words
 
 
 def test_a_registry_that_is_none(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, cluster, extra={"registry_url": "ftp://host"})
-    assert "no URL" in hook().test_connection()[1]
+    assert "not a URL" in hook().test_connection()[1]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         connect(monkeypatch, cluster, extra={"registry_url": url})
-        assert "does not answer as one" in hook().test_connection()[1]
+        assert "does not respond as one" in hook().test_connection()[1]
 
 
 def test_credentials_are_there_for_a_block_alone(

@@ -186,7 +186,7 @@ def test_uris_of_assets_are_checked(uri: str, kept: str | None) -> None:
     from urllib.parse import urlsplit
 
     if kept is None:
-        with pytest.raises(ValueError, match="is no asset of Lakehead: write lakehead://"):
+        with pytest.raises(ValueError, match="is not an asset of Lakehead: write lakehead://"):
             sanitize_uri(urlsplit(uri))
     else:
         assert sanitize_uri(urlsplit(uri)).geturl() == kept

@@ -280,5 +280,7 @@ def test_a_table_put_back_to_an_older_version_is_another_source(
     for file_ in path.glob("*.parquet"):
         file_.unlink()
     lost = ConnectFile(tmp_path / "lost", text.replace("put-back", "lost"))
-    with pytest.raises(InputLost, match=r"files of version 0 of .* are gone, by VACUUM for one"):
+    with pytest.raises(
+        InputLost, match=r"files of version 0 of .* were deleted, by VACUUM for example"
+    ):
         lost.opened().run()

@@ -55,9 +55,9 @@ def test_a_registry_that_is_down(lakehead: CommandLine, tmp_path: Path) -> None:
         values = [b"\0\0\0\0\7abc"]
         command = declared(tmp_path, list(values), value_format="avro", schema_registry_url=url)
         told = lakehead.fails(*command)
-    assert told.startswith(f"topic t: schema registry {url} cannot be asked: ")
+    assert told.startswith(f"topic t: schema registry {url}: request failed: ")
     assert told.endswith(
-        "nothing is lost, try again when it answers (lakehead.table.schema.registry.url)"
+        "nothing is lost, try again when it responds (lakehead.table.schema.registry.url)"
     )
 
 

@@ -285,7 +285,7 @@ def test_a_schema_beside_the_payload_that_is_none_is_a_fault_of_its_events() -> 
     assert [(fault.row, fault.error) for fault in found.faults] == [
         (row, "unusable_schema") for row in (1, 2, 3)
     ]
-    assert found.faults[0].reason.startswith("the schema beside the payload is none of Connect's")
+    assert found.faults[0].reason.startswith("the schema of the payload is not one of Connect's")
 
 
 def test_what_is_no_change_event_is_a_fault_of_its_row() -> None:

@@ -140,7 +140,7 @@ def test_a_value_that_does_not_fit_names_its_field() -> None:
     assert found.faults == (
         (0, "field a: text that is not BIGINT"),
         (1, "field b.c[].d: a number that is not BOOLEAN"),
-        (2, "field a comes twice"),
+        (2, "field a is repeated"),
         (3, "field t: text that is not TIMESTAMP"),
     )
     assert found.misfits == {0, 1, 2, 3}

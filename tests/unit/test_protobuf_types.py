@@ -123,8 +123,8 @@ def test_a_struct_that_is_none_is_a_fault_of_its_row() -> None:
     endless = b"\x32\x09\x11" + b"\x00" * 6 + b"\xf0\x7f"
     found = decode(KNOWN, good, bad, good, endless)
     assert [(fault.row, fault.reason) for fault in found.faults] == [
-        (1, "field meta: bytes that are no google.protobuf.Struct of JSON"),
-        (3, "field any[]: bytes that are no google.protobuf.Value of JSON"),
+        (1, "field meta: bytes that are not JSON of google.protobuf.Struct"),
+        (3, "field any[]: bytes that are not JSON of google.protobuf.Value"),
     ]
     assert found.columns.column("meta").to_pylist() == ['{"a":1.0}'] * 2
 

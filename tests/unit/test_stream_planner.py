@@ -278,7 +278,7 @@ def test_a_topic_of_the_same_shape_is_another_topic(
     cluster.delete_topic("orders")
     cluster.create_topic("orders", 2)
     cluster.write({("orders", 0): [batch(0, 100)], ("orders", 1): [batch(0, 100)]})
-    with pytest.raises(DataLoss, match="topic orders was deleted and made anew after offset"):
+    with pytest.raises(DataLoss, match="topic orders was deleted and created again after offset"):
         run().latest(end)
     with pytest.raises(DataLoss, match="orders-0 was deleted before its offsets up to"):
         run().read({}, end)

@@ -45,7 +45,7 @@ def state(*kept: str, fenced: tuple[int, ...] = ()) -> ClusterState:
         (replace(LATE, holder="h-1"), state("off"), "h-1 keeps it and is 7 records behind"),
         (LATE, state(), "no node lives: start a node, or run: lakehead materialize t"),
         (LATE, state("kept", fenced=(1,)), "no node lives"),
-        (LATE, state("kept", "off"), "the one of node 1 is not there yet, or fails"),
+        (LATE, state("kept", "off"), "the one of node 1 has not started yet, or fails"),
         (LATE, state("off", "kept"), "maintain.tables is false on node 1, which would"),
         (LATE, state("kept", "off", fenced=(1,)), "maintain.tables is false on node 2"),
         (LATE, state("not installed"), "missing on node 1, which would; there: pip install"),

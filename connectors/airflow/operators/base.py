@@ -181,7 +181,7 @@ class LakeheadOperator(BaseOperator):
                         add_events(context, self.lakehead_conn_id, change)
         except Cancelled:
             raise AirflowException(
-                f"{what} was asked to end and has: what was done is kept, another try goes on"
+                f"{what} was cancelled: completed work is kept, and a retry resumes"
             ) from None
 
     @staticmethod

@@ -75,7 +75,7 @@ class LakeheadConnectOperator(BaseOperator):
         self.log.info("%s", words)
         if self._is_killed:
             raise AirflowException(
-                "the connector was asked to end and has: what was read is kept, another try goes on"
+                "the connector was cancelled: committed records are kept, and a retry resumes"
             )
         return figures
 

@@ -349,7 +349,7 @@ def _typed(text: str, kind: ColumnType, name: str) -> object:
             raise ValueError(text)  # JSON has no such number
         return number
     except (ValueError, KeyError):
-        raise ValueError(f"column {name}: {text[:100]!r} is no {kind}") from None
+        raise ValueError(f"column {name}: {text[:100]!r} is not of type {kind}") from None
 
 
 _ROWS_AT_ONCE = 2_000

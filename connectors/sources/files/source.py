@@ -90,7 +90,7 @@ class FilesSource:
         if found and not known:
             raise SettingsError(
                 f"source.format: none of the {len(found)} files in {self._place.name} has a suffix "
-                "that tells a format: say json, csv or parquet"
+                "of a known format: set json, csv or parquet"
             )
         if self._settings.order == "name":
             known.sort(key=lambda file: file.path)
@@ -135,11 +135,11 @@ class FilesSource:
         if kind.may_grow and file.size >= at and self._digest(file, at) == position.get("check"):
             return Work(_partition(file), file.uri, file.size - at) if file.size > at else None
         if kind.may_grow:
-            advice = "what was read of it is not there any more"
+            advice = "the part that was read is gone"
         elif kind.is_text and file.size >= at and self._digest(file, at) == position.get("check"):
             advice = 'set changed = "append" since lines were added to it'
         elif kind.is_text:
-            advice = "what was read of it is not there any more"
+            advice = "the part that was read is gone"
         else:
             advice = "only text that is not compressed can be appended to"
         raise InputChanged(
@@ -200,7 +200,7 @@ class FilesSource:
             reason = " ".join(str(error).split()) or "it ends too early"
             raise BadInput(
                 f"{file.uri} cannot be unpacked at byte {packed.tell()} of {file.size}: {reason}. "
-                "Nothing of it was read: run again when it is whole"
+                "No record of it was read: run again when it is complete"
             ) from None
 
     def _outcome(self, file: FoundFile, row: Row) -> Record | DeadLetter:

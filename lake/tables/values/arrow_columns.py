@@ -263,7 +263,7 @@ class ArrowColumns:
                 texts.append(None)
                 bad[i] = True
         if bad.any():
-            self._fault(shape.domain, bad, f"bytes that are no {shape.native} of JSON")
+            self._fault(shape.domain, bad, f"bytes that are not JSON of {shape.native}")
         return pa.array(texts, shape.type)
 
     def _instant(self, shape: Instant) -> Any:

@@ -41,7 +41,7 @@ END_OP = 13
 
 FAULTS = {
     1: "the value ends too early",
-    2: "a number is no varint",
+    2: "a number is not a varint",
     3: "an int beyond 32 bits",
     4: "a boolean that is neither 0 nor 1",
     5: "a length that overruns the value",

@@ -196,7 +196,7 @@ def _read(read: Callable[[Any], T], schema: Any) -> T:
     ) as error:
         reason = " ".join(str(error).split())[:200]
         raise UnusableSchema(
-            f"the schema beside the payload is none of Connect's: {reason}"
+            f"the schema of the payload is not one of Connect's: {reason}"
         ) from None
 
 
@@ -295,7 +295,7 @@ def _as_values(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _row_schema(columns: Any) -> Any:
     row = _row_of(columns)
     if row is None:
-        raise SettingsError("the values' schema is no envelope of Debezium: it has no after")
+        raise SettingsError("the values' schema is not an envelope of Debezium: it has no after")
     return row
 
 

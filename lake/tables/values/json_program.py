@@ -108,7 +108,7 @@ class JsonProgram:
             return fault_text(-code), "malformed"
         path, kind = self.paths[code >> 12]
         if code & 15 == kernel.TWICE:
-            return f"field {path} comes twice", "misfit"
+            return f"field {path} is repeated", "misfit"
         held = _HELD.get(chr(code >> 4 & 0xFF), "a number")
         return f"field {path}: {held} that is not {kind}", "misfit"
 

@@ -156,7 +156,7 @@ class _Walk:
         if schema is True:
             return
         if not isinstance(schema, dict):
-            raise UnusableSchema(f"{_field(path)} has a schema that is none")
+            raise UnusableSchema(f"{_field(path)} has an invalid schema")
         parts.append(node)
         if "$ref" in schema:
             self._gather(self._documents.follow(node, path), parts, choices, path)
@@ -202,7 +202,7 @@ class _Walk:
     def _array(self, parts: list[_Node], path: Path) -> Any:
         items = [p for p in parts if "items" in p.schema or "prefixItems" in p.schema]
         if any("prefixItems" in p.schema or isinstance(p.schema["items"], list) for p in items):
-            raise UnusableSchema(f"{_field(path)} is a list whose items differ by place: {_ADVICE}")
+            raise UnusableSchema(f"{_field(path)} is a list with items of several types: {_ADVICE}")
         inner = [replace(part, schema=part.schema["items"]) for part in items]
         kind = self.kind(inner, (*path, ITEM)) if inner else None
         if kind is None:

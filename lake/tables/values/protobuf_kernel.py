@@ -49,7 +49,7 @@ FORGOTTEN_KIND = 12  # has no column, but takes the place of rivals that have
 GROUP_KIND = 13  # a message that ends by a tag (proto2's groups, editions' DELIMITED)
 
 FAULTS = {
-    1: "a tag or number is no varint",
+    1: "a tag or number is not a varint",
     2: "a field of number 0",
     3: "a field that overruns its message",
     4: "a group that does not end as it began",

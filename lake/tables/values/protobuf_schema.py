@@ -123,7 +123,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> list[FileDe
         for name, content in (*references, (_MAIN, text)):
             parts = PurePosixPath(name)
             if parts.is_absolute() or ".." in parts.parts or not parts.parts:
-                raise UnusableSchema(f"imports {name!r}, which is no path of an import")
+                raise UnusableSchema(f"imports {name!r}, which is not an import path")
             (root / parts).parent.mkdir(parents=True, exist_ok=True)
             (root / parts).write_text(content, encoding="utf-8")
         command = [
