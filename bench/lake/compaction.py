@@ -44,7 +44,7 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 
 def _compact(store: str) -> tuple[float, float]:
     """Merge all there is; return wall and CPU seconds."""
-    from lakehead.storage.jobs.compact import JOB
+    from lakehead.storage.jobs.compact_objects import JOB
     from lakehead.storage.jobs.job import run_job
 
     wall, cpu = time.perf_counter(), time.process_time()

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import typer
 
 from lakehead.broker.cli.help_page import CommandLine, HelpGroup
-from lakehead.storage.jobs import STORAGE_JOBS
 
 _JOB = "job:"
 
@@ -30,7 +29,7 @@ class Command(NamedTuple):
 
 
 def _job(name: str, summary: str) -> Command:
-    return Command(_JOB + STORAGE_JOBS[name][0], summary)
+    return Command(f"{_JOB}lakehead.storage.jobs.{name}", summary)
 
 
 COMMANDS: Mapping[str, Mapping[str, Command]] = {
@@ -106,14 +105,14 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "Do what is due: declared tables, OPTIMIZE and VACUUM of them, log compaction, "
             "retention, object compaction.",
         ),
-        "compact-objects": _job("compact", "Merge small objects into large ones."),
+        "compact-objects": _job("compact_objects", "Merge small objects into large ones."),
         "compact-topics": _job(
             "compact_topics",
             "Keep the newest record of each key, in topics with cleanup.policy=compact, where it "
             "is due.",
         ),
         "apply-retention": _job(
-            "retain", "Delete records that are past retention.ms or retention.bytes."
+            "apply_retention", "Delete records that are past retention.ms or retention.bytes."
         ),
         "sweep": _job(
             "sweep",

@@ -105,7 +105,7 @@ def _run(job: Job[Any, Any], given: dict[str, Any]) -> None:
             if one.plain_type is BrokerDefaults:
                 given[one.name] = BrokerDefaults(given=values)
     options = parsed(job.name, job.options, given)
-    with ByteProgress(job.command, shown=not as_json) as progress:
+    with ByteProgress(job.name.replace("_", "-"), shown=not as_json) as progress:
         context = JobContext(
             path=path if job.is_for_broken_clusters else store_uri(path),
             runner=_runner(processes),

@@ -29,9 +29,9 @@ _DAGS = Path(__file__).resolve().parents[2] / "dags"
 # Quicker than what the DAGs say themselves: nobody wants to watch for an hour.
 _DEMO_SCHEDULES = {
     "lakehead_materialize": "* * * * *",
-    "lakehead_compact": "*/2 * * * *",
+    "lakehead_compact_objects": "*/2 * * * *",
     "lakehead_compact_topics": "*/5 * * * *",
-    "lakehead_retain": "*/5 * * * *",
+    "lakehead_apply_retention": "*/5 * * * *",
     "lakehead_table_upkeep": "*/10 * * * *",
     "lakehead_sweep": "*/15 * * * *",
 }

@@ -18,7 +18,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.jobs.compact import CompactResult
+from lakehead.storage.jobs.compact_objects import CompactObjectsResult
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.upkeep.configs import UpkeepValues
@@ -40,7 +40,7 @@ class MaintenanceFigures:
     bytes_after: int = 0
     trimmed: int = 0
     """Partitions of which retention removed something."""
-    merged: CompactResult = field(default_factory=CompactResult)
+    merged: CompactObjectsResult = field(default_factory=CompactObjectsResult)
     """Small objects that were merged."""
     failures: int = 0
 

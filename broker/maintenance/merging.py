@@ -7,7 +7,7 @@ import structlog
 from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.merge_plan import MergeItem
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.jobs.compact import CompactResult
+from lakehead.storage.jobs.compact_objects import CompactObjectsResult
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.protocol import ObjectStore
 
@@ -20,15 +20,15 @@ async def merge_all(
     metadata: MetadataLog,
     clock: Clock,
     rng: random.Random,
-) -> tuple[CompactResult, int]:
+) -> tuple[CompactObjectsResult, int]:
     """Do what is due, and return figures and how many items failed: they are logged."""
     from lakehead.storage.compaction.merge import Merge  # its kernels are for those alone who merge
 
-    figures, failures = CompactResult(), 0
+    figures, failures = CompactObjectsResult(), 0
     for item in items:
         try:
             result = await Merge(store, metadata, clock, rng, item).run()
-            figures = figures.plus(CompactResult.of(result))
+            figures = figures.plus(CompactObjectsResult.of(result))
         except LakeheadError as error:
             failures += 1
             _log.warning(

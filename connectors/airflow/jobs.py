@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lakehead.lake.jobs import LAKE_JOBS
-from lakehead.storage.jobs import STORAGE_JOBS
+from lakehead.storage.jobs import FORMER_JOBS, STORAGE_JOBS
 from lakehead.storage.jobs.job import Unit, in_bytes
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _chunk(group: Sequence[tuple[str, Unit]], place: str) -> Chunk:
 
 
 _PLACES = {
-    **{name: f"{module}:JOB" for name, (module, _) in STORAGE_JOBS.items()},
+    **{name: f"lakehead.storage.jobs.{name}:JOB" for name in STORAGE_JOBS},
     **LAKE_JOBS,
 }
 
@@ -115,7 +115,10 @@ JOB_NAMES = tuple(sorted(_PLACES))
 
 
 def checked_job(name: str) -> str:
-    """Return it if it is one. Raises ValueError, which Airflow shows as an import error."""
+    """Return the name of a job, given by that of today or of the release before. Raises ValueError,
+    which Airflow shows as an import error.
+    """
+    name = FORMER_JOBS.get(name, name)
     if name not in _PLACES:
         raise ValueError(f"job is {name!r}: use one of {', '.join(JOB_NAMES)}")
     return name

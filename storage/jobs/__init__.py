@@ -2,15 +2,15 @@
 
 from typing import Final
 
-STORAGE_JOBS: Final = {
-    name: (f"{__name__}.{name}", command)
-    for name, command in {
-        "compact": "compact-objects",
-        "compact_topics": "compact-topics",
-        "retain": "apply-retention",
-        "sweep": "sweep",
-        "verify": "verify",
-        "rebuild_catalog": "rebuild-catalog",
-    }.items()
-}
-"""The module and the command of each job, in the order of the command line's help."""
+STORAGE_JOBS: Final = (
+    "compact_objects",
+    "compact_topics",
+    "apply_retention",
+    "sweep",
+    "verify",
+    "rebuild_catalog",
+)
+"""The modules here that declare a job, in the order of the documentation."""
+
+FORMER_JOBS: Final = {"compact": "compact_objects", "retain": "apply_retention"}
+"""Names that jobs had a release ago, by the name of today."""

@@ -153,7 +153,6 @@ def _run(
 
 JOB = Job(
     name="compact_topics",
-    command="compact-topics",
     help="""Keep the newest record of each key, in topics with cleanup.policy=compact, where it is
     due.
 

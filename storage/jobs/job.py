@@ -281,7 +281,7 @@ def _no_finding(_fields: Fields) -> None:
 class Job(Generic[Options, Done]):
     """A job.
 
-    `command` is its name on the command line, `help` the text there. `options` is a dataclass of
+    `help` is the text of its command. `options` is a dataclass of
     `lakehead.storage.jobs.options.option` fields. `plan` returns what is to be done, `run` does
     units of it. `finish` looks at the fields of all parts, and raises what the job is to fail with.
 
@@ -299,7 +299,6 @@ class Job(Generic[Options, Done]):
     plan: Callable[[JobContext, Options], Planned]
     run: Callable[[JobContext, Options, Sequence[Unit]], Done]
     finish: Callable[[Fields], None] = _no_finding
-    command: str = ""
     help: str = ""
     dry_run_help: str = "Show what is due, and do nothing."
     columns: Mapping[str, str] = field(default_factory=dict)

@@ -157,7 +157,6 @@ def _run(context: JobContext, _options: SweepOptions, units: Sequence[Unit]) -> 
 
 JOB = Job(
     name="sweep",
-    command="sweep",
     help="Delete objects that no stream refers to, and those that crashes left in the bucket.",
     dry_run_help="Show what would be deleted, and delete nothing.",
     options=SweepOptions,

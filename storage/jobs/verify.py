@@ -300,7 +300,6 @@ def _where(found: "Damage | InvalidBatch") -> dict[str, Any]:
 
 JOB = Job(
     name="verify",
-    command="verify",
     help="""Read everything, and compare it with its checksums and with the metadata. Status 1 on
     damage.
 

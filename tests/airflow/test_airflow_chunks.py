@@ -76,7 +76,7 @@ def test_a_chunk_means_the_same_in_another_plan(
     [
         ("verify", 45, 1, 1),
         ("verify", 2500, 1, 3),
-        ("compact", 10, 64 << 20, 5),
+        ("compact_objects", 10, 64 << 20, 5),
         ("sweep", 1000, 1 << 30, 1),
         ("sweep", 40_001, 1, 3),
         ("materialize", 45, 1, 45),

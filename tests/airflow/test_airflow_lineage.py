@@ -191,7 +191,7 @@ def test_a_table_that_a_task_was_at_comes_from_its_topic(
     work = LakeheadWorkOperator(task_id="w", job="materialize", item=item)
     assert lineage(work) == of_table(5)
     assert lineage(LakeheadRebuildTableOperator(task_id="b", topic="orders")) == of_table(15)
-    assert lineage(LakeheadJobOperator(task_id="c", job="compact")) == ([], [])
+    assert lineage(LakeheadJobOperator(task_id="c", job="compact_objects")) == ([], [])
     assert "non-valid metadata" not in caplog.text
 
 

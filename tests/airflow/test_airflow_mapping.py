@@ -35,7 +35,9 @@ def test_plan_work_and_summary_of_jobs(tmp_path: Path, monkeypatch: pytest.Monke
     cluster(tmp_path, topics=3)
     connect(monkeypatch, str(tmp_path))
     with DAG("mapped", schedule=None, params={"count": 2}) as dag:
-        compact = lakehead_job("compact", options={"count_min": "{{ params.count }}"}, max_tasks=2)
+        compact = lakehead_job(
+            "compact_objects", options={"count_min": "{{ params.count }}"}, max_tasks=2
+        )
         nothing = lakehead_job("compact_topics")
         _ = compact >> nothing
     run = run_dag(dag)

@@ -91,7 +91,7 @@ WANTED = sorted(2 * list(range(120)))
 def test_a_cluster_is_kept_by_the_jobs_one_after_the_other(cluster: Path) -> None:
     found = run("verify")
     assert (found["objects"], found["records"], found["damages_count"]) == (13, 241, 0)
-    done = run("compact", count_min="2")
+    done = run("compact_objects", count_min="2")
     assert (done["objects_before"], done["objects_after"]) == (24, 2)
     made = run("materialize", topics="orders")
     assert (made["records"], made["records_behind"], made["tables"]) == (240, 0, 1)
@@ -100,7 +100,7 @@ def test_a_cluster_is_kept_by_the_jobs_one_after_the_other(cluster: Path) -> Non
     assert run("optimize", topics=["orders"])["files_after"] == 1
     assert run("vacuum", topics=["orders"])["removed_files"] == 0
     configure(cluster, "orders", {"retention.ms": "1"})
-    assert run("retain")["records"] == 241
+    assert run("apply_retention")["records"] == 241
     assert run("sweep", grace_s=0)["objects"] == 15
     assert run("verify")["objects"] == 0
     assert rows(cluster) == WANTED
@@ -122,7 +122,7 @@ def test_a_dry_run_tells_and_changes_nothing(cluster: Path, name: str) -> None:
     before = sorted(str(one) for one in cluster.rglob("*") if "/meta/log/" not in str(one))
     options: dict[str, dict[str, Any]] = {
         "backfill": {"topic": "orders", "begin": "earliest"},
-        "compact": {"count_min": 2},
+        "compact_objects": {"count_min": 2},
         "materialize": {"topics": "orders"},
         "optimize": {"topics": "orders"},
         "rebuild_table": {"topic": "orders"},
@@ -218,7 +218,7 @@ def test_what_a_failed_task_committed_is_in_the_next_event(cluster: Path) -> Non
 def test_an_event_of_a_table_that_begins_behind_retention_begins_there(cluster: Path) -> None:
     table = "lakehead.table.enable"  # what a table has not is kept
     configure(cluster, "orders", {"retention.ms": "1", table: "false"})
-    run("retain")
+    run("apply_retention")
     configure(cluster, "orders", {"retention.ms": "-1", table: "true"})
     write_topic(cluster, "orders", {1: [b'{"id":1}'] * 3}, partitions=2)
     assert came("materialize", topics="orders") == [("materialize", {"1": [120, 123]}, 3)]
@@ -256,8 +256,12 @@ def test_the_table_of_a_topic_made_again_is_left_as_it_is(cluster: Path) -> None
         ("verify", {"topic": "nope"}, "'nope' does not exist .*: check the topic's name"),
         ("verify", {"sample_percent": "many"}, "option sample_percent of job verify cannot be"),
         ("verify", {"topics": "orders"}, "no option 'topics': there are topic, sample_percent"),
-        ("retain", {"topics": ["nope"]}, "nope"),
-        ("retain", {"defaults": {"log.nope": "1"}}, "log.nope is none of the brokers' defaults"),
+        ("apply_retention", {"topics": ["nope"]}, "nope"),
+        (
+            "apply_retention",
+            {"defaults": {"log.nope": "1"}},
+            "log.nope is none of the brokers' defaults",
+        ),
         ("materialize", {"topics": "other"}, "other declares no table"),
         ("materialize", {"topics": "nope"}, "nope"),
         ("optimize", {"topics": "other"}, "other declares no table"),
@@ -339,7 +343,7 @@ class _Ends:
         type(self).ask()
 
 
-@pytest.mark.parametrize("name", ["materialize", "compact", "verify"])
+@pytest.mark.parametrize("name", ["materialize", "compact_objects", "verify"])
 def test_a_task_that_is_asked_to_end_does_and_another_try_goes_on(
     cluster: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +351,7 @@ def test_a_task_that_is_asked_to_end_does_and_another_try_goes_on(
 
     given: dict[str, dict[str, Any]] = {
         "materialize": {"topics": "orders"},
-        "compact": {"count_min": 2},
+        "compact_objects": {"count_min": 2},
     }
     options = given.get(name, {})
     task = job(name, **options)

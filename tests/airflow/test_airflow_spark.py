@@ -56,7 +56,7 @@ def test_without_the_spark_provider_a_dag_says_what_to_install() -> None:
         pytest.raises(AirflowOptionalProviderFeatureException, match="pip install apache-airflow"),
         DAG("submits", schedule=None),
     ):
-        lakehead_job("compact", runner="spark_submit")
+        lakehead_job("compact_objects", runner="spark_submit")
 
 
 def _cluster(root: Path) -> None:
@@ -71,7 +71,9 @@ def test_a_job_in_the_task_s_own_session(tmp_path: Path, monkeypatch: pytest.Mon
     _cluster(tmp_path)
     connect(monkeypatch, str(tmp_path), extra={"storage": {"AWS_REGION": "eu"}})
     more: dict[str, Any] = {"runner": "spark", "spark_master": "local[1]"}
-    compact = LakeheadJobOperator(task_id="c", job="compact", options={"count_min": 2}, **more)
+    compact = LakeheadJobOperator(
+        task_id="c", job="compact_objects", options={"count_min": 2}, **more
+    )
     airflow = AirflowModel()
     in_task: Any = airflow.begin(Task(dag_id="d", run_id="r", task_id="c"))
     assert compact.execute(in_task)["objects_after"] == 1
@@ -98,7 +100,7 @@ def test_the_application_that_is_submitted(tmp_path: Path) -> None:
             check=False,
         )
 
-    done = submitted(job="compact", options={"count_min": 2})
+    done = submitted(job="compact_objects", options={"count_min": 2})
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout.splitlines()[-1].removeprefix(FIGURES))
     assert (figures["objects_before"], figures["objects_after"]) == (12, 1)

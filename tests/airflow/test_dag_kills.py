@@ -220,7 +220,7 @@ def test_two_runs_at_once_and_maintenance_elsewhere_add_each_record_once(
 ) -> None:
     """The second run waits for the first; `lakehead maintain` on another machine does not."""
     runs = [airflow.trigger("lakehead_materialize", all_of_them=True) for _ in range(2)]
-    compacting = airflow.trigger("lakehead_compact", count_min=2, target_mib=1)
+    compacting = airflow.trigger("lakehead_compact_objects", count_min=2, target_mib=1)
     path = str(large(running))
     elsewhere = subprocess.run(
         [sys.executable, "-m", "lakehead", "maintain", "--path", path, "--json"],

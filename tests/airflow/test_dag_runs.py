@@ -121,7 +121,7 @@ def test_small_objects_become_large_ones_and_the_old_ones_go(
     airflow: AirflowClient, cluster: Path, conn_id: str
 ) -> None:
     before, small = records(cluster, "orders"), extents(cluster, "orders")
-    airflow.succeeds("lakehead_compact", conn_id=conn_id, count_min=4)
+    airflow.succeeds("lakehead_compact_objects", conn_id=conn_id, count_min=4)
     assert extents(cluster, "orders") < small
     assert records(cluster, "orders") == before
     held = objects(cluster)
@@ -161,11 +161,11 @@ def test_old_records_go_but_not_those_that_the_table_waits_for(
         write_topic(cluster, topic, {0: old})
         configure(cluster, topic, {"retention.ms": str(DAY_MS)})
     configure(cluster, "tabled", JSON_TABLE)
-    airflow.succeeds("lakehead_retain", conn_id=conn_id)
+    airflow.succeeds("lakehead_apply_retention", conn_id=conn_id)
     assert records(cluster, "plain") == []
     assert len(records(cluster, "tabled")) == 50
     airflow.succeeds("lakehead_materialize", conn_id=conn_id, all_of_them=True)
-    airflow.succeeds("lakehead_retain", conn_id=conn_id)
+    airflow.succeeds("lakehead_apply_retention", conn_id=conn_id)
     assert records(cluster, "tabled") == []
     assert ids(cluster, "tabled") == Counter(range(50))
 
@@ -250,11 +250,16 @@ def test_dead_letters_are_replayed_when_it_is_approved(
 @pytest.mark.parametrize(
     ("dag_id", "conf", "extra", "words"),
     [
-        ("lakehead_compact", {"conn_id": "nowhere"}, None, "there is no connection nowhere: add"),
-        ("lakehead_compact", {}, {}, "extra has no path: set it to the cluster's store"),
+        (
+            "lakehead_compact_objects",
+            {"conn_id": "nowhere"},
+            None,
+            "there is no connection nowhere: add",
+        ),
+        ("lakehead_compact_objects", {}, {}, "extra has no path: set it to the cluster's store"),
         ("lakehead_verify", {}, {"path": "/nothing/is/here"}, "there is no cluster in"),
         (
-            "lakehead_retain",
+            "lakehead_apply_retention",
             {"topics": ["nope"]},
             {"path": ""},
             "check the topic's name, or create",
@@ -292,7 +297,7 @@ def test_params_that_cannot_be_start_nothing(airflow: AirflowClient) -> None:
     from urllib.error import HTTPError
 
     with pytest.raises(HTTPError, match="400"):
-        airflow.trigger("lakehead_compact", target_mib=0)
+        airflow.trigger("lakehead_compact_objects", target_mib=0)
 
 
 # ------------------------------------------------------------------------------------ the web page

@@ -18,10 +18,10 @@ HEAVY = {
     *("numba", "numpy", "obstore", "pandas", "polars", "pyarrow", "pyspark"),
 }
 SCHEDULED = {
-    "lakehead_compact",
+    "lakehead_compact_objects",
     "lakehead_compact_topics",
     "lakehead_materialize",
-    "lakehead_retain",
+    "lakehead_apply_retention",
     "lakehead_sweep",
     "lakehead_table_upkeep",
     "lakehead_verify",
@@ -30,12 +30,12 @@ BY_HAND = {"lakehead_backfill", "lakehead_replay_dead_letters"}
 
 # What a run may be given, and what of it is refused.
 CONFS: list[tuple[str, dict[str, Any], str]] = [
-    ("lakehead_compact", {"target_mib": 64, "dry_run": True}, ""),
-    ("lakehead_compact", {"target_mib": 0}, "target_mib"),
-    ("lakehead_compact", {"runner": "abacus"}, "runner"),
+    ("lakehead_compact_objects", {"target_mib": 64, "dry_run": True}, ""),
+    ("lakehead_compact_objects", {"target_mib": 0}, "target_mib"),
+    ("lakehead_compact_objects", {"runner": "abacus"}, "runner"),
     ("lakehead_materialize", {"topics": ["orders", "1_000"]}, ""),
     ("lakehead_materialize", {"topics": "orders"}, "topics"),
-    ("lakehead_retain", {"conn_id": ""}, "conn_id"),
+    ("lakehead_apply_retention", {"conn_id": ""}, "conn_id"),
     ("lakehead_sweep", {"grace_s": 0}, ""),
     ("lakehead_sweep", {"grace_s": -1}, "grace_s"),
     ("lakehead_verify", {"sample_percent": 101}, "sample_percent"),
@@ -48,9 +48,9 @@ CONFS: list[tuple[str, dict[str, Any], str]] = [
 VARIABLES: list[tuple[dict[str, Any], str]] = [
     (
         {
-            "schedules": {"lakehead_compact": None, "lakehead_verify": "@daily"},
-            "params": {"lakehead_compact": {"target_mib": 64}},
-            "deadline_minutes": {"lakehead_compact": 5, "lakehead_retain": None},
+            "schedules": {"lakehead_compact_objects": None, "lakehead_verify": "@daily"},
+            "params": {"lakehead_compact_objects": {"target_mib": 64}},
+            "deadline_minutes": {"lakehead_compact_objects": 5, "lakehead_apply_retention": None},
             "deadline_callback": "lakehead.connectors.airflow.deadlines.log_missed_deadline",
             "conn_id": "other",
             "pool": "lake",
@@ -62,7 +62,7 @@ VARIABLES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"schedule": {}}, "unknown field `schedule`"),
     ({"retries": "many"}, "Expected `int`, got `str` - at `$.retries`"),
-    ({"params": {"lakehead_compact": {"size": 1}}}, "has no param 'size'"),
+    ({"params": {"lakehead_compact_objects": {"size": 1}}}, "has no param 'size'"),
 ]
 
 pytestmark = pytest.mark.xdist_group("airflow")
@@ -167,10 +167,13 @@ def test_params_are_checked(report: dict[str, Any], case: int) -> None:
 def test_the_variable_goes_before_the_files(report: dict[str, Any]) -> None:
     said = report["variables"][0]
     assert said["errors"] == {}
-    compact, retain = said["dags"]["lakehead_compact"], said["dags"]["lakehead_retain"]
+    compact, retain = (
+        said["dags"]["lakehead_compact_objects"],
+        said["dags"]["lakehead_apply_retention"],
+    )
     assert compact["schedule"] is None
     assert said["dags"]["lakehead_verify"]["schedule"] == "@daily"
-    assert retain["schedule"] == report["dags"]["lakehead_retain"]["schedule"]
+    assert retain["schedule"] == report["dags"]["lakehead_apply_retention"]["schedule"]
     assert compact["deadlines"] == ["0:05:00"]
     assert retain["deadlines"] == []
     assert (compact["owners"], compact["pools"], compact["retries"]) == (
@@ -188,8 +191,8 @@ def test_a_variable_that_makes_no_sense_is_an_import_error(
     report: dict[str, Any], case: int
 ) -> None:
     errors = report["variables"][case]["errors"]
-    assert "lakehead_compact.py" in errors
-    assert VARIABLES[case][1] in errors["lakehead_compact.py"]
+    assert "lakehead_compact_objects.py" in errors
+    assert VARIABLES[case][1] in errors["lakehead_compact_objects.py"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

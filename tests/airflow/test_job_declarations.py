@@ -1,5 +1,6 @@
 """Jobs as data: what commands, operators, forms and docs derive from one declaration."""
 
+import inspect
 import json
 import os
 import shutil
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from lakehead.broker.cli.app import app
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
+from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 from lakehead.storage.compaction.merge_plan import MergeRules, RebatchSettings
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.garbage.sweep import SweepTimes
-from lakehead.storage.jobs import STORAGE_JOBS
-from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs import FORMER_JOBS, STORAGE_JOBS
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import CompactTopicsResult
 from lakehead.storage.jobs.job import JobIncomplete
 from lakehead.storage.jobs.options import options_of, parsed
@@ -97,7 +101,7 @@ def test_an_option_is_added_in_one_file(tmp_path: Path) -> None:
 
 
 def test_declared_defaults_are_those_of_the_work() -> None:
-    compact, sweep, times = CompactOptions(), SweepOptions(), SweepTimes()
+    compact, sweep, times = CompactObjectsOptions(), SweepOptions(), SweepTimes()
     assert (compact.rules(), compact.rebatch()) == (MergeRules(), RebatchSettings())
     assert (sweep.grace_s * 1000, sweep.margin_s * 1000) == (times.grace_ms, times.margin_ms)
 
@@ -113,11 +117,16 @@ def test_every_option_is_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STORAGE_JOBS)
-def test_a_job_is_found_by_the_name_and_the_command_that_it_declares(name: str) -> None:
-    module, command = STORAGE_JOBS[name]
+def test_a_job_has_a_command_of_its_name(name: str) -> None:
     job = job_named(name)
-    assert (job.name, job.command, module.rpartition(".")[2]) == (name, command, name)
-    assert job.help
+    assert job.name == name
+    commands: Any = typer.main.get_command(app)
+    assert commands.commands[name.replace("_", "-")].help == inspect.cleandoc(job.help)
+
+
+@pytest.mark.parametrize(("former", "name"), FORMER_JOBS.items())
+def test_the_name_that_a_job_had_a_release_ago_is_taken(former: str, name: str) -> None:
+    assert LakeheadJobOperator(task_id="t", job=former).job == name
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         (dags / path.name).write_text(path.read_text())
     (dags / "consumers.py").write_text(CONSUMING)
     by_hand = [path.stem for path in dags.glob("lakehead_*.py")]
-    schedules = dict.fromkeys(by_hand) | {"lakehead_compact": "* * * * *"}
+    schedules = dict.fromkeys(by_hand) | {"lakehead_compact_objects": "* * * * *"}
     variable = {"schedules": schedules, "retries": 3, "retry_delay_s": 1, "pool": POOL}
     home = folder / "airflow"
     with (
@@ -185,7 +185,7 @@ def is_settled(rig: Rig) -> bool:
     if any(len(offsets_of(noted(rig, one))) < rig.produced[0] for one in CONSUMERS):
         return False
     left = rig.airflow.ask("/api/v2/dags/~/dagRuns?limit=1000&state=queued&state=running")
-    return all(one["dag_id"] == "lakehead_compact" for one in left["dag_runs"])
+    return all(one["dag_id"] == "lakehead_compact_objects" for one in left["dag_runs"])
 
 
 def most_at_once(tasks: list[dict[str, Any]]) -> int:
@@ -205,7 +205,7 @@ def test_two_schedulers_run_each_job_once(rig: Rig) -> None:
     airflow = rig.airflow
     produce(rig)
     runs = [airflow.trigger("lakehead_materialize", all_of_them=True)]
-    runs += [airflow.trigger("lakehead_compact", count_min=2)]
+    runs += [airflow.trigger("lakehead_compact_objects", count_min=2)]
     airflow.succeeded(runs[0], 600)
     produce(rig)
     runs += [airflow.trigger("lakehead_materialize", all_of_them=True)]
@@ -218,7 +218,7 @@ def test_two_schedulers_run_each_job_once(rig: Rig) -> None:
     tasks = tasks_of(airflow)
     assert {one["try_number"] for one in tasks if one["state"] == "success"} == {1}
     assert most_at_once([one for one in tasks if one["pool"] == POOL]) <= SLOTS
-    dates = [one["logical_date"] for one in runs_of(airflow, "lakehead_compact")]
+    dates = [one["logical_date"] for one in runs_of(airflow, "lakehead_compact_objects")]
     assert max(Counter(filter(None, dates)).values(), default=1) == 1
 
 

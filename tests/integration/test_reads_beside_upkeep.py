@@ -23,8 +23,8 @@ from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.store_reader import StoreReader
 from lakehead.lake.topic_scan import Scan
-from lakehead.storage.jobs.compact import JOB as COMPACT
-from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_objects import JOB as COMPACT
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import JOB as COMPACT_TOPICS
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
@@ -77,7 +77,7 @@ def swept(root: Path) -> None:
 
 
 def merged(root: Path) -> None:
-    assert run_job(COMPACT, str(root), CompactOptions(target_mib=1024, count_min=2)).items
+    assert run_job(COMPACT, str(root), CompactObjectsOptions(target_mib=1024, count_min=2)).items
     swept(root)
 
 

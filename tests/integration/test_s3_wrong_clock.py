@@ -11,8 +11,8 @@ import pytest
 
 import lakehead
 from bench.s3_server import S3Server
+from lakehead.storage.jobs.apply_retention import JOB as RETAIN
 from lakehead.storage.jobs.job import plan_job
-from lakehead.storage.jobs.retain import JOB as RETAIN
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 

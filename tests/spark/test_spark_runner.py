@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 import lakehead
 from lakehead.lake.jobs.spark_runner import SparkFailed, spark_runner
 from lakehead.storage.errors import CorruptObject, LakeheadError
-from lakehead.storage.jobs.compact import JOB as COMPACT
-from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_objects import JOB as COMPACT
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.verify import JOB as VERIFY
 from tests.support.topic_writer import write_topic
@@ -63,7 +63,7 @@ def test_jobs_run_on_it(spark: SparkSession, tmp_path: Path) -> None:
     figures = run_job(
         COMPACT,
         path,
-        CompactOptions(count_min=2),
+        CompactObjectsOptions(count_min=2),
         runner=spark_runner(spark),
         on_progress=lambda done, total: told.append((done, total)),
     )

@@ -12,8 +12,8 @@ import lakehead
 from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.jobs.compact import JOB as COMPACT
-from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_objects import JOB as COMPACT
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.job import plan_job, run_job
 from lakehead.storage.jobs.rebuild_catalog import JOB as REBUILD
 from lakehead.storage.jobs.rebuild_catalog import RebuildOptions
@@ -49,7 +49,7 @@ def rows(folder: Path, topic: str = "t") -> list[dict[str, object]]:
 
 
 def merge(folder: Path) -> None:
-    assert run_job(COMPACT, str(folder / "store"), CompactOptions(count_min=2)).items
+    assert run_job(COMPACT, str(folder / "store"), CompactObjectsOptions(count_min=2)).items
 
 
 def wipe(folder: Path) -> None:

@@ -13,8 +13,16 @@ import pytest
 import lakehead
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError, UnknownTopic
-from lakehead.storage.jobs.compact import JOB as COMPACT
-from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.apply_retention import JOB as RETAIN
+from lakehead.storage.jobs.apply_retention import (
+    RetentionItem,
+    RetentionOptions,
+    RetentionResult,
+    retention_item,
+)
+from lakehead.storage.jobs.apply_retention import items_of as retain_items
+from lakehead.storage.jobs.compact_objects import JOB as COMPACT
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import JOB as COMPACT_TOPICS
 from lakehead.storage.jobs.compact_topics import (
     CompactTopicsItem,
@@ -25,9 +33,6 @@ from lakehead.storage.jobs.compact_topics import (
 from lakehead.storage.jobs.compact_topics import items_of as compact_topics_items
 from lakehead.storage.jobs.job import plan_job, run_job
 from lakehead.storage.jobs.options import BrokerDefaults
-from lakehead.storage.jobs.retain import JOB as RETAIN
-from lakehead.storage.jobs.retain import RetainItem, RetainOptions, RetainResult, retain_item
-from lakehead.storage.jobs.retain import items_of as retain_items
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, SweepResult, find_leaks, sweep_item
 from lakehead.storage.jobs.sweep import items_of as sweep_items
@@ -84,8 +89,8 @@ def as_sent(work: Callable[[Item], T], items: Sequence[Item]) -> Iterator[tuple[
         yield item, pickle.loads(pickle.dumps(there(what)))
 
 
-def retain_plan(path: str) -> tuple[RetainItem, ...]:
-    return retain_items(path, RetainOptions(), plan_job(RETAIN, path).units)
+def retain_plan(path: str) -> tuple[RetentionItem, ...]:
+    return retain_items(path, RetentionOptions(), plan_job(RETAIN, path).units)
 
 
 def topics_plan(path: str) -> tuple[CompactTopicsItem, ...]:
@@ -119,14 +124,14 @@ def test_retention_takes_what_is_over_once(path: str) -> None:
     assert figures.bytes == item.size > 0
     assert told == [(0, item.size), (item.size, item.size)]
     assert (rows(path, "a"), len(rows(path, "b"))) == ([], 6 * RECORDS)
-    assert run_job(RETAIN, path) == RetainResult()
-    assert retain_item(item) == ()  # a second run of the same plan
+    assert run_job(RETAIN, path) == RetentionResult()
+    assert retention_item(item) == ()  # a second run of the same plan
 
 
 def test_defaults_count_where_a_topic_says_nothing(path: str) -> None:
     def due(topics: tuple[str, ...] = (), **given: str) -> list[tuple[str, int]]:
         named = {name.replace("_", "."): value for name, value in given.items()}
-        options = RetainOptions(topics=topics, defaults=BrokerDefaults(given=named))
+        options = RetentionOptions(topics=topics, defaults=BrokerDefaults(given=named))
         planned = plan_job(RETAIN, path, options)
         return [(unit.item.topic, unit.item.offset) for unit in planned.units]
 
@@ -145,14 +150,14 @@ def test_defaults_count_where_a_topic_says_nothing(path: str) -> None:
     with pytest.raises(SettingsError, match=r"log\.retention\.ms: 'a week' is no number"):
         due(log_retention_ms="a week")
     compacted = BrokerDefaults(given={"log.cleanup.policy": "compact"})
-    assert plan_job(COMPACT, path, CompactOptions(defaults=compacted)).units == ()
+    assert plan_job(COMPACT, path, CompactObjectsOptions(defaults=compacted)).units == ()
 
 
 def test_an_item_does_not_do_what_is_not_due_any_more(path: str) -> None:
     (item,) = pickle.loads(pickle.dumps(retain_plan(path)))
     configure(path, "a", lakehead_table_enable="true")  # whose table holds nothing yet
     configure(path, "b", retention_bytes="1", retention_ms="-1")
-    assert [(one.topic, one.start_offset) for one in retain_item(item)] == [
+    assert [(one.topic, one.start_offset) for one in retention_item(item)] == [
         ("b", 2 * RECORDS),
         ("b", 2 * RECORDS),
     ]
@@ -221,7 +226,7 @@ def test_compaction_has_the_memory_that_the_cluster_gives_it(path: str) -> None:
 
 
 def test_a_sweep_deletes_what_is_garbage_still(path: str) -> None:
-    run_job(RETAIN, path, RetainOptions(topics=("a",)))
+    run_job(RETAIN, path, RetentionOptions(topics=("a",)))
     assert run_job(SWEEP, path) == SweepResult()  # readers have their grace
     items = sweep_items(plan_job(SWEEP, path, AT_ONCE).units)
     doomed = [one.key for item in items for one in item.doomed]
@@ -235,7 +240,7 @@ def test_a_sweep_deletes_what_is_garbage_still(path: str) -> None:
 
 
 def test_two_sweeps_at_once_leave_nothing(path: str) -> None:
-    run_job(RETAIN, path, RetainOptions(topics=("a",)))
+    run_job(RETAIN, path, RetentionOptions(topics=("a",)))
     known = commit(path).unreferenced
     first, second = at_once(lambda: run_job(SWEEP, path, AT_ONCE))
     assert first.dropped + second.dropped == len(known) > 0

@@ -14,8 +14,8 @@ from lakehead.storage.format.record_batch import patch, read_header
 from lakehead.storage.format.record_check import RecordChecker
 from lakehead.storage.format.record_kernel import RECORD_SIZE_MIN
 from lakehead.storage.format.stream_object import FOOTER_SIZE
-from lakehead.storage.jobs.compact import JOB as COMPACT
-from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_objects import JOB as COMPACT
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.jobs.verify import VerifyOptions, VerifyResult
@@ -60,7 +60,7 @@ def test_what_is_unharmed_passes_before_and_after_every_job(cluster: Path) -> No
     report = verified(cluster)
     assert report.damages == ()
     assert (report.objects, report.records) == (3, 120)
-    run_job(COMPACT, str(cluster / "store"), CompactOptions(count_min=2))
+    run_job(COMPACT, str(cluster / "store"), CompactObjectsOptions(count_min=2))
     report = verified(cluster)
     assert (report.damages, report.objects, report.records) == ((), 2, 120)
     configs: dict[str, str | None] = {"cleanup.policy": "compact"}

@@ -85,7 +85,7 @@ def _set_airflow(folder: Path, store: Path, scale: float) -> None:
     otherwise: their params have no unit of the day's time.
     """
     grace_s = max(1, round(15 * 60 / scale))
-    params = {"lakehead_sweep": {"grace_s": grace_s}, "lakehead_compact": {"target_mib": 1}}
+    params = {"lakehead_sweep": {"grace_s": grace_s}, "lakehead_compact_objects": {"target_mib": 1}}
     os.environ |= {
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

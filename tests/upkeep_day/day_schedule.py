@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -37,11 +37,6 @@ KILLED_SHARES = {"plan": 0.15, "work": 0.5, "summary": 0.15}
 """So many of all tries are given a moment or a place to die at; but no last one, so that each run
 ends as Airflow's retries have it. Work is hit most: most of it is over before its moment comes.
 """
-_COMMANDS: Mapping[str, str] = {
-    "compact": "compact-objects",
-    "compact_topics": "compact-topics",
-    "retain": "apply-retention",
-}
 _STATUSES = {AGAIN: "failed", FINAL: "failed for good", SKIPPED: "skipped"}
 
 
@@ -103,7 +98,7 @@ class DaySchedule:
 
     def begin(self) -> None:
         """Have the tasks' imports done, and begin the day."""
-        self.finish("lakehead_retain")
+        self.finish("lakehead_apply_retention")
         self.tally = DayTally()
         self.clock = replace(self.clock, begun=time.monotonic())
 
@@ -192,7 +187,7 @@ class DaySchedule:
     def _failpoint(self, group: str, part: str, rng: random.Random | None) -> str:
         if rng is None or part == "plan" or rng.random() >= KILLED_SHARES[part] / 2:
             return ""
-        names = self._places.get(_COMMANDS.get(group, group), ["metadata_entry_put"])
+        names = self._places.get(group.replace("_", "-"), ["metadata_entry_put"])
         return f"{rng.choice(names)}:{rng.choice([1, 1, 2, 3])}"
 
     def _try(self, order: TaskOrder, rng: random.Random | None) -> tuple[int, Any]:

@@ -227,9 +227,9 @@ def of_spark(place: Place) -> None:
 
 
 JOBS: Mapping[str, Mapping[str, Any]] = {
-    "compact": {"count_min": 2},
+    "compact_objects": {"count_min": 2},
     "compact_topics": {},
-    "retain": {},
+    "apply_retention": {},
     "materialize": {"all_of_them": True},
     "optimize": {"all_of_them": True},
     "vacuum": {"all_of_them": True},

@@ -21,10 +21,10 @@ from lakehead.connectors.airflow.dag_settings import (
 )
 from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
-FORM = job_form("compact")
+FORM = job_form("compact_objects")
 
 with lakehead_dag(
-    "lakehead_compact",
+    "lakehead_compact_objects",
     doc_md=__doc__,
     tags=("storage",),
     schedule="*/10 * * * *",
@@ -32,7 +32,7 @@ with lakehead_dag(
     params={**FORM.params, "dry_run": DRY_RUN, **RUNNER},
 ):
     lakehead_job(
-        "compact",
+        "compact_objects",
         options=FORM.options,
         dry_run="{{ params.dry_run }}",
         **CLUSTER,

@@ -33,7 +33,7 @@ _WRITER = "compact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactOptions:
+class CompactObjectsOptions:
     """When objects are small, and which of their batches are merged."""
 
     target_mib: int = option(
@@ -94,7 +94,7 @@ class CompactOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactResult(JobResult):
+class CompactObjectsResult(JobResult):
     """Bytes are of batches. `superseded` items came too late: another run, a trim or a deletion was
     quicker.
     """
@@ -109,7 +109,7 @@ class CompactResult(JobResult):
     batches_after: int = total("batches after")
 
     @classmethod
-    def of(cls, result: "MergeResult") -> "CompactResult":
+    def of(cls, result: "MergeResult") -> "CompactObjectsResult":
         """Return the result of one item."""
         if not result.is_done:
             return cls(superseded=1)
@@ -125,7 +125,7 @@ class CompactResult(JobResult):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactItem:
+class CompactObjectsItem:
     """One merge, for any process."""
 
     path: str
@@ -138,7 +138,7 @@ class CompactItem:
         return self.merge.size
 
 
-def _plan(context: JobContext, options: CompactOptions) -> Planned:
+def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
     """Raises SettingsError, StoreUnavailable."""
     from lakehead.storage.jobs.cluster import in_cluster
     from lakehead.storage.upkeep.configs import UpkeepDefaults
@@ -151,7 +151,7 @@ def _plan(context: JobContext, options: CompactOptions) -> Planned:
     async def plan(_: "ObjectStore", log: "MetadataLog") -> tuple[Unit, ...]:
         state = log.state
         return tuple(
-            _unit(state, CompactItem(path=context.path, merge=merge, rebatch=rebatch))
+            _unit(state, CompactObjectsItem(path=context.path, merge=merge, rebatch=rebatch))
             for merge in due_merges(state, defaults.values(state), options.rules())
         )
 
@@ -160,7 +160,7 @@ def _plan(context: JobContext, options: CompactOptions) -> Planned:
     return Planned(units=units, fields={} if context.is_part else {"planned_objects": objects})
 
 
-def _unit(state: "ClusterState", item: CompactItem) -> Unit:
+def _unit(state: "ClusterState", item: CompactObjectsItem) -> Unit:
     merge = item.merge
     stream = state.streams.get(merge.streams[0]) if len(merge.streams) == 1 else None
     row: dict[str, Any] = {
@@ -180,7 +180,7 @@ def _unit(state: "ClusterState", item: CompactItem) -> Unit:
     )
 
 
-def compact_item(item: CompactItem) -> CompactResult:
+def compact_objects_item(item: CompactObjectsItem) -> CompactObjectsResult:
     """Do one item. Raises what `Merge.run` raises."""
     import random
 
@@ -188,30 +188,35 @@ def compact_item(item: CompactItem) -> CompactResult:
     from lakehead.storage.compaction.merge import Merge
     from lakehead.storage.jobs.cluster import in_cluster
 
-    async def work(store: "ObjectStore", log: "MetadataLog") -> CompactResult:
+    async def work(store: "ObjectStore", log: "MetadataLog") -> CompactObjectsResult:
         rng = random.SystemRandom()
         merge = Merge(store, log, SystemClock(), rng, item.merge, item.rebatch)
-        return CompactResult.of(await merge.run())
+        return CompactObjectsResult.of(await merge.run())
 
     return in_cluster(item.path, _WRITER, work)
 
 
-def _run(context: JobContext, _options: CompactOptions, units: Sequence[Unit]) -> CompactResult:
-    items: list[CompactItem] = [unit.item for unit in units]
+def _run(
+    context: JobContext, _options: CompactObjectsOptions, units: Sequence[Unit]
+) -> CompactObjectsResult:
+    items: list[CompactObjectsItem] = [unit.item for unit in units]
     return sum_results(
-        context, compact_item, items, empty=CompactResult(), size=lambda item: item.size
+        context,
+        compact_objects_item,
+        items,
+        empty=CompactObjectsResult(),
+        size=lambda item: item.size,
     )
 
 
 JOB = Job(
-    name="compact",
-    command="compact-objects",
+    name="compact_objects",
     help="""Merge small objects into large ones.
 
     Every record keeps its offset, timestamp and producer. Topics that are compacted by keys are
     left to compact-topics. Safe to run beside a live cluster, to kill, and to run twice at once.
     """,
-    options=CompactOptions,
+    options=CompactObjectsOptions,
     plan=_plan,
     run=_run,
     columns={

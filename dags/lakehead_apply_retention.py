@@ -10,10 +10,10 @@ from datetime import timedelta
 from lakehead.connectors.airflow.dag_settings import CLUSTER, DRY_RUN, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
-FORM = job_form("retain")
+FORM = job_form("apply_retention")
 
 with lakehead_dag(
-    "lakehead_retain",
+    "lakehead_apply_retention",
     doc_md=__doc__,
     tags=("storage",),
     schedule="*/10 * * * *",
@@ -21,7 +21,7 @@ with lakehead_dag(
     params={**FORM.params, "dry_run": DRY_RUN},
 ):
     lakehead_job(
-        "retain",
+        "apply_retention",
         options=FORM.options,
         dry_run="{{ params.dry_run }}",
         **CLUSTER,

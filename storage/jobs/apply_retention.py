@@ -24,7 +24,7 @@ _WRITER = "retain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainOptions:
+class RetentionOptions:
     """Which topics are looked at."""
 
     topics: tuple[str, ...] = option(
@@ -41,7 +41,7 @@ class RetainOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainResult(JobResult):
+class RetentionResult(JobResult):
     """`records` counts offsets, `objects` those that a partition refers to no more, `bytes` those
     of batches.
     """
@@ -52,7 +52,7 @@ class RetainResult(JobResult):
     bytes: int = total("bytes")
 
     @classmethod
-    def of(cls, trimmed: "Sequence[Trimmed]") -> "RetainResult":
+    def of(cls, trimmed: "Sequence[Trimmed]") -> "RetentionResult":
         """Return the result of one item."""
         return cls(
             partitions=len(trimmed),
@@ -63,7 +63,7 @@ class RetainResult(JobResult):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainItem:
+class RetentionItem:
     """Partitions from which one entry removes something, for any process."""
 
     path: str
@@ -81,7 +81,7 @@ class RetainItem:
         return f"{first.topic}-{first.partition}" + (f" and {others} others" if others else "")
 
 
-def _plan(context: JobContext, options: RetainOptions) -> Planned:
+def _plan(context: JobContext, options: RetentionOptions) -> Planned:
     """Raises SettingsError, UnknownTopic, StoreUnavailable."""
     from lakehead.storage.upkeep.retention import trim_groups
 
@@ -95,18 +95,20 @@ def _plan(context: JobContext, options: RetainOptions) -> Planned:
     )
 
 
-def items_of(path: str, options: RetainOptions, units: Sequence[Unit]) -> tuple[RetainItem, ...]:
+def items_of(
+    path: str, options: RetentionOptions, units: Sequence[Unit]
+) -> tuple[RetentionItem, ...]:
     """Return the items of some units."""
     from lakehead.storage.upkeep.retention import trim_groups
 
     works = [unit.item for unit in units]
     return tuple(
-        RetainItem(path=path, works=group, defaults=options.defaults)
+        RetentionItem(path=path, works=group, defaults=options.defaults)
         for group in trim_groups(works)
     )
 
 
-def retain_item(item: RetainItem) -> "tuple[Trimmed, ...]":
+def retention_item(item: RetentionItem) -> "tuple[Trimmed, ...]":
     """Do one item; what is not due any more is left. Raises StoreUnavailable, OutcomeUnknown."""
     from lakehead.storage.clock import SystemClock
     from lakehead.storage.jobs.cluster import in_cluster
@@ -120,29 +122,28 @@ def retain_item(item: RetainItem) -> "tuple[Trimmed, ...]":
     return in_cluster(item.path, _WRITER, work)
 
 
-def _result_of_item(item: RetainItem) -> RetainResult:
-    return RetainResult.of(retain_item(item))
+def _result_of_item(item: RetentionItem) -> RetentionResult:
+    return RetentionResult.of(retention_item(item))
 
 
-def _run(context: JobContext, options: RetainOptions, units: Sequence[Unit]) -> RetainResult:
+def _run(context: JobContext, options: RetentionOptions, units: Sequence[Unit]) -> RetentionResult:
     return sum_results(
         context,
         _result_of_item,
         items_of(context.path, options, units),
-        empty=RetainResult(),
+        empty=RetentionResult(),
         size=lambda item: item.size,
-        words=RetainItem.words,
+        words=RetentionItem.words,
     )
 
 
 JOB = Job(
-    name="retain",
-    command="apply-retention",
+    name="apply_retention",
     help="""Delete records that are past retention.ms or retention.bytes.
 
     Never what the table of a topic that declares one does not hold yet.
     """,
-    options=RetainOptions,
+    options=RetentionOptions,
     plan=_plan,
     run=_run,
     columns=DUE_COLUMNS,
