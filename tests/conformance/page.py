@@ -10,11 +10,11 @@ from tests.conformance.suites import SUITES, Suite
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 RESULTS = Path(__file__).parent / "results"
 
-_HEAD = """# Conformance: what foreign client suites say
+_HEAD = """# Conformance: results of foreign client suites
 
 Integration tests of client libraries, run by `make conformance` against one node of Lakehead on a
-local disk, beside what Apache Kafka 4.2.0 did with them on a machine of the same kind. Made from
-`tests/conformance/results/`; no test is left out because it fails.
+local disk, with the results of Apache Kafka 4.2.0 on a machine of the same kind. Made from
+`tests/conformance/results/`; failing tests are included.
 
 | Suite | Passed | Failed | Skipped | Seconds | Kafka passed | Kafka skipped | Kafka's seconds |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -75,7 +75,7 @@ def _section(suite: Suite, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -
     if differing:
         lines += [
             "\nKafka passes these, and this broker does not:\n",
-            "\n| Test | Here | Waits for | What it said |\n| --- | --- | --- | --- |\n",
+            "\n| Test | Here | Waits for | Message |\n| --- | --- | --- | --- |\n",
             *(_difference(suite, test, ours["tests"][test]) for test in sorted(differing)),
         ]
     else:

@@ -13,13 +13,13 @@ _HEAD = """<!-- Made by `make tools`. -->
 # Kafka's command-line tools
 
 The command-line tools of Apache Kafka {version}, run in this order on one node of Lakehead and on
-one of Apache Kafka, each of default settings but for `num.partitions=4` and what one node needs;
-the first call does what formatting does to Kafka. Compared are exit status, output and errors,
-without ids, times, ports, sizes of logs, the widths of columns and stack traces; of measurements
-without the figures. Calls whose scene is named are made while a member of a group reads, or while a
-transaction is open. `tests/tools/differences.py` has all reasons.
+one of Apache Kafka. Both have default settings, except `num.partitions=4` and the needs of a single
+node; the first call stands for Kafka's formatting. The comparison covers exit status, output and
+errors, without ids, times, ports, sizes of logs, the widths of columns, stack traces and measured
+figures. Calls with a scene run while a member of a group reads, or while a transaction is open.
+`tests/tools/differences.py` has all reasons.
 
-Of {count} calls {same} say the same, {known} the same but for what is explained{different}.
+Of {count} calls, {same} have the same output and {known} differ only as explained{different}.
 
 | Call | Scene | Outcome |
 | --- | --- | --- |
