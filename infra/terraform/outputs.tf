@@ -14,12 +14,12 @@ output "store" {
 }
 
 output "tables" {
-  description = "Where Delta tables belong."
+  description = "Place of Delta tables."
   value       = "s3://${module.storage.bucket}/${var.tables_prefix}"
 }
 
 output "spark_options" {
-  description = "Options of spark.read.format(\"lakehead\"), beside the topic."
+  description = "Options of spark.read.format(\"lakehead\"), without the topic."
   value       = { path = "s3://${module.storage.bucket}/${var.prefix}" }
 }
 
@@ -145,6 +145,6 @@ output "wal_volumes" {
 }
 
 output "wal_attachments" {
-  description = "Which WAL volume Terraform attaches to which taker. A host attaches its own by itself, and one of gp3 that it takes over."
+  description = "Attachments of WAL volumes by Terraform, for takeovers. A host attaches its own by itself, and one of gp3 that it takes over."
   value       = local.block_wal ? module.wal[0].attachments : {}
 }

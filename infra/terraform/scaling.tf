@@ -62,6 +62,6 @@ output "slots" {
 }
 
 output "scaling_policy_json" {
-  description = "IAM policy that brokers have beside broker_policy_json with scaling; null without."
+  description = "IAM policy of brokers in addition to broker_policy_json with scaling; null without."
   value       = one(module.elastic[*].scaling_policy_json)
 }

@@ -106,7 +106,7 @@ variable "interface_endpoints" {
 }
 
 variable "client_cidrs" {
-  description = "Private ranges beside the VPC whose clients may reach brokers and metrics, by a name: { office = \"10.8.0.0/16\" }. 100.64.0.0/10 and 198.19.0.0/16, of which pods of EKS have addresses, are private too."
+  description = "Private ranges outside of the VPC whose clients may reach brokers and metrics, by a name: { office = \"10.8.0.0/16\" }. 100.64.0.0/10 and 198.19.0.0/16, of which pods of EKS have addresses, are private too."
   type        = map(string)
   default     = {}
 
@@ -132,7 +132,7 @@ variable "client_security_group_ids" {
 }
 
 variable "https_egress_cidrs" {
-  description = "Ranges that hosts may reach by HTTPS beside S3, by a name, such as a package mirror: { mirror = \"10.9.0.10/32\" }."
+  description = "Ranges that hosts may reach by HTTPS in addition to S3, by a name, such as a package mirror: { mirror = \"10.9.0.10/32\" }."
   type        = map(string)
   default     = {}
 
@@ -249,7 +249,7 @@ variable "lakehead_wheel" {
 }
 
 variable "package_sha256" {
-  description = "SHA-256 of the file SHA256SUMS that lies beside lakehead_wheel, made by `sha256sum *.whl >SHA256SUMS`: hosts install the files listed there, with these checksums, and nothing else. Of a wheel by https, the wheel's own."
+  description = "SHA-256 of the file SHA256SUMS in the folder of lakehead_wheel, made by `sha256sum *.whl >SHA256SUMS`: hosts install the files listed there, with these checksums, and nothing else. For a wheel by https, the wheel's own."
   type        = string
 
   validation {
@@ -259,7 +259,7 @@ variable "package_sha256" {
 }
 
 variable "package_kms_key_arn" {
-  description = "KMS key of the bucket where lakehead_wheel lies, if it has one of its own; hosts may decrypt by it."
+  description = "KMS key of the bucket with lakehead_wheel, if it has one of its own; hosts may decrypt by it."
   type        = string
   default     = null
 
@@ -345,7 +345,7 @@ variable "tables_prefix" {
 }
 
 variable "force_destroy" {
-  description = "Whether destroy may delete the bucket with all data in it, and the cluster's own key. False: destroy is refused."
+  description = "Allow destroy to delete the bucket with all data in it, and the cluster's own key. False: destroy is refused."
   type        = bool
   default     = false
 }
@@ -362,7 +362,7 @@ variable "kms_key_arn" {
 }
 
 variable "own_kms_key" {
-  description = "Whether the cluster has a KMS key of its own beside kms_key_arn: true if it began without kms_key_arn, as what was written then is read by that key alone. Null: it has one if there is no kms_key_arn."
+  description = "Keep a KMS key of the cluster's own in addition to kms_key_arn: true if it began without kms_key_arn, because data of that time can be read by that key alone. Null: it has one if there is no kms_key_arn."
   type        = bool
   default     = null
 
@@ -399,13 +399,13 @@ variable "access_log_bucket" {
 }
 
 variable "secrets" {
-  description = "Whether places for TLS certificates and the first SCRAM administrator are made in Secrets Manager. Brokers do not read them yet."
+  description = "Make places for TLS certificates and the first SCRAM administrator in Secrets Manager. Brokers do not read them yet."
   type        = bool
   default     = false
 }
 
 variable "session_manager" {
-  description = "Whether hosts may be entered by AWS Systems Manager (in a new VPC: with interface_endpoints ssm, ssmmessages)."
+  description = "Allow sessions on hosts by AWS Systems Manager (in a new VPC: with interface_endpoints ssm, ssmmessages)."
   type        = bool
   default     = false
 

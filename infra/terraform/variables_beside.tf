@@ -47,7 +47,7 @@ variable "airflow_services" {
 }
 
 variable "airflow_host" {
-  description = "Run Airflow on an instance beside the brokers, with the package and the DAGs in the folder airflow beside lakehead_wheel; package_sha256 is the SHA-256 of the folder's SHA256SUMS; dags is the Variable lakehead_dags, JSON; null: none."
+  description = "Run Airflow on a further instance, with the package and the DAGs in the folder airflow next to lakehead_wheel; package_sha256 is the SHA-256 of the folder's SHA256SUMS; dags is the Variable lakehead_dags, JSON; null: none."
   type = object({
     instance_type = optional(string)
     root_gib      = optional(number, 32)
@@ -86,13 +86,13 @@ variable "airflow_host" {
 }
 
 variable "observability" {
-  description = "Whether CloudWatch alarms and a dashboard are made."
+  description = "Make CloudWatch alarms and a dashboard."
   type        = bool
   default     = true
 }
 
 variable "cloudwatch" {
-  description = "Have the CloudWatch agent of each host ship the journal of its units (logs) and the brokers' metrics (metrics). CloudWatch keeps both for retention_days, encrypted by kms_key_arn, whose policy has to let CloudWatch Logs use it (null: by CloudWatch's own key). null: no agent runs."
+  description = "Ship by the CloudWatch agent of each host the journal of its units (logs) and the brokers' metrics (metrics). CloudWatch keeps both for retention_days, encrypted by kms_key_arn, whose policy has to let CloudWatch Logs use it (null: by CloudWatch's own key). null: no agent runs."
   type = object({
     logs           = optional(bool, true)
     metrics        = optional(bool, true)
@@ -116,13 +116,13 @@ variable "cloudwatch" {
 }
 
 variable "self_healing" {
-  description = "Whether fixed hosts come back by themselves: recovered on other hardware, rebooted when they hang, started when they were stopped, by alarms ($0.20 a month for each host) and a rule. False while you keep a host stopped."
+  description = "Bring fixed hosts back automatically: recover them on other hardware, reboot them when they hang, start them when they were stopped, by alarms ($0.20 a month for each host) and a rule. False while you keep a host stopped."
   type        = bool
   default     = true
 }
 
 variable "alarm_topic_arns" {
-  description = "SNS topics that are told of alarms."
+  description = "SNS topics that get the alarms."
   type        = list(string)
   default     = []
 
@@ -137,7 +137,7 @@ variable "alarm_topic_arns" {
 }
 
 variable "expected_traffic" {
-  description = "What the cost estimate goes by: MiB/s that producers send (compressed), days that records are kept, how many groups read everything."
+  description = "Basis of the cost estimate: MiB/s that producers send (compressed), days that records are kept, number of groups that read everything."
   type = object({
     mib_per_second = optional(number, 10)
     retention_days = optional(number, 7)
@@ -152,7 +152,7 @@ variable "expected_traffic" {
 }
 
 variable "prices" {
-  description = "Prices in dollars of the cost estimate: list prices of us-east-1. instance_hour (of the hosts) and airflow_hour null: by a table of common families; an instance type that is not in it makes the estimate null. spot_share is what of it a spot instance costs: a guess."
+  description = "Prices in dollars of the cost estimate: list prices of us-east-1. instance_hour (of the hosts) and airflow_hour null: by a table of common families; an instance type that is not in it makes the estimate null. spot_share is the share of that price for a spot instance: a guess."
   type = object({
     instance_hour    = optional(number)
     airflow_hour     = optional(number)

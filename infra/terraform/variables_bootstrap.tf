@@ -1,5 +1,5 @@
 variable "bootstrap" {
-  description = "What bootstrap_servers is: addresses (of all hosts), dns (a name in a private hosted zone, $0.50 a month) or nlb (an internal network load balancer, some $16 a month). Clients then speak to the nodes' own addresses in any case."
+  description = "Form of bootstrap_servers: addresses (of all hosts), dns (a name in a private hosted zone, $0.50 a month) or nlb (an internal network load balancer, some $16 a month). Clients then speak to the nodes' own addresses in any case."
   type        = string
   default     = "addresses"
 

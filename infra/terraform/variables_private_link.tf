@@ -1,5 +1,5 @@
 variable "private_link" {
-  description = "A way for clients that cannot reach the hosts' own addresses: a load balancer with a port for each node (first_port + node id) and one to begin at, and for allowed_principals (ARNs of accounts, roles, users) an endpoint service of PrivateLink; client_cidrs reach the load balancer without. Clients are told names in domain: RACK.DOMAIN where there are several zones, or with cross_zone the domain alone. target_port is the hosts' further listener. certificate_arn makes it TLS. Null: none."
+  description = "A way for clients that cannot reach the hosts' own addresses: a load balancer with a port for each node (first_port + node id) and one for the first request, and for allowed_principals (ARNs of accounts, roles, users) an endpoint service of PrivateLink; client_cidrs reach the load balancer without. Clients get names in domain: RACK.DOMAIN with several zones, or with cross_zone the domain alone. target_port is the hosts' further listener. certificate_arn makes it TLS. Null: none."
   type = object({
     domain              = string
     allowed_principals  = optional(list(string), [])

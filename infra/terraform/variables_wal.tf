@@ -1,5 +1,5 @@
 variable "wal_mode" {
-  description = "Where acknowledged records lie until they are uploaded: object (in the bucket, any number of zones), io2-multi-attach (a shared disk, one zone) or gp3 (a cheap disk, one zone)."
+  description = "Place of acknowledged records until they are uploaded: object (in the bucket, any number of zones), io2-multi-attach (a shared disk, one zone) or gp3 (a cheap disk, one zone)."
   type        = string
   default     = "object"
 
@@ -57,7 +57,7 @@ variable "wal_volume" {
 }
 
 variable "wal_takers" {
-  description = "How many other hosts of the zone each io2 volume is attached to; at most as many as there are."
+  description = "Number of other hosts of the zone that each io2 volume is attached to; at most as many as there are."
   type        = number
   default     = 2
 
@@ -68,7 +68,7 @@ variable "wal_takers" {
 }
 
 variable "ec2_endpoint" {
-  description = "Whether a new VPC gets an interface endpoint of EC2 for a block WAL (some $7 a month and zone): hosts find and attach their volumes by it. Without it, give them another way to EC2."
+  description = "Give a new VPC an interface endpoint of EC2 for a block WAL (some $7 a month and zone): hosts find and attach their volumes by it. Without it, give them another way to EC2."
   type        = bool
   default     = true
 }
@@ -100,7 +100,7 @@ variable "multi_attach_regions" {
 }
 
 variable "wal_express" {
-  description = "With an object WAL in one zone: whether it lies in a directory bucket (S3 Express One Zone) of its own, for acknowledgements in single milliseconds. What is not uploaded yet is lost with the zone."
+  description = "Put an object WAL of one zone into a directory bucket (S3 Express One Zone) of its own, for acknowledgements in single milliseconds. Records that are not uploaded yet are lost with the zone."
   type        = bool
   default     = false
 

@@ -35,7 +35,7 @@ variable "subnet_id" {
 }
 
 variable "services" {
-  description = "How hosts reach EC2 there, for their volumes: endpoints (the VPC has an interface endpoint of ec2) or nat."
+  description = "Way of hosts to EC2 there, for their volumes: endpoints (the VPC has an interface endpoint of ec2) or nat."
   type        = string
   default     = "endpoints"
 }

@@ -10,7 +10,7 @@ variable "region" {
 }
 
 variable "cluster" {
-  description = "What the cluster's account gives out: client of its output private_link (`terraform output -json private_link`)."
+  description = "Output of the cluster's account: client of its output private_link (`terraform output -json private_link`)."
   type = object({
     service_name = string
     domain       = string

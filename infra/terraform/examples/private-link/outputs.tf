@@ -4,6 +4,6 @@ output "cluster" {
 }
 
 output "private_link" {
-  description = "What clients of other accounts need; client is the variable cluster of examples/private-link-client."
+  description = "Values for clients of other accounts; client is the variable cluster of examples/private-link-client."
   value       = module.lakehead.private_link
 }

@@ -25,7 +25,7 @@ variable "package_sha256" {
 }
 
 variable "domain" {
-  description = "Name that clients are told. It need not be in any public DNS: the clients' side makes it in a private zone."
+  description = "Name for clients. It need not be in any public DNS: the clients' side makes it in a private zone."
   type        = string
   default     = "lake.example.com"
 }

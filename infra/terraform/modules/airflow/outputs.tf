@@ -39,12 +39,12 @@ output "user_data" {
 }
 
 output "ingress" {
-  description = "Which ranges reach Airflow's page."
+  description = "Ranges that reach Airflow's page."
   value       = local.in_rules
 }
 
 output "metadata" {
-  description = "How the host is kept: IMDSv2, encryption; null without one."
+  description = "Protection of the host: IMDSv2, encryption; null without one."
   value = one([for host in aws_instance.airflow : {
     tokens    = host.metadata_options[0].http_tokens
     encrypted = host.root_block_device[0].encrypted
@@ -52,7 +52,7 @@ output "metadata" {
 }
 
 output "https_egress" {
-  description = "Ranges that the instance reaches by HTTPS beside S3."
+  description = "Ranges that the instance reaches by HTTPS in addition to S3."
   value       = { for name, rule in aws_vpc_security_group_egress_rule.https : name => rule.cidr_ipv4 }
 }
 
@@ -62,6 +62,6 @@ output "dns_egress" {
 }
 
 output "trust_json" {
-  description = "Who may take Airflow's role."
+  description = "Principals that may take Airflow's role."
   value       = aws_iam_role.airflow.assume_role_policy
 }

@@ -9,6 +9,6 @@ output "target_addresses" {
 }
 
 output "checks_reach_hosts" {
-  description = "Whether the hosts let the load balancer in, by its group; null without one."
+  description = "True if the hosts let the load balancer in, by its group; null without one."
   value       = length(aws_lb.this) == 0 ? null : length(aws_vpc_security_group_ingress_rule.brokers) == length(aws_lb.this)
 }

@@ -34,7 +34,7 @@ output "settings_toml" {
 }
 
 output "settings" {
-  description = "Where the settings of all hosts are, their version (the first digits of their SHA-256), and which version each host has reported."
+  description = "Place of the settings of all hosts, their version (the first digits of their SHA-256), and the version that each host has reported."
   value = {
     address  = "s3://${var.bucket}/${local.settings_key}"
     version  = local.settings_version
@@ -43,7 +43,7 @@ output "settings" {
 }
 
 output "agent_config" {
-  description = "What the CloudWatch agent of hosts does, as it is in the bucket."
+  description = "Configuration of the hosts' CloudWatch agent, as in the bucket."
   value       = aws_s3_object.agent.content
 }
 
@@ -99,7 +99,7 @@ output "architecture" {
 }
 
 output "package_region" {
-  description = "Region of the bucket where the package lies."
+  description = "Region of the bucket with the package."
   value       = local.package_region
 
   precondition {

@@ -41,7 +41,7 @@ variable "nodes_per_host" {
 }
 
 variable "node_ids_per_host" {
-  description = "How many node ids each host has to itself."
+  description = "Number of node ids that are reserved for each host."
   type        = number
 }
 
@@ -118,19 +118,19 @@ variable "package_sha256" {
 }
 
 variable "package_kms_key_arn" {
-  description = "KMS key of the bucket where the wheel lies; null: it has none of its own, or is that of the cluster."
+  description = "KMS key of the bucket with the wheel; null: it has none of its own, or is that of the cluster."
   type        = string
   default     = null
 }
 
 variable "reaches_other_regions" {
-  description = "Whether hosts have a way to S3 of other Regions."
+  description = "Hosts can reach S3 of other Regions."
   type        = bool
   default     = false
 }
 
 variable "session_manager" {
-  description = "Whether hosts may be entered by AWS Systems Manager."
+  description = "Allow sessions on hosts by AWS Systems Manager."
   type        = bool
 }
 
@@ -141,7 +141,7 @@ variable "wal_bucket" {
 }
 
 variable "agent_config" {
-  description = "What the CloudWatch agent of each host does: two lines of JSON, its configuration and what it scrapes, or \"off\"."
+  description = "Configuration of the CloudWatch agent of each host: two lines of JSON, its own and its scrape targets, or \"off\"."
   type        = string
   default     = "off\n"
 }

@@ -4,7 +4,7 @@ output "log_groups" {
 }
 
 output "agent_config" {
-  description = "What the agent of a host does, two lines of JSON: its configuration, and what it scrapes. @HOST@ in it stands for the host's id."
+  description = "Configuration of a host's agent, two lines of JSON: its own, and its scrape targets. @HOST@ in it stands for the host's id."
   value       = "${jsonencode(local.agent)}\n${jsonencode(local.scrape)}\n"
 }
 

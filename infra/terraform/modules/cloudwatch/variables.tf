@@ -14,12 +14,12 @@ variable "bucket" {
 }
 
 variable "logs" {
-  description = "Whether hosts' journals are shipped."
+  description = "Ship hosts' journals."
   type        = bool
 }
 
 variable "metrics" {
-  description = "Whether brokers' metrics are."
+  description = "Ship brokers' metrics."
   type        = bool
 }
 

@@ -9,6 +9,6 @@ output "addresses" {
 }
 
 output "scaling_policy_json" {
-  description = "What hosts may do beside the brokers' policy: claim a slot, and tell the group."
+  description = "Rights of hosts in addition to the brokers' policy: claim a slot, and report to the group."
   value       = local.scaling_policy_json
 }

@@ -80,7 +80,7 @@ variable "nodes_per_host" {
 }
 
 variable "node_ids_per_host" {
-  description = "How many node ids each slot has to itself."
+  description = "Number of node ids that are reserved for each slot."
   type        = number
 }
 

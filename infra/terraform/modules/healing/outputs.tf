@@ -1,10 +1,10 @@
 output "alarms" {
-  description = "How many alarms there are."
+  description = "Number of alarms."
   value       = length(local.watched)
 }
 
 output "remedies" {
-  description = "What each alarm does, and of which instance."
+  description = "Action and instance of each alarm."
   value = {
     for key, alarm in aws_cloudwatch_metric_alarm.remedy : key => {
       action   = one([for action in alarm.alarm_actions : action if strcontains(action, ":automate:")])

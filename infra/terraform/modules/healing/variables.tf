@@ -24,7 +24,7 @@ variable "instance_ids" {
 }
 
 variable "alarm_topic_arns" {
-  description = "SNS topics that are told of what is done."
+  description = "SNS topics that get a message of each action."
   type        = list(string)
   default     = []
 }

@@ -9,7 +9,7 @@ output "spark_policy_json" {
 }
 
 output "spark_trust_json" {
-  description = "Who may take Spark's role."
+  description = "Principals that may take Spark's role."
   value       = local.trust_json
 }
 

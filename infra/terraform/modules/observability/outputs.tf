@@ -24,7 +24,7 @@ output "prometheus_policy_json" {
 }
 
 output "alarms" {
-  description = "How many alarms there are."
+  description = "Number of alarms."
   value       = length(local.instances) + (length(var.volume_ids) > 0 ? 3 : 1) * length(var.slots) + length(local.group_alarms) + length(local.broker_alarms) + length(local.broker_shares)
 }
 
@@ -40,7 +40,7 @@ output "alarm_names" {
 }
 
 output "dashboard_json" {
-  description = "What the dashboard shows."
+  description = "Content of the dashboard."
   value       = aws_cloudwatch_dashboard.this.dashboard_body
 }
 

@@ -30,7 +30,7 @@ variable "group" {
 }
 
 variable "other_instance_ids" {
-  description = "Instances beside the brokers whose status is watched too, by a name."
+  description = "Further instances whose status is watched, by a name."
   type        = map(string)
 }
 
@@ -60,7 +60,7 @@ variable "nodes_per_host" {
 }
 
 variable "alarm_topic_arns" {
-  description = "SNS topics that are told of alarms."
+  description = "SNS topics that get the alarms."
   type        = list(string)
 }
 

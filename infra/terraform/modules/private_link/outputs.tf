@@ -1,5 +1,5 @@
 output "settings" {
-  description = "Settings of the brokers that belong to it: the further listener, what its clients are told, and when the broker closes a connection that nothing comes by, which is before AWS forgets it (350 s)."
+  description = "Settings of the brokers that belong to it: the further listener, the addresses for its clients, and the idle time after which the broker closes a connection, which is before AWS drops it (350 s)."
   value = {
     "extra.listeners"            = "LINK://0.0.0.0:${var.target_port}"
     "extra.advertised.listeners" = "LINK://${local.advertised}:{${var.first_port}+node.id}"
@@ -39,6 +39,6 @@ output "listeners" {
 }
 
 output "alarms" {
-  description = "How many alarms there are."
+  description = "Number of alarms."
   value       = length(aws_cloudwatch_metric_alarm.bootstrap)
 }

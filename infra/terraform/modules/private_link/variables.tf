@@ -34,12 +34,12 @@ variable "hosts" {
 }
 
 variable "nodes_per_host" {
-  description = "How many nodes a host has."
+  description = "Number of nodes of a host."
   type        = number
 }
 
 variable "domain" {
-  description = "Name that clients are told, such as lake.example.com: they resolve it, and with several zones the names RACK.DOMAIN."
+  description = "Name for clients, such as lake.example.com: they resolve it, and with several zones the names RACK.DOMAIN."
   type        = string
 }
 
@@ -49,7 +49,7 @@ variable "allowed_principals" {
 }
 
 variable "acceptance_required" {
-  description = "Whether each endpoint waits to be accepted."
+  description = "Require acceptance of each endpoint."
   type        = bool
   default     = true
 }
@@ -61,7 +61,7 @@ variable "client_cidrs" {
 }
 
 variable "cross_zone" {
-  description = "Whether an address of the load balancer leads to nodes of all zones, which AWS bills by traffic, and one name is enough."
+  description = "Let each address of the load balancer lead to nodes of all zones, which AWS bills by traffic; one name is then enough."
   type        = bool
   default     = false
 }
@@ -99,7 +99,7 @@ variable "metrics_port" {
 }
 
 variable "alarm" {
-  description = "Whether an alarm goes off when no node takes these clients."
+  description = "Raise an alarm when no node takes these clients."
   type        = bool
   default     = true
 }

@@ -4,14 +4,14 @@ output "security_group_id" {
 }
 
 output "ingress" {
-  description = "Who may reach what: rule, range, first and last port."
+  description = "Allowed connections: rule, range, first and last port."
   value = {
     for rule, what in local.in_rules : rule => { cidr = what.cidr, first_port = what.ports.first, last_port = what.ports.last }
   }
 }
 
 output "https_egress" {
-  description = "Ranges that hosts reach by HTTPS beside S3."
+  description = "Ranges that hosts reach by HTTPS in addition to S3."
   value       = { for name, rule in aws_vpc_security_group_egress_rule.https : name => rule.cidr_ipv4 }
 }
 
@@ -21,7 +21,7 @@ output "secret_arns" {
 }
 
 output "ingress_groups" {
-  description = "Which security groups may reach what: rule, group, first and last port."
+  description = "Allowed connections of security groups: rule, group, first and last port."
   value = {
     for rule, what in local.in_groups : rule => { id = what.id, first_port = what.ports.first, last_port = what.ports.last }
   }

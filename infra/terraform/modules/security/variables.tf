@@ -41,13 +41,13 @@ variable "metrics_ports" {
 }
 
 variable "https_egress_cidrs" {
-  description = "Ranges that hosts may reach by HTTPS beside S3, such as a package mirror."
+  description = "Ranges that hosts may reach by HTTPS in addition to S3, such as a package mirror."
   type        = map(string)
   default     = {}
 }
 
 variable "force_destroy" {
-  description = "Whether a destroy deletes the places for secrets at once, and not after seven days."
+  description = "Let destroy delete the places for secrets at once, and not after seven days."
   type        = bool
   default     = false
 }
@@ -58,7 +58,7 @@ variable "kms_key_arn" {
 }
 
 variable "secrets" {
-  description = "Whether places for TLS certificates and the first SCRAM administrator are made in Secrets Manager; brokers do not read them yet."
+  description = "Make places for TLS certificates and the first SCRAM administrator in Secrets Manager; brokers do not read them yet."
   type        = bool
   default     = false
 }

@@ -24,7 +24,7 @@ output "bucket_policy_json" {
 }
 
 output "force_destroy" {
-  description = "Whether destroy may delete a bucket with data in it."
+  description = "True if destroy may delete a bucket with data in it."
   value       = aws_s3_bucket.this.force_destroy
 }
 

@@ -20,13 +20,13 @@ variable "kms_key_arn" {
 }
 
 variable "own_kms_key" {
-  description = "Whether the cluster has a key of its own, which is kept as long as there may be data that it encrypted."
+  description = "Give the cluster a key of its own, which is kept as long as data encrypted by it may exist."
   type        = bool
   default     = true
 }
 
 variable "force_destroy" {
-  description = "Whether destroy may delete a bucket with data in it, and the key of its own that encrypts the data."
+  description = "Allow destroy to delete a bucket with data in it, and the cluster's own key that encrypts the data."
   type        = bool
   default     = false
 }

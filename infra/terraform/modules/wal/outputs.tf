@@ -4,7 +4,7 @@ output "volume_ids" {
 }
 
 output "volumes" {
-  description = "What each volume is: zone, type, size in GiB, IOPS, multi-attach, key, tags, whether it leaves a snapshot."
+  description = "Description of each volume: zone, type, size in GiB, IOPS, multi-attach, key, tags, final snapshot."
   value = {
     for slot, volume in aws_ebs_volume.wal : slot => {
       zone         = volume.availability_zone
@@ -22,7 +22,7 @@ output "volumes" {
 }
 
 output "attachments" {
-  description = "Which volume is attached to which other host under which device name."
+  description = "Attachments of volumes to other hosts: volume, host and device name."
   value = {
     for key, attachment in aws_volume_attachment.taker : key => {
       volume = local.attachments[key].volume

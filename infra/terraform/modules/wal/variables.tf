@@ -29,12 +29,12 @@ variable "volume" {
 }
 
 variable "takers" {
-  description = "How many other hosts of the zone a volume is attached to, with io2-multi-attach."
+  description = "Number of other hosts of the zone that each volume is attached to, with io2-multi-attach."
   type        = number
 }
 
 variable "final_snapshot" {
-  description = "Whether a volume that is removed leaves a snapshot: it may hold records that are nowhere else."
+  description = "Take a snapshot of a volume that is removed: it may hold records that exist nowhere else."
   type        = bool
 }
 
