@@ -54,7 +54,7 @@ from lakehead.broker.observability.health import health
 from lakehead.broker.observability.page import ObservabilityPage
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
-from lakehead.broker.partition.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicRegistry
+from lakehead.broker.partition.partition import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicRegistry
 from lakehead.broker.producer_ids import ProducerIds
 from lakehead.broker.services import BrokerServices, RequestCounts
 from lakehead.broker.settings import Settings

@@ -1,8 +1,11 @@
 """The context of a request: its API, version, client and the services of the broker."""
 
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakehead.broker.protocol.api import Api, schema
 from lakehead.broker.protocol.node_endpoints import Address
@@ -38,3 +41,17 @@ class RequestContext:
     def request(self) -> ModuleType:
         """The module with the request classes of this version."""
         return schema(self.api.key, self.version).request_module
+
+
+class Deferred(NamedTuple):
+    """`finish(outcome)` is the answer, once `outcome` is done; it is not asked of a cancelled
+    one.
+    """
+
+    outcome: asyncio.Future[Any]
+    finish: Callable[[asyncio.Future[Any]], Any]
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        with contextlib.suppress(Exception):  # `finish` looks at it
+            yield from self.outcome.__await__()
+        return self.finish(self.outcome)

@@ -22,7 +22,7 @@ from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
-from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.producer_ids import ProducerIds
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.settings import Settings

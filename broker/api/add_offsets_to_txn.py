@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer
-from lakehead.broker.partition.topic import OFFSETS_TOPIC
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity

@@ -20,7 +20,7 @@ from lakehead.broker.configs.definition import ConfigDefinition, Effect
 from lakehead.broker.configs.group_table import known_group_config, parse_group_configs
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.configs.topic_table import known_topic_config, parse_topic_configs
-from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext

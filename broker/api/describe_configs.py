@@ -22,7 +22,7 @@ from lakehead.broker.configs.entries import (
     shared_entries,
     topic_entries,
 )
-from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity

@@ -9,8 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.partition.partition import Partition
-from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.partition.partition import Partition, is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.metadata_image import leader_of, replicas_of
-from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext

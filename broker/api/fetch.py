@@ -24,11 +24,9 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
-from lakehead.broker.network.connection import Connection
-from lakehead.broker.network.slot import Slot
+from lakehead.broker.network.connection import Connection, Slot
 from lakehead.broker.partition.fetch_session import FetchPlan, Wanted
-from lakehead.broker.partition.partition import Partition
-from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.partition import Partition, Topic
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, MalformedFrame, error_code
 from lakehead.broker.protocol.fetch import (

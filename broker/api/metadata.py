@@ -19,7 +19,7 @@ from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_
 from lakehead.broker.api.topic_rules import check_collision
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.metadata_image import controller_id, leader_of, live_nodes, replicas_of
-from lakehead.broker.partition.topic import Topic, is_valid_name
+from lakehead.broker.partition.partition import Topic, is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity

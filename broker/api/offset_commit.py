@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
-from lakehead.broker.network.deferred import Deferred
-from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity, milliseconds
-from lakehead.broker.request_context import RequestContext
+from lakehead.broker.request_context import Deferred, RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=8, name="OffsetCommit", versions=(2, 10), is_at_once=True)

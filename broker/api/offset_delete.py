@@ -7,7 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
+from lakehead.broker.coordinator.group.group_metadata import CONSUMER, Subscriptions
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity

@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.coordinator.group.live_group import TopicPartition
+from lakehead.broker.coordinator.group.group_metadata import TopicPartition
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code

@@ -13,7 +13,7 @@ to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 it is, and the connection with it: nothing is dropped. So does, for a moment, a partition that is
 about to be led here (`lakehead.broker.cluster.replica_manager`), the question whether it is in the
 request's transaction (`lakehead.broker.api.transaction_inquiry`), what is compressed again
-(`lakehead.broker.partition.codec_change`), and records that are looked into
+(`lakehead.broker.partition.validation`), and records that are looked into
 (`lakehead.broker.partition.record_checks`), unless they are few.
 """
 
@@ -26,10 +26,8 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.transaction_inquiry import TransactionInquiry
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
-from lakehead.broker.network.connection import Connection
-from lakehead.broker.network.slot import Slot
-from lakehead.broker.partition.codec_change import change_codec
-from lakehead.broker.partition.partition import Partition
+from lakehead.broker.network.connection import Connection, Slot
+from lakehead.broker.partition.partition import Partition, Topic
 from lakehead.broker.partition.record_checks import (
     RECORDS_INLINE_MAX,
     RecordsRefused,
@@ -37,8 +35,12 @@ from lakehead.broker.partition.record_checks import (
     check_records_aside,
     walked_inline,
 )
-from lakehead.broker.partition.topic import Topic
-from lakehead.broker.partition.validation import check_contents, check_form, is_marked_transactional
+from lakehead.broker.partition.validation import (
+    change_codec,
+    check_contents,
+    check_form,
+    is_marked_transactional,
+)
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.frame import RequestHeader

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.configs.topic_table import parse_topic_configs
-from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.storage.metadata.state import ClusterState, may_collide, unified_name

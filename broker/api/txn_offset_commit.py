@@ -16,7 +16,7 @@ from lakehead.broker.api.turns import Turns
 from lakehead.broker.coordinator.group.coordinator import TransactionalMember
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.transaction.messages import Producer
-from lakehead.broker.partition.topic import OFFSETS_TOPIC
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity

@@ -22,8 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.node_requests import is_stranger
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.partition.partition import Partition
-from lakehead.broker.partition.topic import OFFSETS_TOPIC
+from lakehead.broker.partition.partition import OFFSETS_TOPIC, Partition
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity

@@ -9,7 +9,7 @@ one node. The live ones are in sync. All of this is pure.
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeAlias
 
-from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry

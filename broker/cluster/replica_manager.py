@@ -23,9 +23,8 @@ import structlog
 
 from lakehead.broker.cluster.metadata_image import EVERYTHING, MetadataDelta, delta_of, leader_of
 from lakehead.broker.configs.entries import broker_values, record_rules
-from lakehead.broker.partition.partition import open_partition
+from lakehead.broker.partition.partition import Topic, TopicRegistry, open_partition
 from lakehead.broker.partition.producer_table import LIMITS
-from lakehead.broker.partition.topic import Topic, TopicRegistry
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import EntryRejected, LakeheadError, OutcomeUnknown

@@ -20,10 +20,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.metadata_image import TopicPartition, leader_of, live_nodes
 from lakehead.broker.cluster.replica_manager import ReplicaManager
-from lakehead.broker.partition.partition import Partition
-from lakehead.broker.partition.topic import (
+from lakehead.broker.partition.partition import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
+    Partition,
     Topic,
     TopicRegistry,
     is_valid_name,

@@ -11,7 +11,7 @@ from lakehead.broker.configs.definition import ConfigDefinition, ConfigType
 from lakehead.broker.configs.group_table import GROUP_CONFIGS
 from lakehead.broker.configs.kafka_log_table import THROTTLES
 from lakehead.broker.configs.topic_table import TOPIC_CONFIGS
-from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import RecordRules
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
 from lakehead.storage.format.compression import CODEC_NAMES

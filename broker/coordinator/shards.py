@@ -17,7 +17,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.log import CoordinatorLog, LogPartition
-from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
@@ -224,12 +224,12 @@ class Shards(Generic[S]):
             raise KafkaError(ErrorCode.coordinator_load_in_progress) from None
 
 
-async def durable(outcome: asyncio.Future[Exception | None], patience_s: float) -> None:
+async def durable(outcome: asyncio.Future[Exception | None], timeout_s: float) -> None:
     """Wait until what a shard has appended is durable. Raises KafkaError: NOT_COORDINATOR where the
     partition is not led here any more, COORDINATOR_NOT_AVAILABLE where the log is slow.
     """
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             error = await asyncio.shield(outcome)
     except TimeoutError:
         raise slow_log() from None

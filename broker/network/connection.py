@@ -16,16 +16,13 @@ while untaken responses leave no room.
 import asyncio
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
-from lakehead.broker.network.request_memory import UNCHARGED_FRAME, Piece, frame_cost
-from lakehead.broker.network.slot import Slot
+from lakehead.broker.network.request_memory import UNCHARGED_FRAME, Piece, RequestMemory, frame_cost
 from lakehead.broker.network.unsent import RATE_MIN, UnsentResponses
 from lakehead.broker.protocol.frame import FRAME_MIN
 from lakehead.storage.memory_pool import PoolWait
-
-if TYPE_CHECKING:
-    from lakehead.broker.network.server import Server
 
 FIRST_PIECE = 1 << 20
 """A longer frame is allocated in steps, as its bytes arrive."""
@@ -51,6 +48,47 @@ class FrameHandler(Protocol):
 
     def __call__(self, connection: "Connection", frame: bytearray) -> bool:
         """Start a request. False: no later frame may start until `Connection.proceed` is called."""
+
+
+class Slot:
+    """The place of one response in the order of a connection."""
+
+    __slots__ = ("cancel", "connection", "pieces")
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.pieces: Sequence[Piece] | None = None
+        self.cancel: Callable[[], object] | None = None
+        """Called when the connection is lost before the response is ready."""
+
+    def complete(self, pieces: Sequence[Piece]) -> None:
+        """Give the response; it is sent when those before it are."""
+        self.pieces = pieces
+        self.cancel = None
+        self.connection.ready()
+
+
+class ConnectionOwner(Protocol):
+    """The server of a connection (`lakehead.broker.network.server.Server`)."""
+
+    memory: RequestMemory
+    handle: FrameHandler
+    request_max_bytes: int
+    write_buffer_bytes: int
+    now: float
+    """Monotonic seconds, as of the last tick."""
+
+    def opened(self, connection: "Connection") -> None:
+        """Count a new connection; it may exceed the quota."""
+
+    def closed(self, connection: "Connection") -> None:
+        """Forget a connection."""
+
+    def rejected(self, connection: "Connection", reason: str) -> None:
+        """Close a connection that does not speak Kafka."""
+
+    def admits(self, connection: "Connection", key: int) -> bool:
+        """Whether a connection beyond the quota may stay, by the API key of its first request."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -84,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         "listener",
     )
 
-    def __init__(self, server: "Server", listener: str) -> None:
+    def __init__(self, server: ConnectionOwner, listener: str) -> None:
         self._server = server
         self.listener: str = listener
         """Name of the listener that the client came by."""
@@ -365,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
                 frame = backlog.popleft()
                 (key,) = _KEY.unpack_from(frame)
                 self._at_work += frame_cost(len(frame))
-                if self.is_undecided and not self._server.places.decide(self, key):
+                if self.is_undecided and not self._server.admits(self, key):
                     break
                 self._muted = key != _PRODUCE
                 if not self._server.handle(self, frame):

@@ -12,15 +12,13 @@ from typing import Any
 import structlog
 
 from lakehead.broker.api.turns import elements_max, is_long
-from lakehead.broker.network.connection import Connection
-from lakehead.broker.network.deferred import Deferred
-from lakehead.broker.network.slot import Slot
+from lakehead.broker.network.connection import Connection, Slot
 from lakehead.broker.protocol.api import Registry, Route
 from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from lakehead.broker.protocol.frame import RequestHeader, encode_response, read_header
 from lakehead.broker.protocol.node_proof import NodeProof
-from lakehead.broker.request_context import RequestContext
+from lakehead.broker.request_context import Deferred, RequestContext
 from lakehead.broker.services import BrokerServices
 
 DECODE_INLINE_MAX = 64 << 10

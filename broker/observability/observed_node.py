@@ -17,7 +17,7 @@ from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.network.server import Server
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
-from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.services import RequestCounts
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.state import ClusterState

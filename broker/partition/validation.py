@@ -5,10 +5,13 @@ header already shows to be wrong; it also looks into the records, which is done 
 compacted topics, and for topics that want it (see `record_checks`).
 """
 
+import asyncio
+from dataclasses import dataclass
+
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.recompression import recompressed
 from lakehead.storage.format.record_batch import (
     CODEC_MASK,
     CODECS,
@@ -24,6 +27,39 @@ from lakehead.storage.format.record_batch import (
     crc_ok,
     read_header,
 )
+from lakehead.storage.stream.inflating import InflatedBatches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRules:
+    """Limits and treatment of batches, from a topic's configs. Times in milliseconds."""
+
+    batch_size_max: int = 1_048_588
+    """Largest batch that is taken, in bytes (max.message.bytes)."""
+    is_log_append_time: bool = False
+    """Whether records get the time at which they are appended (message.timestamp.type)."""
+    before_ms: int = 2**63 - 1
+    """How far behind the clock timestamps may be (message.timestamp.before.max.ms)."""
+    after_ms: int = 3_600_000
+    """How far ahead of the clock timestamps may be (message.timestamp.after.max.ms)."""
+    needs_keys: bool = False
+    """Whether records without a key are refused (cleanup.policy)."""
+    validates_records: bool = False
+    """Whether each record is checked (lakehead.record.validation)."""
+    codec: int | None = None
+    """What batches are compressed with (compression.type); None: as they come."""
+    level: int | None = None
+    """The codec's level, if it has one."""
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether a batch is taken by its records, not by its header alone."""
+        return self.needs_keys or self.validates_records
+
+    def changes(self, codec: int) -> bool:
+        """Whether batches of this codec are compressed again."""
+        return self.codec is not None and self.codec != codec
+
 
 ZSTD = CODECS.index("zstd")
 ZSTD_SINCE = 7
@@ -133,3 +169,38 @@ def _check_times(header: BatchHeader, rules: RecordRules, now_ms: int) -> None:
                 f"Timestamp {timestamp} of message is out of range. The timestamp should be within "
                 f"[{now_ms - rules.before_ms}, {now_ms + rules.after_ms}]",
             )
+
+
+INFLATED_SIZE_MAX = 64 * 1024 * 1024
+
+
+async def change_codec(
+    records: memoryview, rules: RecordRules, memory: InflatedBatches
+) -> memoryview:
+    """Return one whole batch, checked by `check_batch`, in the codec of `rules`, as soon as there
+    is memory to decompress it.
+
+    Raises KafkaError: INVALID_RECORD for records that cannot be read, MESSAGE_TOO_LARGE when the
+    batch is larger now than the topic takes.
+    """
+
+    async def read() -> memoryview:
+        return records
+
+    codec, level, count = rules.codec, rules.level, read_header(records).record_count
+    assert codec is not None
+    try:
+        async with memory.inflated(read, INFLATED_SIZE_MAX, count) as (header, plain):
+            loop = asyncio.get_running_loop()
+            batch = await loop.run_in_executor(
+                None, recompressed, records, header, plain, codec, level
+            )
+    except ValueError as error:
+        raise KafkaError(ErrorCode.invalid_record, str(error)) from error
+    if len(batch) > rules.batch_size_max:
+        raise KafkaError(
+            ErrorCode.message_too_large,
+            f"a batch of {len(batch)} bytes in the topic's codec; at most {rules.batch_size_max} "
+            "are taken",
+        )
+    return memoryview(batch)

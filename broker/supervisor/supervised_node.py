@@ -100,7 +100,7 @@ class SupervisedNode:
         self._on_unhealthy = on_unhealthy or _ignore
         self._failures = 0
         self._is_stuck = False
-        self._patience: asyncio.Timeout | None = None
+        self._stop_timeout: asyncio.Timeout | None = None
         self._life: Life | None = None
         self._stopping = asyncio.Event()
         self._is_replaced = False
@@ -143,7 +143,7 @@ class SupervisedNode:
         _log.info("node_started", node_id=self.node_id, pid=life.pid)
         status, served_s = -signal.SIGKILL, 0.0
         try:
-            async with asyncio.timeout(None) as self._patience:
+            async with asyncio.timeout(None) as self._stop_timeout:
                 if (address := await life.wait_ready()) is not None:
                     ready_at = self._clock.monotonic()
                     self._became_ready(address)
@@ -259,8 +259,8 @@ class SupervisedNode:
         except TimeoutError:
             self.ended_badly += f", and process {life.pid} cannot end: a device does not answer"
             self._note_stuck(life)
-            if self._stopping.is_set() and self._patience is not None and self._life is life:
-                self._patience.reschedule(asyncio.get_running_loop().time())
+            if self._stopping.is_set() and self._stop_timeout is not None and self._life is life:
+                self._stop_timeout.reschedule(asyncio.get_running_loop().time())
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -13,7 +13,7 @@ from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from lakehead.broker.cluster.heartbeat import Heartbeat
 from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
-from lakehead.broker.network.places import UNDECIDED_MAX, ConnectionPlaces
+from lakehead.broker.network.server import UNDECIDED_MAX, ConnectionQuotas
 from lakehead.broker.node import Node
 from lakehead.broker.open_files import raise_open_file_limit
 from tests.integration.test_node_protocol import running, until
@@ -126,10 +126,10 @@ async def test_silent_connections_without_a_place_are_few_and_make_room_for_node
 
 @pytest.mark.parametrize("open_files", [64, 256, 1024, 20_000, 1 << 20])
 def test_there_are_places_and_a_reserve_whatever_the_limit(open_files: int) -> None:
-    places = ConnectionPlaces(lambda: 1 << 30, lambda _: None, open_files)
-    assert places.most + places.reserve == open_files
-    assert places.most >= open_files // 2
-    assert places.reserve >= min(open_files // 2, 128)
-    assert places.backlog + UNDECIDED_MAX <= places.reserve * 3 // 4
-    few = ConnectionPlaces(lambda: 7, lambda _: None, open_files)
+    quotas = ConnectionQuotas(lambda: 1 << 30, lambda _: None, open_files)
+    assert quotas.most + quotas.reserve == open_files
+    assert quotas.most >= open_files // 2
+    assert quotas.reserve >= min(open_files // 2, 128)
+    assert quotas.backlog + UNDECIDED_MAX <= quotas.reserve * 3 // 4
+    few = ConnectionQuotas(lambda: 7, lambda _: None, open_files)
     assert few.most == 7

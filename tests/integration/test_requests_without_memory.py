@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lakehead.broker.network.relief import PATIENCE_S
 from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.network.server import DEAF_S
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
@@ -199,12 +199,12 @@ async def test_deaf_clients_are_cut_the_longest_deaf_first_and_only_when_memory_
         (deaf,) = [one for one in node.server.connections if one.untaken]
         relief, now = node.server.relief, node.clock.monotonic()
         relief.look(node.server.connections, now)
-        relief.look(node.server.connections, now + 10 * PATIENCE_S)
+        relief.look(node.server.connections, now + 10 * DEAF_S)
         assert relief.cut_total == 0, "there is room for all"
         piece = untaken(node, SIZE)
-        relief.look(node.server.connections, now + PATIENCE_S - 1)
+        relief.look(node.server.connections, now + DEAF_S - 1)
         assert relief.cut_total == 0, "it may be about to read"
-        relief.look(node.server.connections, now + PATIENCE_S + 1)
+        relief.look(node.server.connections, now + DEAF_S + 1)
         assert relief.cut_total == 1
         await until(lambda: not deaf.is_open)
         node.memory.unpin([piece])
@@ -222,7 +222,7 @@ async def test_a_promised_frame_that_does_not_come_is_given_up_when_others_wait(
         relief, now = node.server.relief, node.clock.monotonic()
         relief.look(node.server.connections, now)
         assert relief.cut_total == 0
-        relief.look(node.server.connections, now + PATIENCE_S + 2)
+        relief.look(node.server.connections, now + DEAF_S + 2)
         assert relief.cut_total == 1
         assert await client.produced() == (0, 0)
         async with asyncio.timeout(LIMIT_S):

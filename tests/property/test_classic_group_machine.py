@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.classic_group import ClassicGroup
 from lakehead.broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
@@ -29,7 +30,6 @@ from lakehead.broker.coordinator.group.messages import (
     Synced,
     SyncRequest,
 )
-from lakehead.broker.coordinator.group.state_machine import Group
 
 PROTOCOL_SETS = (
     (("range", b"r"), ("sticky", b"s")),
@@ -66,7 +66,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.assigned: dict[int, dict[str, bytes]] = {}
         self.leaders: dict[int, str] = {}
         config = GroupSettings(initial_rebalance_delay_ms=2_000, max_size=5)
-        self.group = Group("g", config, self.new_id)
+        self.group = ClassicGroup("g", config, self.new_id)
 
     def new_id(self, prefix: str) -> str:
         self.ids += 1

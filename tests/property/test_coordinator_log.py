@@ -232,7 +232,7 @@ async def write(seed: int) -> None:
             end(producer_id, is_commit=rng.random() < 0.7)
         else:
             wanted.write(few, producer_id)
-            log.append_undecided(few, producer_id, 0, outcomes.append)
+            log.append_transactional(few, producer_id, 0, outcomes.append)
         assert dict(log.latest) == wanted.latest()
         partition.stream.confirm(rng.randrange(3))
         await asyncio.sleep(0)

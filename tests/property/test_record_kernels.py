@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.broker.partition import record_validation
-from lakehead.broker.partition.record_keys import records_without_key
-from lakehead.broker.partition.record_validation import (
+from lakehead.broker.partition import record_checks
+from lakehead.broker.partition.record_checks import (
     MalformedRecord,
     TimeRange,
     places_out_of_time,
+    records_without_key,
 )
 from lakehead.storage.format.record_batch import BatchHeader, read_header
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
@@ -105,7 +105,7 @@ def both(check: Any, *given: Any) -> tuple[Any, Any]:
     found = []
     for least in (1 << 40, -1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(record_validation, "KERNEL_RECORDS_MIN", least)
+            patch.setattr(record_checks, "KERNEL_RECORDS_MIN", least)
             found.append(verdict(check, *given))
     return found[0], found[1]
 

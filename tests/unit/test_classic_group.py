@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.classic_group import ClassicGroup, refuse_request
 from lakehead.broker.coordinator.group.messages import (
     GroupSettings,
     GroupState,
@@ -16,9 +17,6 @@ from lakehead.broker.coordinator.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from lakehead.broker.coordinator.group.restoring import restored_group
-from lakehead.broker.coordinator.group.rules import refuse_request
-from lakehead.broker.coordinator.group.state_machine import Group
 
 NO_DELAY = GroupSettings(initial_rebalance_delay_ms=0)
 PROTOCOLS = (("range", b"meta-range"), ("roundrobin", b"meta-rr"))
@@ -47,7 +45,7 @@ class World:
         self.now = 100.0
         self.ids = 0
         self.settings = settings
-        self.group = Group("g", settings, self.new_id)
+        self.group = ClassicGroup("g", settings, self.new_id)
         self.joined: dict[str, JoinResult] = {}
         self.synced: dict[str, SyncResult] = {}
         self.stores: list[Store] = []
@@ -335,7 +333,7 @@ def test_20_a_follower_that_asks_again_gets_the_same_generation_and_the_leader_a
 def test_21_a_restored_group_goes_on_where_it_was() -> None:
     world = stable_pair()
     snapshot = world.group.snapshot()
-    group = restored_group("g", world.settings, world.new_id, snapshot, world.now)
+    group = ClassicGroup.restored("g", world.settings, world.new_id, snapshot, world.now)
     assert group.snapshot() == snapshot
     assert group.heartbeat("c-2", None, 2, world.now) is ErrorCode.none
     group.tick(world.now + 10.1)

@@ -6,7 +6,7 @@ import pytest
 from immutables import Map
 
 from lakehead.broker.cluster.replica_manager import DELAY_S, DelayedRequests, is_arriving
-from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.partition import Topic
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
 TOPIC_ID = "1" * 32

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.group.memory import GroupMemory
+from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.messages import (
     GroupSettings,
     JoinResult,

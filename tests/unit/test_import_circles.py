@@ -9,9 +9,6 @@ import grimp
 PACKAGES = ("lakehead", "pyspark_lakehead")
 
 CIRCLES = {
-    "lakehead.broker.coordinator.group.answers": 3,
-    "lakehead.broker.network.connection": 5,
-    "lakehead.broker.partition.partition": 2,
     "lakehead.storage.metadata.declared_columns": 2,
     "lakehead.storage.wal.redivision": 2,
 }

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from lakehead.broker.coordinator.group.live_group import LiveGroup
+from lakehead.broker.coordinator.group.classic_group import ClassicGroup
+from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, Subscriptions
 from lakehead.broker.coordinator.group.messages import GroupSettings, GroupSnapshot, MemberSnapshot
 from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     decode_offset,
     encode_offset,
 )
-from lakehead.broker.coordinator.group.restoring import restored_group
-from lakehead.broker.coordinator.group.subscriptions import Subscriptions
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
@@ -50,9 +49,9 @@ def snapshot(*subscriptions: bytes, protocol_type: str = "consumer") -> GroupSna
     )
 
 
-def group(stored: GroupSnapshot, *, empty_since_ms: int = -1) -> LiveGroup:
-    machine = restored_group("g", GroupSettings(), str, stored, 0.0)
-    return LiveGroup(machine, {T: OLD, U: NEW}, empty_since_ms=empty_since_ms)
+def group(stored: GroupSnapshot, *, empty_since_ms: int = -1) -> GroupMetadata:
+    machine = ClassicGroup.restored("g", GroupSettings(), str, stored, 0.0)
+    return GroupMetadata(machine, {T: OLD, U: NEW}, empty_since_ms=empty_since_ms)
 
 
 def test_of_a_simple_consumer_each_offset_ages_from_its_commit() -> None:
@@ -80,7 +79,7 @@ def test_where_nobody_knows_what_members_consume_nothing_ages(protocol_type: str
 def test_what_is_being_written_does_not_age() -> None:
     live = group(snapshot(protocol_type=""))
     live.uncommitted.update([T])
-    live.undecided[7] = {U}
+    live.pending_transactional[7] = {U}
     assert live.expired(NOW, 0) == set()
 
 

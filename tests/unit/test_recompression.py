@@ -6,9 +6,12 @@ import cramjam
 import pytest
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.partition.codec_change import INFLATED_SIZE_MAX, change_codec
-from lakehead.broker.partition.record_rules import RecordRules
-from lakehead.broker.partition.validation import check_batch
+from lakehead.broker.partition.validation import (
+    INFLATED_SIZE_MAX,
+    RecordRules,
+    change_codec,
+    check_batch,
+)
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.format.recompression import recompressed
 from lakehead.storage.format.record_batch import (

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lakehead.broker.partition.partition import Partition, open_partition
+from lakehead.broker.partition.partition import Partition, Topic, open_partition
 from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
-from lakehead.broker.partition.topic import Topic
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.record_batch import TRANSACTIONAL, read_header
 from lakehead.storage.format.stream_object import AbortedTransaction

@@ -2,7 +2,7 @@
 
 import random
 
-from lakehead.broker.partition.record_validation import (
+from lakehead.broker.partition.record_checks import (
     EVERY_TIME,
     MalformedRecord,
     places_out_of_time,

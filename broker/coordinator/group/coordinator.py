@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.group.live_group import LiveGroup, Offsets, TopicPartition
-from lakehead.broker.coordinator.group.memory import GroupMemory
+from lakehead.broker.coordinator.group.classic_group import refuse_request
+from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, Offsets, TopicPartition
+from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     GroupSettings,
@@ -24,13 +25,11 @@ from lakehead.broker.coordinator.group.messages import (
     SyncResult,
 )
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
-from lakehead.broker.coordinator.group.rules import refuse_request
 from lakehead.broker.coordinator.group.shard import GroupShard
-from lakehead.broker.coordinator.log import CoordinatorLog
-from lakehead.broker.coordinator.patience import Patience
+from lakehead.broker.coordinator.log import CoordinatorLog, SharedTimeout
 from lakehead.broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
 from lakehead.broker.coordinator.transaction.messages import Producer
-from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
@@ -82,7 +81,7 @@ class GroupCoordinator:
         self._clock = clock
         self._rng = rng
         self._scope = scope
-        self._patience = Patience(settings.offsets_commit_timeout_ms / 1000, slow_log)
+        self._commit_timeout = SharedTimeout(settings.offsets_commit_timeout_ms / 1000, slow_log)
         self.shards: Shards[GroupShard] = Shards(topic, clock, scope, self._new_shard)
 
     # The life of the coordinator.
@@ -165,7 +164,7 @@ class GroupCoordinator:
                 stored.set_exception(refusal(error))
 
         shard.commit(group_id, offsets, on_done)
-        self._patience.watch(stored)
+        self._commit_timeout.watch(stored)
         return stored
 
     async def commit_in_transaction(
@@ -288,6 +287,6 @@ def _check_group_id(group_id: str) -> None:
         raise KafkaError(ErrorCode.invalid_group_id)
 
 
-def _description(live: LiveGroup) -> GroupDescription:
+def _description(live: GroupMetadata) -> GroupDescription:
     group = live.group
     return GroupDescription(group_id=group.group_id, state=group.state, snapshot=group.snapshot())

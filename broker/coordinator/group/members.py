@@ -1,5 +1,6 @@
-"""The members of one classic group: who they are, what they wait for, and what they agree on."""
+"""The members of one classic group: identities, waiting requests, common protocol, memory."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,10 @@ from lakehead.broker.coordinator.group.messages import (
     Ticket,
 )
 
+GROUP_COST = 1024
+"""Bytes that a group costs beside its name and its members."""
+MEMBER_OBJECTS = 512
+"""Bytes that a member costs beside its texts and protocols: it is kept, and stored once more."""
 _MEMBER_COST, _PROTOCOL_COST = 128, 16
 """Bytes that a member, and a protocol of it, cost beside their texts."""
 _PENDING_MAX = 1 << 20
@@ -23,6 +28,29 @@ def cost_of(texts: Iterable[str | None], protocols: Iterable[tuple[str, bytes]] 
         + sum(len(text) for text in texts if text)
         + sum(_PROTOCOL_COST + len(name) + len(metadata) for name, metadata in protocols)
     )
+
+
+class GroupMemory:
+    """The memory of all groups of a node (`group.memory.size`): `capacity` bytes.
+
+    Groups that are loaded from the log are counted even if they exceed it.
+    """
+
+    def __init__(self, capacity: float = math.inf) -> None:
+        self.capacity = capacity
+        self.used = 0
+
+    @property
+    def room(self) -> float:
+        """Bytes that groups may still grow by; negative if the loaded groups exceed the
+        capacity.
+        """
+        return self.capacity - self.used
+
+    def change(self, before: int, after: int) -> None:
+        """Count a group that took `before` bytes and takes `after` bytes now."""
+        self.used += after - before
+        assert self.used >= 0, "more was given back than taken"
 
 
 class PendingIds:

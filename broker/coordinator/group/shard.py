@@ -13,9 +13,12 @@ from typing import TypeAlias
 import structlog
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.gathered_log import GatheredLog
-from lakehead.broker.coordinator.group.live_group import LiveGroup, TopicPartition
-from lakehead.broker.coordinator.group.memory import GROUP_COST, GroupMemory
+from lakehead.broker.coordinator.group.classic_group import (
+    ClassicGroup,
+    refuse_transactional_commit,
+)
+from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, TopicPartition
+from lakehead.broker.coordinator.group.members import GROUP_COST, GroupMemory
 from lakehead.broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
@@ -39,10 +42,7 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from lakehead.broker.coordinator.group.restoring import restored_group
-from lakehead.broker.coordinator.group.rules import refuse_transactional_commit
-from lakehead.broker.coordinator.group.state_machine import Group
-from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, OnDone
 from lakehead.broker.coordinator.record_reader import UnknownRecord
 from lakehead.storage.clock import Clock
 from lakehead.storage.format.batch_writer import KeyValue
@@ -65,9 +65,9 @@ class GroupShard:
         is_current: Callable[[str, bytes | None], bool],
         memory: GroupMemory,
     ) -> None:
-        self.groups: dict[str, LiveGroup] = {}
+        self.groups: dict[str, GroupMetadata] = {}
         self._log = log
-        self._gathered = GatheredLog(log)
+        self._gathered = BatchingLog(log)
         self._settings = settings
         self._clock = clock
         self._new_member_id = new_member_id
@@ -95,11 +95,11 @@ class GroupShard:
                     self._restore(key.group_id, decode_group(value), len(value), now)
             except UnknownRecord as error:
                 _log.warning("group record not understood", error=str(error))
-        for producer_id, key_bytes in self._log.undecided():
+        for producer_id, key_bytes in self._log.pending_transactional():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey):
-                undecided = self._live(key.group_id).undecided
-                undecided.setdefault(producer_id, set()).add((key.topic, key.partition))
+                pending_transactional = self._live(key.group_id).pending_transactional
+                pending_transactional.setdefault(producer_id, set()).add((key.topic, key.partition))
         # In one turn with the start of service: `delete_topics` knows of all later deletions.
         self._delete_stale({one for one in seen if not self._is_current(*one)})
         for live in self.groups.values():
@@ -218,21 +218,21 @@ class GroupShard:
             (_offset_key(group_id, where), encode_offset(offset))
             for where, offset in offsets.items()
         ]
-        places = live.undecided.setdefault(producer_id, set())
+        places = live.pending_transactional.setdefault(producer_id, set())
         before = set(places)
         places.update(offsets)
         future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def on_done(error: Exception | None) -> None:
-            if error is not None and live.undecided.get(producer_id) is places:
+            if error is not None and live.pending_transactional.get(producer_id) is places:
                 places.intersection_update(before)
                 if not places:
-                    del live.undecided[producer_id]
+                    del live.pending_transactional[producer_id]
             if not future.done():
                 future.set_result(error)
 
         self._gathered.flush()
-        self._log.append_undecided(records, producer_id, producer_epoch, on_done)
+        self._log.append_transactional(records, producer_id, producer_epoch, on_done)
         return future
 
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
@@ -247,7 +247,7 @@ class GroupShard:
                 if not self._is_current(key.topic, offset.topic_id):
                     stale.add((key.topic, offset.topic_id))
         for live in self.groups.values():
-            live.undecided.pop(producer_id, None)
+            live.pending_transactional.pop(producer_id, None)
         self._delete_stale(stale)
 
     def commit_under_way(self, group_id: str) -> asyncio.Future[Exception | None] | None:
@@ -280,7 +280,7 @@ class GroupShard:
                 for place in gone:
                     live.offsets.pop(place, None)
 
-    def _hide_deleted(self, live: LiveGroup, place: TopicPartition) -> None:
+    def _hide_deleted(self, live: GroupMetadata, place: TopicPartition) -> None:
         """Show no offset that was on its way to the log while its topic was deleted."""
         offset = live.offsets.get(place)
         topic_id = None if offset is None else offset.topic_id
@@ -331,15 +331,15 @@ class GroupShard:
 
     # Inside.
 
-    def _live(self, group_id: str) -> LiveGroup:
+    def _live(self, group_id: str) -> GroupMetadata:
         live = self.groups.get(group_id)
         if live is None:
-            group = Group(group_id, self._settings, self._new_member_id)
-            live = self.groups[group_id] = LiveGroup(group)
+            group = ClassicGroup(group_id, self._settings, self._new_member_id)
+            live = self.groups[group_id] = GroupMetadata(group)
             self._charge(live)
         return live
 
-    def _charge(self, live: LiveGroup) -> None:
+    def _charge(self, live: GroupMetadata) -> None:
         """Have the memory of groups know what the group takes now, if it is one of them still."""
         if self.groups.get(live.group.group_id) is not live:
             return
@@ -347,7 +347,7 @@ class GroupShard:
         self._memory.change(live.charged, cost)
         live.charged = cost
 
-    def _let_go(self, live: LiveGroup) -> None:
+    def _let_go(self, live: GroupMetadata) -> None:
         self._memory.change(live.charged, 0)
         live.charged = 0
 
@@ -355,10 +355,12 @@ class GroupShard:
         live = self._live(group_id)
         live.stored_size = size
         live.empty_since_ms = snapshot.state_timestamp_ms
-        live.group = restored_group(group_id, self._settings, self._new_member_id, snapshot, now)
+        live.group = ClassicGroup.restored(
+            group_id, self._settings, self._new_member_id, snapshot, now
+        )
         self._charge(live)
 
-    def _perform(self, live: LiveGroup, effects: Sequence[Effect]) -> None:
+    def _perform(self, live: GroupMetadata, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Joined() | Synced():
@@ -369,7 +371,7 @@ class GroupShard:
         self._charge(live)
         self._arm(live)
 
-    def _store(self, live: LiveGroup, effect: Store) -> None:
+    def _store(self, live: GroupMetadata, effect: Store) -> None:
         now_ms = self._clock.now_ms()
         if not effect.snapshot.members:
             live.empty_since_ms = now_ms
@@ -408,7 +410,7 @@ class GroupShard:
             on_done(None)
         return future
 
-    def _arm(self, live: LiveGroup) -> None:
+    def _arm(self, live: GroupMetadata) -> None:
         """See to it that the group is ticked by its next deadline."""
         deadline = None if self._is_closed else live.group.next_deadline()
         if deadline is None:
@@ -424,7 +426,7 @@ class GroupShard:
         live.timer_deadline = deadline
         live.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, live)
 
-    def _on_timer(self, live: LiveGroup) -> None:
+    def _on_timer(self, live: GroupMetadata) -> None:
         live.timer = None
         self._perform(live, live.group.tick(self._clock.monotonic()))
 

@@ -36,8 +36,8 @@ from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger(__name__)
 
-_LOG_PATIENCE_S = 5.0
-_ADD_PATIENCE_S = 0.1
+_LOG_TIMEOUT_S = 5.0
+_ADD_TIMEOUT_S = 0.1
 """Kafka's add.partitions.to.txn.retry.backoff.max.ms."""
 
 
@@ -122,7 +122,7 @@ class TransactionCoordinator:
             now_ms = self._clock.now_ms()
             return machine.add_partitions(producer, partitions, client_version, now_ms)
 
-        await self._settle(transactional_id, decide, patience_s=_ADD_PATIENCE_S)
+        await self._settle(transactional_id, decide, timeout_s=_ADD_TIMEOUT_S)
 
     async def verify(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
@@ -215,11 +215,11 @@ class TransactionCoordinator:
         self,
         transactional_id: str,
         decide: Callable[[TransactionMachine, int | None], Decision],
-        patience_s: float = 0.0,
+        timeout_s: float = 0.0,
     ) -> Transaction | Settled:
         """Let the machine decide, and return what it stored when that is durable."""
         fresh_id = None
-        until = asyncio.get_running_loop().time() + patience_s
+        until = asyncio.get_running_loop().time() + timeout_s
         while True:
             shard, machine = await self._known(transactional_id)
             decision = decide(machine, fresh_id)
@@ -235,7 +235,7 @@ class TransactionCoordinator:
             raise KafkaError(decision.code)
         if isinstance(decision, Settled):
             return decision
-        await durable(shard.perform(machine, decision), _LOG_PATIENCE_S)
+        await durable(shard.perform(machine, decision), _LOG_TIMEOUT_S)
         return decision.transaction
 
     async def _tick_regularly(self) -> None:

@@ -22,7 +22,7 @@ MEASURES = (
     gauge(
         "connections_capacity",
         "Connections that clients may have: max.connections, or fewer for want of descriptors.",
-        lambda n: n.server.places.most,
+        lambda n: n.server.quotas.most,
     ),
     counter("connections_accepted", "Connections accepted.", lambda n: n.server.accepted_total),
     counter(

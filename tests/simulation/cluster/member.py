@@ -17,8 +17,7 @@ from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replication_control import ReplicationControl
-from lakehead.broker.partition.partition import Partition
-from lakehead.broker.partition.topic import Topic, TopicRegistry
+from lakehead.broker.partition.partition import Partition, Topic, TopicRegistry
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull

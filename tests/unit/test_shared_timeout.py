@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lakehead.broker.coordinator.patience import Patience
+from lakehead.broker.coordinator.log import SharedTimeout
 from tests.simulation.loop import SimulationLoop
 
 
@@ -16,7 +16,7 @@ def run(seed: int) -> list[tuple[float, bool]]:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        patience = Patience(5.0, TooLate)
+        patience = SharedTimeout(5.0, TooLate)
         for number in range(20):
             future: asyncio.Future[int] = loop.create_future()
 

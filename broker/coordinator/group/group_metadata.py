@@ -1,29 +1,34 @@
-"""A group with what surrounds its state machine: its offsets, and its timer."""
+"""A group as its coordinator keeps it: members, committed offsets, pending commits, timer."""
 
 import asyncio
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lakehead.broker.coordinator.group.messages import GroupState
+from lakehead.broker.coordinator.group.classic_group import ClassicGroup
+from lakehead.broker.coordinator.group.messages import GroupSnapshot, GroupState
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
-from lakehead.broker.coordinator.group.state_machine import Group
-from lakehead.broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
 
 TopicPartition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]
+CONSUMER = "consumer"
+"""The protocol type of consumers."""
+
+_HEAD = struct.Struct(">hi")
+_LENGTH = struct.Struct(">h")
 
 
 @dataclass(slots=True)
-class LiveGroup:
+class GroupMetadata:
     """A group that is coordinated here."""
 
-    group: Group
+    group: ClassicGroup
     offsets: Offsets = field(default_factory=dict)
     uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
     """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
-    undecided: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    pending_transactional: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Partitions with commits in open transactions, by producer id."""
     last_commit: asyncio.Future[Exception | None] | None = None
     """The outcome of the newest of them, and of all that the same turn brought."""
@@ -66,7 +71,7 @@ class LiveGroup:
     @property
     def unstable(self) -> set[TopicPartition]:
         """Every partition whose offset an open transaction may change."""
-        return set().union(*self.undecided.values())
+        return set().union(*self.pending_transactional.values())
 
     def expired(self, now_ms: int, retention_ms: int) -> set[TopicPartition]:
         """Return the partitions whose offset has lived its time (KIP-211).
@@ -102,3 +107,46 @@ def _deadline(offset: CommittedOffset, since_ms: int, retention_ms: int) -> int:
     if offset.expire_timestamp_ms >= 0:
         return offset.expire_timestamp_ms
     return max(offset.commit_timestamp_ms, since_ms) + retention_ms
+
+
+class Subscriptions:
+    """The topics that the members of a group consume.
+
+    They are in the members' metadata, in the format of the consumer protocol: version i16, then an
+    array of strings. The topics of other protocols are unknown. If the metadata of a consumer
+    cannot be read, every topic counts as subscribed to, as in Kafka: offsets in use are not deleted
+    by mistake.
+    """
+
+    def __init__(self, group: GroupSnapshot) -> None:
+        self._topics: frozenset[str] | None = frozenset()
+        if group.protocol_type == CONSUMER and group.members:
+            metadata = (member.subscription for member in group.members)
+            self._topics = None if group.protocol_name is None else _topics(metadata)
+
+    def __contains__(self, topic: str) -> bool:
+        return self._topics is None or topic in self._topics
+
+
+def _topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
+    topics: set[str] = set()
+    try:
+        for one in metadata:
+            topics.update(_topics_of(one))
+    except (struct.error, ValueError):
+        return None
+    return frozenset(topics)
+
+
+def _topics_of(metadata: bytes) -> list[str]:
+    _, count = _HEAD.unpack_from(metadata)
+    position, topics = _HEAD.size, []
+    for _ in range(count):
+        (size,) = _LENGTH.unpack_from(metadata, position)
+        position += _LENGTH.size
+        name = metadata[position : position + size]
+        if len(name) != size:
+            raise ValueError("a topic's name is cut short")
+        topics.append(name.decode())
+        position += size
+    return topics

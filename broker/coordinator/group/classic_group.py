@@ -19,38 +19,104 @@ pending, or a member, or unknown.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Self
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.group.answers import assignment_of, generation_for, unchanged_for
-from lakehead.broker.coordinator.group.members import Member, Members, PendingIds
-from lakehead.broker.coordinator.group.memory import MEMBER_OBJECTS
+from lakehead.broker.coordinator.group.members import (
+    MEMBER_OBJECTS,
+    Member,
+    Members,
+    PendingIds,
+    cost_of,
+)
 from lakehead.broker.coordinator.group.messages import (
+    TEXT_SIZE_MAX,
     UNKNOWN_MEMBER,
     Effect,
     GroupSettings,
     GroupSnapshot,
     GroupState,
+    Joined,
     JoinRequest,
     JoinResult,
+    Store,
+    Synced,
     SyncRequest,
     SyncResult,
     Ticket,
 )
-from lakehead.broker.coordinator.group.outbox import Outbox
-from lakehead.broker.coordinator.group.rules import (
-    check_member,
-    refuse_commit,
-    refuse_heartbeat,
-    refuse_join,
-    refuse_sync,
-)
 
 _WITHOUT_MEMBER_ID = {ErrorCode.group_max_size_reached, ErrorCode.unknown_server_error}
 """Answers to JoinGroup that do not repeat the member id."""
+_MEMORY_PER_RECORD = 2
+"""The memory that members of a group may take, as a multiple of its longest record."""
 
 
-class Group:
+class _Effects:
+    """Gathers effects until the event is over; a ticket leaves its member when it is answered."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._last_token = 0
+
+    def take(self) -> list[Effect]:
+        """Return what was gathered and start anew."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def joined(self, ticket: Ticket, result: JoinResult) -> None:
+        """Answer a JoinGroup."""
+        self._effects.append(Joined(ticket=ticket, result=result))
+
+    def synced(self, ticket: Ticket, result: SyncResult) -> None:
+        """Answer a SyncGroup."""
+        self._effects.append(Synced(ticket=ticket, result=result))
+
+    def fail_join(self, member: Member, error: ErrorCode) -> None:
+        """Answer the JoinGroup of a member that waits, if it does, with an error. One that is not
+        known any more has no id.
+        """
+        if member.join_ticket is not None:
+            ticket, member.join_ticket = member.join_ticket, None
+            is_known = error is not ErrorCode.unknown_member_id
+            member_id = member.member_id if is_known else UNKNOWN_MEMBER
+            self.joined(ticket, JoinResult(error=error, member_id=member_id))
+
+    def fail_sync(self, member: Member, error: ErrorCode) -> None:
+        """Answer the SyncGroup of a member that waits, if it does, with an error."""
+        if member.sync_ticket is not None:
+            ticket, member.sync_ticket = member.sync_ticket, None
+            self.synced(ticket, SyncResult(error=error))
+
+    def returned(
+        self, member: Member, ticket: Ticket, result: JoinResult, error: ErrorCode | None
+    ) -> None:
+        """Answer a static member that came back, now that this is stored or cannot be, unless it
+        was answered meanwhile.
+        """
+        if member.join_ticket is not ticket:
+            return
+        if error is None:
+            member.join_ticket = None
+            self.joined(ticket, result)
+        else:
+            self.fail_join(member, error)
+
+    def store(self, snapshot: GroupSnapshot, assignments: dict[str, bytes]) -> int:
+        """Ask for a generation to be stored with these assignments; return the store's token."""
+        self._last_token += 1
+        members = tuple(
+            replace(member, assignment=assignments.get(member.member_id, b""))
+            for member in snapshot.members
+        )
+        stored = replace(snapshot, members=members)
+        self._effects.append(Store(snapshot=stored, token=self._last_token))
+        return self._last_token
+
+
+class ClassicGroup:
     """One classic group. `new_member_id(prefix)` makes ids that are never used twice.
 
     Every public event method returns the effects in the order in which they are to be performed.
@@ -68,7 +134,7 @@ class Group:
         self.pending = PendingIds()
         self._settings = settings
         self._new_member_id = new_member_id
-        self._outbox = Outbox()
+        self._outbox = _Effects()
         self._rebalance_deadline: float | None = None
         self._initial_remaining_ms: int | None = None
         """During the first rebalance: how much longer it may be put off for members that still
@@ -79,6 +145,29 @@ class Group:
         self._storing: tuple[int, dict[str, bytes]] | None = None
         self._returning: dict[int, tuple[Member, Ticket, JoinResult]] = {}
         """Static members that came back and are answered once that is stored, by its token."""
+
+    @classmethod
+    def restored(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        new_member_id: Callable[[str], str],
+        snapshot: GroupSnapshot,
+        now: float,
+    ) -> Self:
+        """Return the group as the log has it. Its members have a session timeout to send a sign of
+        life.
+        """
+        group = cls(group_id, settings, new_member_id)
+        group.generation = snapshot.generation
+        group.protocol_type = snapshot.protocol_type
+        group.protocol_name = snapshot.protocol_name
+        for stored in snapshot.members:
+            group.members.add(Member.restored(stored, snapshot.protocol_name, now))
+        if snapshot.members:
+            group.state = GroupState.STABLE
+            group.members.leader = snapshot.leader
+        return group
 
     @property
     def cost(self) -> int:
@@ -91,7 +180,7 @@ class Group:
         """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes. `room`:
         bytes that the groups of the node may still grow by.
         """
-        error = refuse_join(self, request, self._settings, room)
+        error = self._refuse_join(request, room)
         if error is not None:
             is_named = error not in _WITHOUT_MEMBER_ID
             member_id = request.member_id if is_named else UNKNOWN_MEMBER
@@ -112,7 +201,7 @@ class Group:
         """A SyncGroup request. Answered by `Synced`, at the latest when the leader's assignment is
         stored.
         """
-        error = refuse_sync(self, request)
+        error = self._refuse_sync(request)
         if error is not None:
             self._outbox.synced(ticket, SyncResult(error=error))
             return self._outbox.take()
@@ -121,7 +210,7 @@ class Group:
         member.has_synced = True
         if self.state is GroupState.STABLE:
             member.touch(now)
-            self._outbox.synced(ticket, assignment_of(self, member))
+            self._outbox.synced(ticket, self._assignment_of(member))
             return self._outbox.take()
         if member.sync_ticket is not None:  # a retry on another connection
             self._outbox.fail_sync(member, ErrorCode.rebalance_in_progress)
@@ -153,14 +242,14 @@ class Group:
             if member.sync_ticket is not None:
                 ticket, member.sync_ticket = member.sync_ticket, None
                 member.touch(now)
-                self._outbox.synced(ticket, assignment_of(self, member))
+                self._outbox.synced(ticket, self._assignment_of(member))
         return self._outbox.take()
 
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorCode:
         """A Heartbeat request. Never has effects."""
-        error = refuse_heartbeat(self, member_id, instance_id, generation)
+        error = self.refuse_heartbeat(member_id, instance_id, generation)
         if error is not None:
             return error
         self._touch(member_id, now)
@@ -196,7 +285,7 @@ class Group:
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorCode:
         """Whether offsets may be committed in the name of this member; a sign of life."""
-        error = refuse_commit(self, member_id, instance_id, generation)
+        error = self._refuse_commit(member_id, instance_id, generation)
         if error is None:
             self._touch(member_id, now)
         return error or ErrorCode.none
@@ -270,7 +359,7 @@ class Group:
         )
         if is_repeat:  # its answer was lost, or nothing changed for a follower
             member.touch(now)
-            self._outbox.joined(ticket, generation_for(self, member))
+            self._outbox.joined(ticket, self._generation_for(member))
             return
         self._await_join(member, request, ticket)
         self._prepare_or_complete(now)
@@ -300,7 +389,7 @@ class Group:
             self._prepare_or_complete(now)
             return
         member.join_ticket = ticket
-        result = unchanged_for(self, member, old_leader, request.can_skip_assignment)
+        result = self._unchanged_for(member, old_leader, request.can_skip_assignment)
         assignments = {m.member_id: m.assignment for m in self.members}
         token = self._outbox.store(self.snapshot(), assignments)
         self._returning[token] = member, ticket, result
@@ -380,7 +469,7 @@ class Group:
                 ticket, member.join_ticket = member.join_ticket, None
                 member.is_new = False
                 member.touch(now)
-                self._outbox.joined(ticket, generation_for(self, member))
+                self._outbox.joined(ticket, self._generation_for(member))
 
     def _remove(self, member: Member, now: float) -> None:
         """Take a member out and rebalance the rest."""
@@ -406,3 +495,205 @@ class Group:
         member = self.members.get(member_id)
         if member is not None:
             member.touch(now)
+
+    # Checks of requests.
+
+    def _refuse_join(self, request: JoinRequest, room: float) -> ErrorCode | None:
+        """Return why this JoinGroup cannot be taken, or None. `room`: bytes that all groups may
+        grow by.
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.coordinator_not_available
+        has_place = self._has_room_for(request)
+        if not (has_place and self._fits(request, room)):
+            return ErrorCode.group_max_size_reached
+        if not self._speaks_to_all(request):
+            return ErrorCode.inconsistent_group_protocol
+        if request.member_id in self.pending:
+            # Only a dynamic member is given an id before it joins. Kafka knows no better error.
+            return None if request.instance_id is None else ErrorCode.unknown_server_error
+        if request.member_id == UNKNOWN_MEMBER:
+            return None
+        return check_member(self.members, request.member_id, request.instance_id)
+
+    def _refuse_sync(self, request: SyncRequest) -> ErrorCode | None:
+        """Return why this SyncGroup cannot be taken, or None."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = check_member(self.members, request.member_id, request.instance_id)
+        if error is not None:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.illegal_generation
+        for given, ours in (
+            (request.protocol_type, self.protocol_type),
+            (request.protocol_name, self.protocol_name),
+        ):
+            if given is not None and given != ours:
+                return ErrorCode.inconsistent_group_protocol
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return None
+
+    def refuse_heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode | None:
+        """Return why this Heartbeat is not of a member of the present generation, or None."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = check_member(self.members, member_id, instance_id)
+        if error is None and generation != self.generation:
+            return ErrorCode.illegal_generation
+        return error
+
+    def _refuse_commit(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode | None:
+        """Return why offsets may not be committed in the name of this member, or None.
+
+        Without a generation the request is of an admin, or of a consumer that chooses its
+        partitions itself: both may write while nobody is a member.
+        """
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return None
+        error = self.refuse_heartbeat(member_id, instance_id, generation)
+        if error is None and self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return error
+
+    def _speaks_to_all(self, request: JoinRequest) -> bool:
+        """Whether the group goes on to have a protocol in common, as it is before this member
+        changes what it speaks.
+        """
+        if not request.protocol_type or not request.protocols:
+            return False
+        if self.state is GroupState.EMPTY:
+            return True
+        if request.protocol_type != self.protocol_type:
+            return False
+        if not self.members:
+            return True
+        common = self.members.common_protocols()
+        return any(name in common for name, _ in request.protocols)
+
+    def _fits(self, request: JoinRequest, room: float) -> bool:
+        """Whether the members would be within the memory for one group (some protocols of each, of
+        which one is stored), and grow by no more than the room for all groups.
+        """
+        texts = request.member_id, request.instance_id, request.client_id, request.client_host
+        others = (
+            member.cost
+            for member in self.members
+            if member.member_id != request.member_id
+            and (request.instance_id is None or member.instance_id != request.instance_id)
+        )
+        total = cost_of(texts, request.protocols) + sum(others)
+        is_known = self.members.get(request.member_id) or (
+            request.instance_id is not None and self.members.of_instance(request.instance_id)
+        )
+        growth = total - self.members.cost + (0 if is_known else MEMBER_OBJECTS)
+        return total <= _MEMORY_PER_RECORD * self._settings.record_max and (growth <= max(room, 0))
+
+    def _has_room_for(self, request: JoinRequest) -> bool:
+        """Whether a member may (re)join. While a group rebalances, those count that have rejoined:
+        where there are too many, the last ones are out.
+        """
+        member = self.members.get(request.member_id)
+        if request.instance_id is not None:
+            member = self.members.of_instance(request.instance_id) or member
+        if self.state is GroupState.EMPTY:
+            return True
+        if self.state is GroupState.PREPARING_REBALANCE:
+            waiting = sum(1 for other in self.members if other.is_awaiting_join)
+            return waiting < self._settings.max_size or (
+                member is not None and member.is_awaiting_join
+            )
+        return member is not None or len(self.members) < self._settings.max_size
+
+    # Responses.
+
+    def _generation_for(self, member: Member) -> JoinResult:
+        """Return the answer to JoinGroup: the leader learns of everyone, the others of the
+        leader.
+        """
+        is_leader = member.member_id == self.members.leader
+        return JoinResult(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.members.leader or UNKNOWN_MEMBER,
+            members=self.members.view(self.protocol_name) if is_leader else (),
+        )
+
+    def _unchanged_for(
+        self, member: Member, old_leader: str | None, can_skip_assignment: bool
+    ) -> JoinResult:
+        """Return the answer to a static member that came back into an unchanged, stable generation.
+
+        If it leads, it must not compute an assignment that nobody asked for: a client that knows
+        the flag is told to skip it, an older one is told of the leader that it was before (KIP-345,
+        814).
+        """
+        leader = self.members.leader if can_skip_assignment else old_leader
+        skip = can_skip_assignment and member.member_id == leader
+        return JoinResult(
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=leader or UNKNOWN_MEMBER,
+            skip_assignment=skip,
+            members=self.members.view(self.protocol_name) if skip else (),
+        )
+
+    def _assignment_of(self, member: Member) -> SyncResult:
+        """Return the answer to SyncGroup in a stable generation."""
+        return SyncResult(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+
+def check_member(members: Members, member_id: str, instance_id: str | None) -> ErrorCode | None:
+    """Refuse a member that is not known, or whose instance id is held by another now (KIP-345)."""
+    if instance_id is not None:
+        static = members.of_instance(instance_id)
+        if static is None:
+            return ErrorCode.unknown_member_id
+        return None if static.member_id == member_id else ErrorCode.fenced_instance_id
+    return None if member_id in members else ErrorCode.unknown_member_id
+
+
+def refuse_request(request: JoinRequest, settings: GroupSettings) -> ErrorCode | None:
+    """Return why this JoinGroup is none, whatever the group, or None."""
+    if not _is_storable(request):
+        return ErrorCode.invalid_request
+    timeout = request.session_timeout_ms
+    if not settings.min_session_timeout_ms <= timeout <= settings.max_session_timeout_ms:
+        return ErrorCode.invalid_session_timeout
+    return None
+
+
+def refuse_transactional_commit(
+    group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode | None:
+    """Return why a producer may not commit offsets in the name of this member, or None (KIP-447).
+
+    A producer that names nobody may: it is fenced by its epoch.
+    """
+    if generation < 0 and not member_id and instance_id is None:
+        return None
+    if group is None:
+        return None if generation < 0 else ErrorCode.illegal_generation
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return None
+    return group.refuse_heartbeat(member_id, instance_id, generation)
+
+
+def _is_storable(request: JoinRequest) -> bool:
+    """Whether every text fits into a stored group, where lengths are 16 bits."""
+    names = (name for name, _ in request.protocols)
+    texts = (request.client_id, request.instance_id or "", request.protocol_type, *names)
+    return all(len(text.encode()) <= TEXT_SIZE_MAX for text in texts)

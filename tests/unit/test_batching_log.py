@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from lakehead.broker.coordinator.gathered_log import GatheredLog
-from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, OnDone
 from lakehead.storage.errors import WalFull
 from lakehead.storage.format.batch_writer import KeyValue
 
@@ -21,8 +20,8 @@ class Written:
         self.batches.append(list(records))
         self.waiting.append(on_done)
 
-    def gathered(self) -> GatheredLog:
-        return GatheredLog(cast(CoordinatorLog, self))
+    def gathered(self) -> BatchingLog:
+        return BatchingLog(cast(CoordinatorLog, self))
 
 
 A, B, C = (b"a", b"1"), (b"b", None), (b"a", b"2")
