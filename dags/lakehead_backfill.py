@@ -1,10 +1,10 @@
 """By hand: has a topic's table begin earlier, and adds the records before its beginning.
 
-1. `plan` is a dry run: its log and its XCom say what would be done.
-2. `approve` shows that under *Required Actions* and waits for a day: *Approve* goes on, *Reject*
-   (or no answer) leaves all as it is.
-3. `backfill` adds records from the newest to the oldest, in commits of the table. One that is
-   killed goes on where it was when it is tried again. New records are added meanwhile.
+1. `plan` is a dry run: its log and its XCom show the planned work.
+2. `approve` shows that under *Required Actions* and waits for a day: *Approve*
+   continues, *Reject* (or no decision) changes nothing.
+3. `backfill` adds records from the newest to the oldest, in commits of the table. A killed
+   run resumes when it is tried again. New records are added at the same time.
 """
 
 from datetime import timedelta

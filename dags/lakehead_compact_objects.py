@@ -1,9 +1,9 @@
-"""Makes large objects of small ones.
+"""Merges small objects into large ones.
 
-A node uploads every few seconds; readers of old records would ask for thousands of objects. Each
+A node uploads every few seconds; readers of old records would request thousands of objects. Each
 mapped task reads some of them and puts one large object in their place, by one entry of the
-metadata log. Offsets, timestamps and payloads stay what they are. Due: 32 small objects in a row,
-or half a target's bytes.
+metadata log. Offsets, timestamps and payloads stay the same. Due: 32 small objects in a row, or
+half a target's bytes.
 
 Nodes may serve, and `lakehead maintain` may run, at the same time: what one of them has done, the
 others find done.

@@ -1,12 +1,12 @@
-"""By hand: brings the dead letters of a topic's table that can be rows now into it.
+"""By hand: adds the dead letters of a topic's table that can be rows now to the table.
 
-It is for when the declaration was put right (a schema, a registry that was away). A letter that
-still cannot be a row stays a dead letter.
+For use after a correction (a schema, a registry that was away). A record that still cannot be a row
+stays a dead letter.
 
 1. `plan` is a dry run: its log and its XCom say how many letters would become rows, and why the
    first of the others would not.
-2. `approve` shows that under *Required Actions* and waits for a day: *Approve* goes on, *Reject*
-   (or no answer) leaves all as it is.
+2. `approve` shows that under *Required Actions* and waits for a day: *Approve*
+   continues, *Reject* (or no decision) changes nothing.
 3. `replay` does it. A letter becomes a row once, however often that is killed and tried again.
 """
 

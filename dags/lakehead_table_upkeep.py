@@ -1,6 +1,6 @@
-"""Keeps the files of Delta tables: OPTIMIZE and VACUUM of the tables for which it is time.
+"""Maintains the files of Delta tables: OPTIMIZE and VACUUM of the tables where they are due.
 
-OPTIMIZE makes large files of small ones where `lakehead.table.optimize.*` of the topic asks for
+OPTIMIZE merges small files into large ones where `lakehead.table.optimize.*` of the topic requests
 it, VACUUM deletes files that no version of the last `lakehead.table.vacuum.*` needs. Each table is
 a mapped task run, under the lease of the table: while another process writes it, it is waited for,
 five minutes at most, and then left for the next time.

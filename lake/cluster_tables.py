@@ -81,7 +81,7 @@ class CatalogTables:
 
     @property
     def partitions(self) -> pa.Table:
-        """Partitions: who leads each, and the offsets that lie in objects."""
+        """Partitions: the leader of each, and its offsets in objects."""
         rows = (
             _partition(topic, self._state.streams[stream_id])
             for topic in self._topics()

@@ -1,8 +1,8 @@
 """Committed offsets: the part of each partition that readers of committed records may see (KIP-98).
 
-A partition's newest state in objects names its open and its aborted transactions; what came after
-it the headers of batches tell, which objects without a state carry. Indexes alone are read, those
-of all partitions side by side.
+A partition's newest state in objects names its open and its aborted transactions; later ones are in
+the headers of batches, which objects without a state carry. Only indexes are read, those of all
+partitions side by side.
 """
 
 from collections.abc import Mapping, Sequence

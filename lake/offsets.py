@@ -49,8 +49,9 @@ def resolve(
 ) -> tuple[OffsetRange, ...]:
     """Return the offsets to read of each partition in `logs`; empty ranges are left out.
 
-    Raises DataLoss for offsets that are not (or no longer) there, unless told not to fail: then
-    what is there is read. Raises SettingsError for positions that name other partitions.
+    Raises DataLoss for offsets that are not (or no longer) there, unless `fail_on_data_loss` is
+    false: then existing ones are read. Raises SettingsError for positions that name other
+    partitions.
     """
     starts = start_offsets(reader, logs, bounds)
     positions = _per_partition("ending", bounds.ending, logs)

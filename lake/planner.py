@@ -113,9 +113,9 @@ def plan_splits(
     offsets_max: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> tuple[Split, ...]:
-    """Return splits of even size, at most about `split_bytes` each, that cover what is asked.
+    """Return splits of even size, at most about `split_bytes` each, that cover the offsets.
 
-    `splits_wanted` asks for more of at least `SPLIT_BYTES_MIN`, so that all cores have work;
+    `splits_wanted` requests more of at least `SPLIT_BYTES_MIN`, so that all cores have work;
     `splits_min` for more still, down to one index item each; no split has more than `offsets_max`
     offsets, for which several may read one item. An object without an index in `indexes` is lost:
     DataLoss, or left out.

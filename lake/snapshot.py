@@ -37,7 +37,7 @@ _READS_AT_ONCE = 32
 _SELDOM_S = 2.0
 
 Select = Callable[[Catalog], Iterable[int]]
-"""The ids of the streams that a reader asks for, in a catalog."""
+"""The ids of a reader's streams in a catalog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

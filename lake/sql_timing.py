@@ -56,7 +56,7 @@ class StatementTiming:
     def start(self) -> "Iterator[list[SparkSession]]":
         """Add the phases of a start of Spark: the block, which appends the session to the list.
 
-        They are told apart by when the JVM and the SparkContext say that they began.
+        They are separated by the start times of the JVM and of the SparkContext.
         """
         begin_ms = self._clock.now_ms()
         started: list[SparkSession] = []

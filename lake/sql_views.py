@@ -50,8 +50,9 @@ _TABLES = tuple(name for name in CATALOG_SCHEMAS if name != OFFSETS_FOR)
 class TopicViews:
     """Temporary views over a cluster, made when a statement may need them.
 
-    Making a view asks Spark's Python worker for a schema, so only the views that a statement's
-    text names are made, unless the statement lists views (then all but Kafka's own, `__...`).
+    Making a view costs a request to Spark's Python worker for its schema, so only the views that a
+    statement's text names are made, unless the statement lists views (then all but Kafka's own,
+    `__...`).
     """
 
     def __init__(

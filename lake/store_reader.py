@@ -29,12 +29,12 @@ _FETCHES_AHEAD = 3
 _INDEXES_AT_ONCE = 32
 _END_S = 5.0
 _GIL_S = 0.02
-"""Some four turns of the interpreter's lock, for who waits for it."""
+"""About four turns of the interpreter's lock."""
 
 
 class Fetched(NamedTuple):
     """Whole index items: `data` lies at `position` of its range's object. `items` are their sizes
-    and checksums, for who decodes them to check.
+    and checksums, which the decoder checks.
     """
 
     range: ByteRange
@@ -112,8 +112,8 @@ class StoreReader:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _end_with_process(self) -> None:
-        """Let the threads of the store's library be done with the loop: one that tells it of an
-        answer while the interpreter is torn down aborts the process, whose status is lost.
+        """Wait until the threads of the store's library have finished with the loop: a callback
+        while the interpreter shuts down aborts the process and loses its exit status.
         """
         self.end()
         self._thread.join(_END_S)

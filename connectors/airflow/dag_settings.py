@@ -124,10 +124,10 @@ _CALLBACK = "lakehead.connectors.airflow.deadlines.log_missed_deadline"
 
 
 class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The Variable. By DAG: `schedules` (cron, a preset, or null: by hand only), `params` (what a
-    run has that nobody gives others), `deadline_minutes` (null: none). Of all DAGs: connection,
-    pool of the tasks that work, owner, tags beside their own, tries after the first and their
-    pause, and what is called for a missed deadline.
+    """The Variable. By DAG: `schedules` (cron, a preset, or null: by hand only), `params` (defaults
+    of the parameters), `deadline_minutes` (null: none). Of all DAGs: connection, pool of the tasks
+    that work, owner, tags beside their own, tries after the first and their pause, and the callback
+    of a missed deadline.
     """
 
     schedules: dict[str, str | None] = {}
@@ -233,8 +233,8 @@ def _with_params(doc: str, params: Mapping[str, Param]) -> str:
 
 
 def approval(subject: str) -> ApprovalOperator:
-    """Return the task `approve`, between a task `plan` and what it planned: it shows what that
-    returned and waits for somebody's word. Without one in a day it is a no.
+    """Return the task `approve`, between a task `plan` and the planned work: it shows the plan's
+    result and waits for a decision of a user. Without one in a day the work is rejected.
     """
     return ApprovalOperator(
         task_id="approve",

@@ -7,8 +7,8 @@ _log = logging.getLogger(__name__)
 
 
 async def log_missed_deadline(**kwargs: Any) -> None:
-    """Write it to the triggerer's log, as an error. The Variable `lakehead_dags` names another
-    function where somebody is to be called (`deadline_callback`).
+    """Log the missed deadline as an error of the triggerer. The Variable `lakehead_dags` can name
+    another function (`deadline_callback`), such as one that alerts people.
     """
     context = kwargs.get("context") or {}
     run = context.get("dag_run") or {}

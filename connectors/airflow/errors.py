@@ -38,7 +38,9 @@ _MESSAGE_MAX = 2000
 
 
 def checked_if_taken(value: str) -> IfTaken:
-    """Return it if it is one. Raises ValueError, for whoever reads the DAG."""
+    """Return `if_taken` if it is valid. Raises ValueError, which Airflow shows as an
+    import error.
+    """
     for known in get_args(IfTaken):
         if value == known:
             return known  # type: ignore[no-any-return]

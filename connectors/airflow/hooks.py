@@ -35,7 +35,7 @@ class LakeheadHook(BaseHook):
         ``storage``, ``registry_url``, ``security_protocol``, ``sasl_mechanism``,
         ``ssl_ca_location``.
 
-    All that is wrong with the connection is told by AirflowFailException: no retry puts it right.
+    Errors of the connection are AirflowFailException: a retry does not help.
     """
 
     conn_name_attr = "lakehead_conn_id"
@@ -142,8 +142,8 @@ class LakeheadHook(BaseHook):
         return config
 
     def test_connection(self) -> tuple[bool, str]:
-        """Ask the store, the brokers and the registry, those that are named. Returns whether all
-        answered, and one line that says what was found or what is wrong.
+        """Send a request to the store, and to the brokers and the registry if they are named.
+        Returns whether all responded, and one line with the findings or the error.
         """
         from lakehead.storage.errors import LakeheadError
 

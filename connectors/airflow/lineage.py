@@ -28,8 +28,8 @@ class DatasetName(NamedTuple):
 
 
 def topic_dataset(topic: str, *, bootstrap_servers: str, path: str) -> DatasetName:
-    """Return the name of a topic: as Kafka's clients tell it by their first broker, or where no
-    broker is known by the cluster's store, at `path`.
+    """Return the name of a topic: by the first broker, as Kafka's clients name it, or without a
+    broker by the cluster's store, at `path`.
     """
     if bootstrap_servers:
         first = bootstrap_servers.split(",", 1)[0].strip()
@@ -102,9 +102,8 @@ def connector_lineage(
 
 
 def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
-    """Return the dataset of an asset of ours, by the connection that its URI names: what Airflow
-    asks for assets that tasks have as inlets and outlets. None for one whose connection, or table,
-    is not known.
+    """Return the dataset of an asset of ours, by the connection that its URI names. Airflow calls
+    this for inlets and outlets of tasks. None for one whose connection, or table, is not known.
     """
     del lineage_context
     parts = urlsplit(asset.uri)

@@ -9,7 +9,7 @@ _EVERY_S = 5.0
 
 
 class ProgressLines:
-    """Tells a log how many bytes of a job are done: at its first news, and then at most once in
+    """Logs the bytes of a job that are done: at its first progress, and then at most once in
     `every_s` seconds.
     """
 

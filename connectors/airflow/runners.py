@@ -33,7 +33,7 @@ class RunnerSettings:
 
 
 def checked_runner(value: str) -> RunnerName:
-    """Return it if it is one. Raises ValueError, for whoever reads the DAG."""
+    """Return `runner` if it is valid. Raises ValueError, which Airflow shows as an import error."""
     for known in get_args(RunnerName):
         if value == known:
             return known  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
 """The program that `spark-submit` starts: a job on the driver, its items on executors.
 
-The driver needs `lakehead[lake]` and no Airflow. It is told all by one argument, a JSON object with
-`job`, `path`, `options` and, for one item of a mapped job, `item`; credentials of the store are in
-its environment. Its figures are its last line of output, behind `lakehead figures: `.
+The driver needs `lakehead[lake]` and no Airflow. Its only argument is a JSON object with `job`,
+`path`, `options` and, for one item of a mapped job, `item`; credentials of the store are in its
+environment. Its figures are its last line of output, behind `lakehead figures: `.
 """
 
 import json

@@ -28,7 +28,7 @@ class KafkaFailed(ConnectorError):
 
 
 class KafkaAway(KafkaFailed):
-    """No broker answers now; one may later."""
+    """No broker responds now; one may later."""
 
 
 class RunStopped(ConnectorError):

@@ -104,7 +104,7 @@ class Transactions:
                 self._failed(error, f"cannot write to {topic}")
 
     def serve(self) -> None:
-        """Let the client tell what has happened; called now and then. Raises ConnectorError."""
+        """Serve the client's callbacks; to be called now and then. Raises ConnectorError."""
         self._poll(0)
 
     def send_offsets(self, offsets: Sequence[Any], group: Any) -> None:

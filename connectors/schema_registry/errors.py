@@ -1,13 +1,13 @@
 """Errors of the registry: an HTTP status, Confluent's error code, and a message.
 
-Clients tell causes apart by the code, so each has a function here and none is written elsewhere.
+Clients distinguish causes by the code, so each has a function here.
 """
 
 from lakehead.storage.errors import LakeheadError
 
 
 class RegistryError(LakeheadError):
-    """A request cannot be answered as asked. `status` is HTTP's, `code` Confluent's."""
+    """A refused or failed request. `status` is HTTP's, `code` Confluent's."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(message)
@@ -152,5 +152,7 @@ def store_failed(reason: str) -> RegistryError:
 
 
 def timed_out(reason: str) -> RegistryError:
-    """The topic did not answer in time. The outcome of a write is unknown: ask again."""
+    """The topic did not respond in time. The outcome of a write is unknown: send the
+    request again.
+    """
     return RegistryError(500, 50002, reason)

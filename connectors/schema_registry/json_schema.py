@@ -354,8 +354,8 @@ def enums(old: Sequence[Any], new: Sequence[Any], path: str) -> list[Difference]
 def matches(pattern: str, name: str) -> bool:
     """Return whether a pattern is found in a name.
 
-    By RE2, in time that grows with the two alone: whoever registers a schema chooses both. One that
-    RE2 does not know (look-ahead) matches nothing.
+    By RE2, in time linear in both, because any client may choose both. A pattern that RE2 does not
+    know (look-ahead) matches nothing.
     """
     try:
         found = pc.match_substring_regex(pa.array([name], pa.string()), pattern)

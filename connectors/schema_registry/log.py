@@ -1,12 +1,12 @@
 """The topic `_schemas` as a log: several registries read it, and one at a time writes.
 
-Every registry reads the whole topic, in committed order, into its state. Who writes is decided
+Every registry reads the whole topic, in committed order, into its state. The writer is decided
 where the write happens: all registries of a topic share one transactional id. A write is
 
-1. `init_transactions`, unless this process wrote last: the cluster fences whoever did, and ends
-   its open transaction, one way or the other;
-2. read to the end of the topic (whoever wrote last has read its own records, and nobody else's
-   can have come);
+1. `init_transactions`, unless this process wrote last: the cluster fences the former writer, and
+   ends its open transaction, one way or the other;
+2. read to the end of the topic (the last writer has read its own records, and there can be no
+   others);
 3. decide, on a state that no other registry can change any more without fencing us;
 4. one transaction with all records of the change.
 
@@ -120,7 +120,7 @@ def _kafka_reason(error: Exception) -> str:
 ATTEMPT_HEADER = "lakehead.attempt"
 _POLL_S = 0.2
 _FETCH_WAIT_MS = 100
-"""The client tells that a topic ends with a marker when the next fetch comes back empty."""
+"""The client reports the end of a topic that ends with a marker when the next fetch is empty."""
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 1.0
 _TRANSACTION_MS = 15_000
@@ -133,7 +133,7 @@ Decision = tuple[Sequence[Record], _Result]
 
 
 class _NotWritten(Exception):
-    """An attempt failed: another registry wrote, or the cluster did not answer. Try again."""
+    """An attempt failed: another registry wrote, or the cluster did not respond. Try again."""
 
 
 class SchemaLog:
@@ -192,7 +192,7 @@ class SchemaLog:
     # --------------------------------------------------------------------------------- reading
 
     def catch_up(self) -> None:
-        """Read to where the topic ends now. Raises RegistryError if it cannot be told."""
+        """Read to the present end of the topic. Raises RegistryError if that is unknown."""
         deadline = self._clock.monotonic() + self._timeout_s
         end = self._end()
         with self._moved:
@@ -323,7 +323,7 @@ class SchemaLog:
     def _wait_seen(self) -> None:
         """Wait until this process has read all that it committed.
 
-        The answer to a commit comes before the markers that make its records readable.
+        The response to a commit comes before the markers that make its records readable.
         """
         deadline = self._clock.monotonic() + self._timeout_s
         with self._moved:
@@ -335,7 +335,7 @@ class SchemaLog:
                 self._moved.wait(min(left, 1.0))
 
     def _taken_over(self) -> Producer:
-        """A producer that has fenced everybody else's."""
+        """A producer that has fenced those of all other registries."""
         producer = Producer(
             {
                 **self._client,

@@ -388,7 +388,7 @@ def _collect(file: FileDescriptorProto, prefix: str, types: dict[str, Any]) -> N
 
 
 def serialized(schema: ParsedSchema) -> str:
-    """Return the descriptor of a schema in base64, as clients ask for it (format=serialized)."""
+    """Return the descriptor of a schema in base64, as clients request it (format=serialized)."""
     file = FileDescriptorProto()
     file.CopyFrom(schema.model.file)
     file.name = "default"

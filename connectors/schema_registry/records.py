@@ -221,7 +221,7 @@ def _version_value(held: Version) -> dict[str, Any]:
 
 
 def reference_fields(reference: SchemaReference) -> dict[str, Any]:
-    """Return a reference as requests, answers and records have it."""
+    """Return a reference in the form of requests, responses and records."""
     return {"name": reference.name, "subject": reference.subject, "version": reference.version}
 
 

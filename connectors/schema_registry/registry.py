@@ -37,7 +37,7 @@ from lakehead.connectors.schema_registry.subjects import (
     parse_subject,
 )
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 _PARSED_MAX = 2000
 _REFERENCES_MAX = 1000
 READ_ONLY = ("READONLY", "READONLY_OVERRIDE")
@@ -57,17 +57,19 @@ class Registry:
     def __init__(self, log: SchemaLog) -> None:
         self.log = log
 
-    def ask(self, question: Callable[[RegistryState], _Answer]) -> _Answer:
-        """Answer from the state; what is not found there, from the end of the topic."""
+    def query(self, read: Callable[[RegistryState], _Result]) -> _Result:
+        """Return the result of a query on the state; if it finds nothing, read the topic to its end
+        and run it again.
+        """
         try:
             with self.log.lock:
-                return question(self.log.state)
+                return read(self.log.state)
         except RegistryError as error:
             if error.status != 404:
                 raise
         self.log.catch_up()
         with self.log.lock:
-            return question(self.log.state)
+            return read(self.log.state)
 
     # -------------------------------------------------------------------------- registering
 
@@ -146,14 +148,14 @@ class Registry:
         if all(reference.version != LATEST for reference in references):
             return references
 
-        def question(state: RegistryState) -> tuple[SchemaReference, ...]:
+        def read(state: RegistryState) -> tuple[SchemaReference, ...]:
             found = [(reference, _referred(state, subject, reference)) for reference in references]
             return tuple(
                 replace(reference, version=version.version) for reference, version in found
             )
 
         try:
-            return self.ask(question)
+            return self.query(read)
         except RegistryError as error:
             raise errors.invalid_schema(f"Invalid schema: {error}") from None
 
@@ -170,7 +172,7 @@ class Registry:
                 found.setdefault(reference.name, named)
 
         try:
-            self.ask(follow)
+            self.query(follow)
         except RegistryError as error:
             raise errors.invalid_schema(f"Invalid schema: {error}") from None
         return tuple(found.values())
@@ -208,7 +210,7 @@ class Registry:
         that its level is about; empty: it is.
         """
 
-        def question(state: RegistryState) -> tuple[str, bool, list[Version]]:
+        def read(state: RegistryState) -> tuple[str, bool, list[Version]]:
             versions = state.versions(subject)
             if number is not None and number != LATEST:
                 versions = [each for each in versions if each.version == number]
@@ -218,7 +220,7 @@ class Registry:
                 versions = versions[-1:]
             return state.level_in_scope(subject), state.normalizes(subject), versions
 
-        level, normalizes, versions = self.ask(question)
+        level, normalizes, versions = self.query(read)
         _, parsed = self._canonical(subject, given, normalize or normalizes)
         return self._problems(level, parsed, versions)
 
@@ -229,7 +231,7 @@ class Registry:
     ) -> Version:
         """Return the version that a schema is of a subject."""
 
-        def question(state: RegistryState) -> Version:
+        def read(state: RegistryState) -> Version:
             if not state.versions(subject, deleted=deleted):
                 raise errors.subject_not_found(subject.qualified)
             schema, _ = canonical
@@ -243,14 +245,14 @@ class Registry:
                 raise errors.subject_not_found(subject.qualified)
             return state.normalizes(subject)
 
-        normalizes = self.ask(exists)
+        normalizes = self.query(exists)
         canonical = self._canonical(subject, given, normalize or normalizes)
-        return self.ask(question)
+        return self.query(read)
 
     def version(self, subject: Subject, number: int, *, deleted: bool) -> Version:
         """Return a version of a subject, or its last one."""
 
-        def question(state: RegistryState) -> Version:
+        def read(state: RegistryState) -> Version:
             versions = state.versions(subject, deleted=deleted)
             if not versions:
                 raise errors.subject_not_found(subject.qualified)
@@ -261,7 +263,7 @@ class Registry:
                 raise errors.version_not_found(number)
             return found[0]
 
-        return self.ask(question)
+        return self.query(read)
 
     def by_id(self, schema_id: int, subject: Subject | None) -> list[Version]:
         """Return the versions, soft deleted or not, that have an id.
@@ -270,7 +272,7 @@ class Registry:
         has the id, else the default one.
         """
 
-        def question(state: RegistryState) -> list[Version]:
+        def read(state: RegistryState) -> list[Version]:
             home = subject.context if subject else DEFAULT_CONTEXT
             here = state.by_id(home, schema_id)
             if subject is not None and home == DEFAULT_CONTEXT:
@@ -283,7 +285,7 @@ class Registry:
                 raise errors.schema_not_found(schema_id)
             return here
 
-        return self.ask(question)
+        return self.query(read)
 
     # ------------------------------------------------------------------------------ deleting
 
@@ -341,7 +343,7 @@ class Registry:
     def config(self, scope: str, *, default_to_global: bool) -> Config:
         """Return what is set for a subject, a context, or all (empty)."""
 
-        def question(state: RegistryState) -> Config:
+        def read(state: RegistryState) -> Config:
             held = state.config(scope)
             if default_to_global:
                 subject = parse_subject(scope)
@@ -356,7 +358,7 @@ class Registry:
                 raise errors.compatibility_not_set(scope)
             return held
 
-        return self.ask(question)
+        return self.query(read)
 
     def set_config(self, scope: str, given: Config) -> None:
         """Set what is given, and leave the rest as it is."""
@@ -391,7 +393,7 @@ class Registry:
     def mode(self, scope: str, *, default_to_global: bool) -> str:
         """Return the mode that is set for a subject, a context, or all (empty)."""
 
-        def question(state: RegistryState) -> str:
+        def read(state: RegistryState) -> str:
             if default_to_global or scope == "":
                 return state.mode_in_scope(parse_subject(scope))
             held = state.mode(scope)
@@ -401,7 +403,7 @@ class Registry:
                 raise errors.mode_not_set(scope)
             return held
 
-        return self.ask(question)
+        return self.query(read)
 
     def set_mode(self, scope: str, mode: str, *, force: bool) -> None:
         """Set the mode. IMPORT wants no schemas there, unless it is forced."""

@@ -1,7 +1,8 @@
-"""The calls of the interface: a method and a path to what the registry does, and its answer.
+"""The routes of the interface: from a method and a path to a call of the registry, and its
+response.
 
-Blocking: the service calls `answer` on a thread. What a call answers is JSON of Confluent's shape,
-except for the two that give a schema's bare text.
+Blocking: the service calls `respond` on a thread. Responses are JSON of Confluent's shape, except
+for the two with a schema's bare text.
 """
 
 import json
@@ -57,19 +58,19 @@ class Call:
             raise errors.malformed_request(f"{name} is not a number") from None
 
     def page(self, items: Sequence[Any]) -> list[Any]:
-        """Return the part of a list that `offset` and `limit` ask for."""
+        """Return the part of a list that `offset` and `limit` select."""
         first, most = max(0, self.number("offset", 0)), self.number("limit", -1)
         return list(items[first:] if most < 0 else items[first : first + most])
 
 
 class Routes:
-    """Answers calls from a registry."""
+    """Serves calls from a registry."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
-    def answer(self, call: Call) -> Any:
-        """Return what a call asks for. Raises RegistryError."""
+    def respond(self, call: Call) -> Any:
+        """Return the response to a call. Raises RegistryError."""
         call = _in_context(call)
         match call.path:
             case () if call.method == "GET":
@@ -85,7 +86,7 @@ class Routes:
             case ("mode",) | ("mode", _):
                 return self._modes(call, _scope(call.path[1:]))
             case ("contexts",) if call.method == "GET":
-                return call.page(self._registry.ask(lambda state: state.contexts()))
+                return call.page(self._registry.query(lambda state: state.contexts()))
             case ("v1", "metadata", "id") if call.method == "GET":
                 clusters = {"kafka-cluster": self._registry.log.cluster_id()}
                 return {"scope": {"path": [], "clusters": clusters}, "id": ""}
@@ -137,32 +138,32 @@ class Routes:
         raise no_such_call(call)
 
     def _referrers(self, call: Call, subject: Subject, number: int) -> list[int]:
-        found = self._registry.ask(lambda state: state.referrers(subject, number))
+        found = self._registry.query(lambda state: state.referrers(subject, number))
         wanted = (each for each in found if call.flag("deleted") or not each.is_deleted)
         return call.page(sorted({each.schema_id for each in wanted}))
 
     def _subject_names(self, call: Call) -> list[str]:
         prefix = call.query.get("subjectPrefix", ANY_CONTEXT)
 
-        def question(state: RegistryState) -> list[str]:
+        def read(state: RegistryState) -> list[str]:
             return [
                 name
                 for name in state.subjects(prefix)
                 if _is_wanted(call, state.versions(parse_subject(name), deleted=True))
             ]
 
-        return self._registry.ask(question)
+        return self._registry.query(read)
 
     def _version_numbers(self, call: Call, subject: Subject) -> list[int]:
         only, too = call.flag("deletedOnly"), call.flag("deleted")
 
-        def question(state: RegistryState) -> list[int]:
+        def read(state: RegistryState) -> list[int]:
             versions = state.versions(subject, deleted=only or too)
             if not versions:
                 raise errors.subject_not_found(subject.qualified)
             return [each.version for each in versions if each.is_deleted or not only]
 
-        return self._registry.ask(question)
+        return self._registry.query(read)
 
     def _lookup(self, call: Call, subject: Subject) -> dict[str, Any]:
         found = self._registry.lookup(
@@ -176,7 +177,7 @@ class Routes:
     def _by_metadata(self, call: Call, subject: Subject) -> dict[str, Any]:
         key, value = call.query.get("key", ""), call.query.get("value", "")
 
-        def question(state: RegistryState) -> Version:
+        def read(state: RegistryState) -> Version:
             versions = state.versions(subject, deleted=call.flag("deleted"))
             if not versions:
                 raise errors.subject_not_found(subject.qualified)
@@ -186,7 +187,7 @@ class Routes:
                     return each
             raise errors.schema_not_found()
 
-        return self._version_fields(call, self._registry.ask(question))
+        return self._version_fields(call, self._registry.query(read))
 
     # ------------------------------------------------------------------------------ schemas
 
@@ -230,20 +231,20 @@ class Routes:
             del fields[name]
         if call.flag("fetchMaxId"):
             context = parse_subject(version.subject).context
-            fields["maxId"] = self._registry.ask(lambda state: state.next_id(context) - 1)
+            fields["maxId"] = self._registry.query(lambda state: state.next_id(context) - 1)
         return fields
 
     def _every_version(self, call: Call) -> list[dict[str, Any]]:
         prefix = call.query.get("subjectPrefix", ANY_CONTEXT)
 
-        def question(state: RegistryState) -> list[Version]:
+        def read(state: RegistryState) -> list[Version]:
             found: list[Version] = []
             for name in state.subjects(prefix):
                 versions = state.versions(parse_subject(name), deleted=call.flag("deleted"))
                 found += versions[-1:] if call.flag("latestOnly") else versions
             return found
 
-        versions = self._registry.ask(question)
+        versions = self._registry.query(read)
         return [self._version_fields(call, each) for each in call.page(versions)]
 
     def _version_fields(self, call: Call, version: Version) -> dict[str, Any]:
@@ -282,8 +283,8 @@ class Routes:
             read_schema(call.body),
             normalize=call.flag("normalize"),
         )
-        answer: dict[str, Any] = {"is_compatible": not found}
-        return answer | ({"messages": found} if call.flag("verbose") else {})
+        response: dict[str, Any] = {"is_compatible": not found}
+        return response | ({"messages": found} if call.flag("verbose") else {})
 
     def _configs(self, call: Call, scope: str) -> Any:
         match call.method:
@@ -314,7 +315,7 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class BareText:
-    """An answer that is a schema's text and not JSON around it."""
+    """A response that is a schema's bare text, without JSON around it."""
 
     text: str
 
@@ -347,7 +348,7 @@ def _in_context(call: Call) -> Call:
 
 
 def _scope(path: tuple[str, ...]) -> str:
-    """Whose config or mode it is: a subject's, a context's, or everybody's."""
+    """The scope of a config or mode: a subject, a context, or all."""
     return parse_subject(path[0]).qualified if path else ""
 
 

@@ -38,7 +38,7 @@ _log = structlog.get_logger("connectors.schema_registry")
 
 
 class Service:
-    """An ASGI application. `users` are passwords by name; none: everybody may ask."""
+    """An ASGI application. `users` are passwords by name; none: any client may send requests."""
 
     def __init__(self, routes: Routes, users: Mapping[str, str], *, body_bytes_max: int) -> None:
         self._routes = routes
@@ -55,17 +55,17 @@ class Service:
             if not self._is_known(request.headers.get("authorization", "")):
                 return _refused()
             call = await self._call(request)
-            found = await run_in_threadpool(self._routes.answer, call)
+            found = await run_in_threadpool(self._routes.respond, call)
         except RegistryError as error:
             return _error(error.status, error.code, str(error))
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception:  # noqa: BLE001 - the root of a request: the client gets an answer
+        except Exception:  # noqa: BLE001 - the root of a request: the client gets a response
             _log.exception("registry_call_failed", method=request.method, path=request.url.path)
             return _error(500, 50001, "Internal Server Error")
         if isinstance(found, BareText):
-            return _answer(200, found.text)
-        return _answer(200, json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+            return _response(200, found.text)
+        return _response(200, json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
     async def _call(self, request: Request) -> Call:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
@@ -106,7 +106,7 @@ class Service:
         return scheme.lower() == "basic" and wanted is not None and given_right
 
 
-def _answer(status: int, body: str, headers: Mapping[str, str] | None = None) -> Response:
+def _response(status: int, body: str, headers: Mapping[str, str] | None = None) -> Response:
     # A schema may hold half of a surrogate pair, which UTF-8 has no bytes for.
     encoded = body.encode("utf-8", "backslashreplace")
     return Response(encoded, status, headers=headers, media_type=CONTENT_TYPE)
@@ -115,7 +115,7 @@ def _answer(status: int, body: str, headers: Mapping[str, str] | None = None) ->
 def _error(
     status: int, code: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    return _answer(status, json.dumps({"error_code": code, "message": message}), headers)
+    return _response(status, json.dumps({"error_code": code, "message": message}), headers)
 
 
 def _refused() -> Response:

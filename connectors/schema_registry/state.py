@@ -1,7 +1,7 @@
 """The state that the records of the topic add up to: subjects, versions, ids, configs and modes.
 
 A pure function of the records in their order: two registries that have read as far hold the same.
-Whoever reads or writes it holds the log's lock.
+Readers and writers hold the log's lock.
 """
 
 from collections.abc import Iterator

@@ -23,14 +23,16 @@ class Subject:
 
     @property
     def qualified(self) -> str:
-        """The name that the topic and the answers have for it."""
+        """Its name in the topic and in responses."""
         if self.context == DEFAULT_CONTEXT:
             return self.name
         return f":{self.context}:{self.name}"
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """Whose config holds for it: its own, its context's, everybody's; the first that is set."""
+        """Scopes of its config, in order: its own, its context, all; the first that is set
+        applies.
+        """
         context = Subject(self.context, "").qualified
         return tuple(dict.fromkeys((self.qualified, context, "")))
 

@@ -1,7 +1,7 @@
-"""Checks the checksums of index items and of the batches in them, each byte looked at once.
+"""Checks the checksums of index items and of the batches in them, and reads each byte once.
 
-Both are CRC-32C, and most bytes are under both. So one sum runs through each item, and what it is
-before and after a batch tells the batch's own: the sum of A and B is that of A, moved on by the
+Both are CRC-32C, and most bytes are under both. So one sum runs through each item, and its values
+before and after a batch give the batch's own: the sum of A and B is that of A, moved on by the
 length of B, exclusive-or that of B.
 """
 

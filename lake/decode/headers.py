@@ -1,5 +1,5 @@
-"""Kernels: list the headers of records, which `records` has checked. Apart from it, because most
-reads do not ask for them.
+"""Kernels: list the headers of records, which `record_kernel` has checked. In a module of their
+own, because most reads do not need them.
 
 Header count (varint), then per header: key length and UTF-8 key, value length and value (-1: null).
 """

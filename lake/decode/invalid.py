@@ -1,11 +1,11 @@
-"""Records that cannot be read, though their bytes are what the producer sent and the checksum is
-right; and the modes in which a read meets them.
+"""Invalid records, which cannot be read although their bytes are as the producer sent them and the
+checksum is right; and the modes of a read that meets them.
 
 The modes are those of Spark's readers of CSV and JSON. `FAILFAST`, the default, raises
 InvalidRecord, as Kafka's consumers stop at such a batch. `DROPMALFORMED` leaves the batch out, and
 a record whose time the column cannot hold; both with a warning. `PERMISSIVE` has nulls: such a time
 is null, and a row of nothing but topic, partition and first offset stands for a batch (a record
-always has a timestamp type, so that null tells it apart).
+always has a timestamp type, so null identifies such a row).
 """
 
 import logging

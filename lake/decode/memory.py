@@ -1,9 +1,10 @@
 """Large memory that is used again, as NumPy arrays and Arrow buffers.
 
 Fresh pages of the kernel cost 0.55 ns for each byte on the machine of the benchmarks, more than all
-the rest of a decode, and no allocator keeps large pieces for long: `numpy.empty` takes them anew
+the rest of a decode, and no allocator keeps large pieces for long: `numpy.empty` takes new ones
 each time, Arrow's pool gives them back while the other threads work. So pieces of a megabyte and
-more come in sizes of powers of two, and lie here when nobody has them, up to `KEPT_BYTES_MAX`.
+more come in sizes of powers of two, and are kept here while they are unused, up to
+`KEPT_BYTES_MAX`.
 """
 
 import ctypes
@@ -17,14 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 KEPT_BYTES_MAX = 256 << 20
-"""In a process, of pieces that nobody has: about what two workers of a job use."""
+"""Limit of unused pieces in a process: about what two workers of a job use."""
 SIZE_MIN, SIZE_MAX = 1 << 20, 64 << 20
 """Of a piece that is kept. What is smaller, or larger, is Arrow's pool's."""
 
 
 class _Free:
-    """Pages that nobody has. A collection of garbage may give some back in the middle of anything,
-    hence a lock that its holder can take again.
+    """Unused pages. A collection of garbage may give some back in the middle of anything, hence a
+    lock that its holder can take again.
     """
 
     def __init__(self, size_bytes_max: int) -> None:

@@ -1,11 +1,11 @@
 """The job `backfill`: sets the first records of a table, and later adds earlier ones.
 
-A table begins at the first record that there is, or, if it is told so before its first commit, at
-the first with a timestamp from some time on, or at given offsets. It records where (`txn` actions
+A table begins at the first record that there is, or, if that is set before its first commit, at the
+first record from some time on, or at given offsets. It records its beginning (`txn` actions
 `lakehead:first:<topic id>:<partition>`, the first offset that it holds), so that the records before
-can be added later: from the newest to the oldest, in commits that move this mark down, while new
-records are added at the other end. So what it holds of a partition has no hole at any time, a run
-that is killed goes on where it was, and of two runs one commits and the other looks again.
+can be added later: from the newest to the oldest, in commits that lower this txn version, while new
+records are added at the other end. So the offsets of a partition in the table never have a hole, a
+killed run resumes, and of two runs one commits and the other plans again.
 """
 
 from collections.abc import Mapping, Sequence

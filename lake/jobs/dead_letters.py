@@ -46,11 +46,11 @@ def commit_dead_letters(
     topic_id: str,
     may_be_there: bool = False,
 ) -> int:
-    """Put a round's dead letters into their table, unless an earlier try has done so; `table` is
-    that of the rows, before their commit: where letters are ahead of it there was one. Without
-    progress that tells, they `may_be_there`. Returns how many were added.
+    """Commit a round's dead letters to their table, unless an earlier try has done so, and return
+    the number of added ones. `table` is the table of rows before its commit: dead letters ahead of
+    it are from an earlier try. Set `may_be_there` where progress cannot show that.
 
-    Raises OtherTopic, SettingsError for a table that is none of dead letters of this topic,
+    Raises OtherTopic, SettingsError for a table that does not hold this topic's dead letters,
     CommitConflict, TableUnavailable.
     """
     if not files:

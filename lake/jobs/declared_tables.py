@@ -285,7 +285,7 @@ class DeclaredTables:
         dry_run: bool = False,
         on_progress: Progress = lambda _done, _total: None,
     ) -> RebuildResult:
-        """Make a topic's table anew, as it is declared now, and put it in place.
+        """Rebuild a topic's table by its present declaration.
 
         Raises UnknownTopic, SettingsError, TableTaken, and as `rebuild_table`.
         """
@@ -453,7 +453,7 @@ class DeclaredTables:
         return found
 
     def _report_error(self, on_table: OnOutcome, topic: str, error: LakeheadError) -> None:
-        """Tell what is wrong with a declaration, or with all of them; once, while it is so."""
+        """Report an error of a declaration, or of all of them, once while it lasts."""
         if self._troubles.get(topic) != str(error):
             self._troubles[topic] = str(error)
             result, lag = MaterializeResult(), Lag()

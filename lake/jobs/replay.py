@@ -74,14 +74,14 @@ _HELD_BYTES = 128 << 20
 
 
 def dead_letter_columns(keys: Sequence[str]) -> list[str]:
-    """Return the columns of change rows that letters are told by."""
+    """Return the columns of change rows that identify dead letters."""
     return list(dict.fromkeys((*identity(keys), "_key", "_partition", "_offset", "_timestamp")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterKeys:
-    """The rows that letters are about: values of the columns that tell rows apart, and the keys of
-    records that name a row by nothing else.
+    """The rows of dead letters: values of the identity columns, and the keys of records that name a
+    row by their key alone.
     """
 
     rows: Any  # pa.Table
@@ -248,12 +248,12 @@ class _SchemaFollowed(Exception):
 def replay_dead_letters(
     settings: MaterializeSettings, reader: StoreReader, catalog: Catalog, guard: Guard
 ) -> ReplayResult:
-    """Bring the dead letters that can be rows into the table, and return figures; a dry run tells
-    what it would do.
+    """Add the dead letters that can be rows to the table, and return the result; a dry run returns
+    the plan.
 
     Raises SettingsError without a table, and for one with history, SchemaConflict,
-    TableUnavailable, what the guard raises and what reading and writing files raises. Whatever it
-    raises, run it again.
+    TableUnavailable, what the guard raises and what reading and writing files raises. After any
+    error, run it again.
     """
     if settings.scd == 2:
         raise SettingsError(

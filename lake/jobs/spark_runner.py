@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _WAVE = 256
-"""Items of one Spark job: what is done is told after each."""
+"""Items of one Spark job: results arrive after each job."""
 _RESULTS = "number long, result binary, error binary"
 _SCHEMA = pa.schema([("number", pa.int64()), ("result", pa.binary()), ("error", pa.binary())])
 

@@ -96,8 +96,8 @@ def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
 def declared_tables(
     state: ClusterState, topics: Sequence[str] = ()
 ) -> dict[str, TableDeclaration | SettingsError]:
-    """Return the declarations of all topics that ask for a table, or of `topics` among them, by
-    topic; in place of one that makes no sense (set by another release) what is wrong with it.
+    """Return the declarations of all topics that declare a table, or of `topics` among them, by
+    topic; in place of an invalid one (set by another release) its error.
     """
     found: dict[str, TableDeclaration | SettingsError] = {}
     for name, topic in sorted(state.topics.items()):

@@ -38,7 +38,7 @@ _TIMES_NAMED = 1000
 _ROW_GROUP_BYTES = 32 << 20
 """Of rows in memory: enough for a reader to fetch at once, and little enough for each worker."""
 _MEMORY_RATIO = 2
-"""Bytes of rows in memory for one byte of a file, about, where nobody knows better."""
+"""Bytes of rows in memory for one byte of a file, by rule of thumb."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

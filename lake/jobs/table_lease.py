@@ -39,7 +39,9 @@ _PROBLEM_MAX = 1000
 
 
 class TableTaken(LakeheadError):
-    """Another process writes the table. The message says who, until when, and what to do."""
+    """Another process holds the lease of the table. The message names it, the end of its lease, and
+    the next step.
+    """
 
 
 class LeaseLost(LakeheadError):
@@ -218,7 +220,7 @@ class TableLeases:
         return TakeTable(topic_id=topic_id, holder=self._name, term=term, until_ms=until_ms)
 
     async def _keep(self) -> None:
-        """Renew what runs out in time, and tell of progress."""
+        """Renew leases in time, and commit progress."""
         tick_s = min(_TICK_S, self._lease_s / 6)
         while True:
             await asyncio.sleep(tick_s)

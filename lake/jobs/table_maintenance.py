@@ -1,14 +1,14 @@
 """The jobs `optimize` and `vacuum`: large files from small ones, and deletion of unused files.
 
-Both hold the table's lease, as all do that write it: delta-spark commits to S3 without
-compare-and-set, and would overwrite what anybody commits beside it. Both commit nothing but the
-table's own log: killed anywhere, or run twice, they change no row. The process that holds the lease
-may go on to append meanwhile; an OPTIMIZE and a MERGE of it that rewrite the same files are both
-refused or one of them is, and whoever is looks again. VACUUM leaves what is younger than the
-retention alone, so also what is about to be committed.
+Both hold the table's lease, as every writer does: delta-spark commits to S3 without
+compare-and-set, and would overwrite a concurrent commit. Both commit nothing but the table's own
+log: killed anywhere, or run twice, they change no row. The process that holds the lease may append
+at the same time; of an OPTIMIZE and a MERGE that rewrite the same files one or both are refused,
+and run again. VACUUM keeps files that are younger than the retention, and so those that are about
+to be committed.
 
-When each was done last is a `txn` action of the table, which checkpoints keep: a table that gets a
-commit every few seconds has forgotten its own history of yesterday.
+The time of the last run of each is a `txn` action of the table, which checkpoints
+keep: a table that gets a commit every few seconds has lost yesterday's history.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -376,7 +376,9 @@ def _is_time(
 
 
 def _note(target: TableTarget, what: str) -> None:
-    """Have the table record that it was done now. Who did it at the same time has noted it."""
+    """Record in the table the time of this run. A conflicting commit of another run has recorded
+    its own.
+    """
     table = open_table(target.uri)
     if table is None:
         return

@@ -124,7 +124,7 @@ def rebuild_table(
     without_history: bool = False,
     on_progress: Progress = lambda _done, _total: None,
 ) -> RebuildResult:
-    """Make the table of `settings` anew from what objects hold, and put it in place.
+    """Build the table of `settings` again from the records in objects, and swap it in.
 
     Raises HistoryOnlyInTable unless `without_history`; SettingsError for a table that is not this
     topic's, nor that of an earlier topic of its name; what `TableRun.catch_up` raises.

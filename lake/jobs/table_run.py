@@ -246,8 +246,8 @@ class TableRun:
         reader: ObjectReader | None = None,
     ) -> None:
         """Work until the table is level with the catalog, or every partition with more pauses; or
-        for so many rounds, and `has_more` tells whether that was all. `reader` is one that knows
-        what the catalog names and the store may not have any more (`lakehead.lake.snapshot`).
+        for `rounds_max` rounds: then `has_more` is true if there is more. `reader` can read objects
+        that the catalog names and the store may have deleted (`lakehead.lake.snapshot`).
 
         Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
         the guard raises, and what reading objects raises.
@@ -521,6 +521,6 @@ def log_key(log: PartitionLog) -> tuple[str, int]:
 
 
 def progress_info(topic: str, progress: Mapping[tuple[str, int], int]) -> dict[str, str]:
-    """Return what a person who looks at a table's history is told."""
+    """Return the commit info of a round, for readers of the table's history."""
     offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
     return {"lakehead.topic": topic, "lakehead.last.offsets": offsets}

@@ -44,8 +44,8 @@ _ROWS_AT_ONCE = 10_000
 def rewrite(
     table: Table, layout: TableLayout, txns: Mapping[str, int], *, file_bytes: int = FILE_BYTES
 ) -> None:
-    """Write all files of a table anew in a wider schema, and commit them in place of the old ones,
-    with `txns` as they are: so it is refused if rows came meanwhile.
+    """Rewrite all files of a table in a wider schema, and replace the old ones by a commit with
+    unchanged `txns`: so it is refused if rows were added during the rewrite.
 
     Each file becomes one, or several of about `file_bytes`. Raises CommitConflict,
     TableUnavailable, and the errors of reading and writing files.

@@ -26,7 +26,7 @@ MERGE_BYTES = 256 << 20
 """Bytes of stored records per MERGE at most: its changes are in memory."""
 
 Progress = Callable[[int, int], None]
-"""Told (bytes of stored records that are done, bytes that the run will do)."""
+"""Called with (bytes of stored records done, bytes of the run)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class Guard(Protocol):
 
 
 class Unguarded:
-    """The guard of a table that nobody declared: its log alone decides who has won."""
+    """The guard of a table that no topic declares: its log alone decides between two commits."""
 
     def check(self) -> None:
         """Let it go on."""

@@ -72,14 +72,14 @@ _LOOKS_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """A declared table. What is None is not known: `error` says why, or there is no table yet.
-    It says also why the last turn at the table failed. `late` is why the table is behind by more
-    than it should be.
+    """A declared table. None is an unknown value: `error` is the reason, or there is no table yet.
+    It is also the error of the last turn at the table. `late` is the cause of a lag beyond the
+    declared freshness.
 
     `seconds_behind` is the age of the oldest object with records that the table does not hold,
-    `holder` who has the lease. `dropped`
-    records, and `left_out` ones that are rows without some of their fields, are counted since the
-    table was made. Costs are of the last `runs` commits that brought records.
+    `holder` the process with the lease. `dropped` records, and `left_out` ones that are rows
+    without some of their fields, are counted since the table was made. Costs are of the last `runs`
+    commits that brought records.
     """
 
     topic: str
@@ -122,8 +122,8 @@ class TableStatus:
 def table_statuses(
     catalog: Catalog, now_ms: int, *, topics: Sequence[str] = (), answer_s: float = ANSWER_S
 ) -> list[TableStatus]:
-    """Return the status of every declared table, or of those of `topics`, by topic. What has not
-    answered after `answer_s` says so.
+    """Return the status of every declared table, or of those of `topics`, by topic. A table without
+    a response after `answer_s` has that as its error.
     """
     declared = declared_tables(catalog.state, topics)
     slots, clock = threading.Semaphore(_LOOKS_AT_ONCE), SystemClock()
@@ -214,8 +214,8 @@ def _with_lag(
     offsets: tuple[int, ...] | None,
     now_ms: int,
 ) -> TableStatus:
-    """The status with how far a table is behind that holds what lies below `offsets` (None: what it
-    was told to hold).
+    """The status with the lag of a table that has the records below `offsets` (None: below those in
+    the metadata log).
     """
     if offsets is None:
         offsets = catalog.state.tables.get(topic.topic_id, TableState()).offsets
@@ -236,8 +236,8 @@ def _holder(catalog: Catalog, topic_id: str, now_ms: int) -> str | None:
 def _begun(
     work: Callable[[], TableStatus], slots: threading.Semaphore, wait_s: float
 ) -> Future[TableStatus]:
-    """Do work in a thread that nobody has to wait for: a place that is gone may hang for long. It
-    is not begun any more once it has waited for others so long.
+    """Run work in a daemon thread: a store that is gone may hang for long. Work that has waited too
+    long for other work is not begun.
     """
     future: Future[TableStatus] = Future()
 

@@ -7,7 +7,7 @@ from lakehead.lake.notebook.cluster import Cluster
 from lakehead.storage.errors import LakeheadError
 
 ROWS_MAX = 1_000
-"""Rows that a cell gets unless it asks for more: the rest would fill the notebook."""
+"""Default limit of the rows of a cell: more would fill the notebook."""
 _USAGE = "%%lakehead [--rows N] [--into NAME], with SQL below; %lakehead PATH names the cluster"
 
 

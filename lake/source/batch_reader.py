@@ -28,8 +28,8 @@ _NOTHING = Split(ranges=())
 
 
 class BatchReader(DataSourceReader):
-    """One read of topics. What is latest is settled when Spark asks for the partitions: at the
-    first action on a DataFrame, and for good.
+    """One read of topics. The latest offsets are fixed when Spark calls `partitions`, at the first
+    action on a DataFrame.
     """
 
     def __init__(self, options: ReadOptions, rows: Rows) -> None:

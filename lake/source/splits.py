@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SPLITS_WANTED = 16
-"""A small read is still shared out; how many cores there are is not told to a data source."""
+"""Splits of a small read: a data source cannot know the number of cores."""
 
 
 class SplitPartition(InputPartition):

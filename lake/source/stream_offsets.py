@@ -1,9 +1,9 @@
 """Offsets of a stream as Spark keeps them in its checkpoint. Pure.
 
-`{"t":{"0":123}}`, as Spark's Kafka source has them: where the next batch begins. A key of the form
-`t@<topic id>` with nothing in it names the topic that the offsets are of; no topic has such a name,
-and who does not know it finds no partition there. Spark compares offsets by their text, so the same
-offsets are always written the same.
+`{"t":{"0":123}}`, as Spark's Kafka source has them: the start of the next batch. A key of the form
+`t@<topic id>` with an empty object names the id of the topic; no topic has such a name, and a
+reader that does not know the form finds no partition there. Spark compares offsets by their text,
+so the same offsets are always written the same.
 """
 
 from collections.abc import Mapping

@@ -252,8 +252,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner().initial().form()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a limit that is not that of `once`: who asks for all must be told apart. The
-        options have limits that Spark's Python interface has no form for, and `latest` keeps them.
+        """Return a limit other than that of `once`, so that `latest` can recognize a request for
+        everything. It applies the limits of the options, which Spark's Python interface has no form
+        for.
         """
         return ReadMaxRows(self._options.offsets_max or LONG_MAX)
 

@@ -26,8 +26,8 @@ STATEMENT_LOCK = threading.Lock()
 
 
 def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int) -> Any:
-    """Make big files of small ones, rows that are near in `order_by` together (Z-order). Returns
-    what delta-spark tells of it. Raises CommitConflict, TableUnavailable.
+    """Merge small files into large ones, with rows that are near in `order_by` together (Z-order).
+    Returns delta-spark's row of metrics. Raises CommitConflict, TableUnavailable.
     """
     session = delta_session(uri)
     order = ", ".join(quoted(name) for name in order_by)

@@ -287,7 +287,7 @@ class SparkMerge:
         commit_info: Mapping[str, str],
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
-        """Apply the changes and move the progress, as one to whoever looks at progress."""
+        """Apply the changes and move the progress, atomically for readers of the progress."""
         session = delta_session(table.uri)
         (topic_id,) = {topic_id for topic_id, _ in progress}
         change = {name: text for name, text in commit_info.items() if name == CHANGE}

@@ -1,11 +1,11 @@
 """The topic that a table belongs to: by its id, which no other topic ever has.
 
-A topic that is deleted and made again bears its name and counts its offsets from 0, so rows of the
-two cannot be told apart, nor put in one order. The table records its topic's id as a `txn` action
-of one name for all tables (`lakehead:topic`): of the id that is a number made from it, as versions
-of applications are numbers. The commit that creates a table sets it, and the one that puts a
-rebuilt table in place; every commit of progress sets it again, so none gets through beside a
-change of the topic.
+A topic that is deleted and created again has the same name and counts its offsets from 0, so rows
+of the two cannot be distinguished, nor put in one order. The table records its topic's id as a
+`txn` action of one name for all tables (`lakehead:topic`): of the id that is a number made from it,
+as versions of applications are numbers. The commit that creates a table sets it, and the one that
+puts a rebuilt table in place; every commit of progress sets it again, so none succeeds concurrently
+with a change of the topic.
 
 A table that was made before this was recorded has its progress by topic id. Those ids are read
 from its log, once: the next commit of progress records the topic.

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 PLACE = ("_partition", "_offset")
-"""The columns that tell where a row's record lies."""
+"""The columns of a record's place: partition and offset."""
 
 
 class RecordPlaces:

@@ -1,7 +1,7 @@
 """A schema registry's client: schemas by id, over the REST API that Confluent's registry has.
 
-Two answers are kept apart: *there is no such schema* is a fact about a record, *the registry cannot
-be asked* is none. A schema never changes under its id, so what was read once is kept.
+Two outcomes are distinct: *there is no such schema* is a fact about a record, *the registry is not
+reachable* is not. A schema never changes under its id, so a schema that was read is kept.
 
 Credentials come from the environment and not from a topic's configs, which every client may read:
 `LAKEHEAD_SCHEMA_REGISTRY` holds URLs with user and password (or `:token@` for a bearer token),
@@ -126,7 +126,7 @@ class SchemaRegistry:
             found[name] = Reference(name=name, text=_text(target))
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """The answer as an object, None if the registry says that it has no such thing."""
+        """The response as an object, None for "not found"."""
         problem = ""
         for url in self._urls:
             try:

@@ -2,9 +2,8 @@
 
 A commit that makes records visible has the note `lakehead.change`, JSON: the job (`kind`), the
 offsets [first, end) by partition, the rows, and the run that wrote it (`by`), which the caller
-names. So whoever reads the history knows which offsets and rows came in which version, and that
-holds for a run that was killed after its commit as well. Commits that bring no records (OPTIMIZE,
-wider columns, txns) have no such note.
+names. So the history has the offsets and rows of each version, also for a run that was killed after
+its commit. Commits that bring no records (OPTIMIZE, wider columns, txns) have no such note.
 """
 
 import json

@@ -123,9 +123,9 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A MERGE into a table. At most one row of `source` meets a row of the table. Where rows are
-    told apart by one column alone, it is `key`: a table that has none of the source's keys has its
-    put rows after it and is else as it was.
+    """A MERGE into a table. At most one row of `source` meets a row of the table. If one column
+    alone identifies rows, it is `key`: a table that has none of the source's keys has its put rows
+    after it and is else as it was.
     """
 
     source: Any  # pa.Table
@@ -135,7 +135,7 @@ class Merge:
 
 
 def identity(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that tell rows apart: those declared, else the record's key."""
+    """Return the columns that identify a row: those declared, else the record's key."""
     return tuple(keys) or ("_key",)
 
 
@@ -145,8 +145,8 @@ def quoted(name: str) -> str:
 
 
 def unresolved_keys(changes: Any, keys: Sequence[str]) -> Any:
-    """Return the record keys (binary) whose rows are to be removed by changes that do not name the
-    columns that tell rows apart: null values, where `keys` are declared.
+    """Return the record keys (binary) whose rows are to be removed by changes without the identity
+    columns: null values, where `keys` are declared.
     """
     if not keys:
         return pa.array([], pa.binary())
@@ -392,7 +392,7 @@ class Changes(NamedTuple):
 
 
 def check_keys(value_schema: Any, keys: Sequence[str], *, is_nested: bool) -> None:
-    """Raise SettingsError unless these columns can tell a table's rows apart."""
+    """Raise SettingsError unless these columns can identify a table's rows."""
     if keys and is_nested:
         raise SettingsError(
             "lakehead.table.keys names columns, and values lie in one: set "

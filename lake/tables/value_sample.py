@@ -20,8 +20,8 @@ def sample_records(
     reader: ObjectReader, logs: Sequence[PartitionLog], count: int, *, both_ends: bool = False
 ) -> Any:
     """Return about `count` records, the first ones of each partition and as many of each, with
-    `both_ends` as many of the newest: a batch with `key`, `value` and its place, of which a decoder
-    can tell the schema; None without any. Raises what reading objects raises.
+    `both_ends` as many of the newest: a batch with `key`, `value` and its place, from which a
+    decoder can infer the schema; None without any. Raises what reading objects raises.
     """
     batches = list(_first_batches(reader, logs, count, _COLUMNS))
     if both_ends:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class Cancelled(KeyboardInterrupt):
-    """The task was asked to end. Not an error: nothing in between may take it for one. An event
-    loop lets a KeyboardInterrupt out of a callback, and of other exceptions only tells its log.
+    """The task was cancelled. Not an error: no handler of errors may catch it. An event loop lets a
+    KeyboardInterrupt out of a callback, and only logs other exceptions.
     """
 
 
@@ -34,22 +34,22 @@ class Cancellation:
     """Of one task. For its main thread, signal handlers included."""
 
     def __init__(self) -> None:
-        self._is_asked = False
+        self._is_cancelled = False
         self._is_working = False
 
-    def ask(self) -> None:
+    def cancel(self) -> None:
         """Have the work end. Raises Cancelled if it is running now."""
-        if self._is_asked:
+        if self._is_cancelled:
             return
-        self._is_asked = True
+        self._is_cancelled = True
         self._raise_if_working()
 
     @contextmanager
     def breaks_in(self) -> Iterator[None]:
-        """While the block runs, `ask` ends it by Cancelled; so does what was asked before."""
+        """While the block runs, `cancel` ends it by Cancelled; so does an earlier call."""
         self._is_working = True
         try:
-            if self._is_asked:
+            if self._is_cancelled:
                 self._raise_if_working()
             yield
         finally:
@@ -73,15 +73,15 @@ class LakeheadOperator(BaseOperator):
     """Base of the operators that work on a cluster.
 
     :param lakehead_conn_id: the connection of the cluster.
-    :param runner: where work items run: ``local``, ``spark`` or ``connect``. (templated)
-    :param processes: with ``local``, how many processes work at once; 1: the task's own.
+    :param runner: runner of work items: ``local``, ``spark`` or ``connect``. (templated)
+    :param processes: with ``local``, number of processes; 1: the task's own.
     :param workers: threads that make a table's files at once.
     :param spark_master: with ``spark``, the master of the task's own session. (templated)
     :param spark_remote: with ``connect``, the server's address. (templated)
     :param spark_config: with ``spark``, settings of the session. (templated)
-    :param wait_s: seconds to wait for a table that another process writes.
-    :param if_taken: what then: ``skip`` the table, or ``retry`` the task.
-    :param dry_run: tell what there is to do, and do nothing. (templated)
+    :param wait_s: seconds to wait for another writer's table lease.
+    :param if_taken: after that: ``skip`` the table, or ``retry`` the task.
+    :param dry_run: report the work that is due, and do nothing. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -127,7 +127,7 @@ class LakeheadOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Stop the work, give leases back."""
-        self._cancellation.ask()
+        self._cancellation.cancel()
 
     @property
     def is_plan_only(self) -> bool:

@@ -20,13 +20,14 @@ _NAMES_MAX = 20
 
 
 class LakeheadConnectOperator(BaseOperator):
-    """Runs a connector once, and returns its figures.
+    """Runs a connector once, and returns its result.
 
-    :param config: what a connector's TOML file says, as a mapping; see docs/connect.md. (templated)
+    :param config: the content of a connector's TOML file, as a mapping; see
+        docs/connect.md. (templated)
     :param config_file: or that file, on the worker. (templated)
     :param lakehead_conn_id: the connection whose brokers, with login and password, are meant where
         the config has no ``kafka`` of its own; its storage settings hold while the task runs.
-    :param dry_run: tell what would be read, and write nothing.
+    :param dry_run: report the input that would be read, and write nothing.
 
     Killed at any moment and run again, each record is in its topic once. A second run of the same
     connector ends the first: use ``max_active_tis_per_dag=1``.

@@ -7,12 +7,13 @@ from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
 
 class LakeheadMaterializeOperator(LakeheadJobOperator):
-    """Brings declared tables up to what lies in objects now.
+    """Adds the records that lie in objects now to declared tables.
 
     :param topic: the topic (or ``topics``) whose tables these are; without any, all. (templated)
     :param all_of_them: also those that are not due by their freshness; as if set where topics are
         named. (templated)
-    :param engine: who runs the MERGE of tables by upsert: ``delta-rs`` or ``spark``. (templated)
+    :param engine: the engine of the MERGE of tables by upsert: ``delta-rs`` or ``spark``.
+        (templated)
     """
 
     def __init__(

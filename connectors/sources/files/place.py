@@ -272,7 +272,7 @@ def _pattern(glob: str) -> str:
 
 
 def file_kind(path: str) -> tuple[Format | None, Compression | None]:
-    """Return format and compression that a name tells; None for what it does not."""
+    """Return format and compression by the suffixes of a name; None for each without one."""
     pure = PurePosixPath(path.lower())
     compression = COMPRESSIONS.get(pure.suffix)
     if compression is not None:

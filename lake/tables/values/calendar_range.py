@@ -62,7 +62,7 @@ def faults_beyond(columns: Any, rows: Any) -> list[Fault]:
 
 
 def without(decoded: Decoded, faults: list[Fault]) -> Decoded:
-    """Return the values without the records of these faults, of which one is told for each."""
+    """Return the values without the records of these faults, one for each record."""
     if not faults:
         return decoded
     known = {fault.row: fault for fault in (*faults, *decoded.faults)}

@@ -82,8 +82,8 @@ def envelope(row: Any, source: Any = None) -> Any:
 
 
 def change_rows(events: Events, keys: tuple[str, ...], key_images: Any) -> Changes:
-    """Return the changes of events. `keys` are the columns by which rows are told apart,
-    `key_images` a struct for each event with what its record's key says of the row.
+    """Return the changes of events. `keys` are the columns that identify a row, `key_images` a
+    struct for each event with the row's columns in its record's key.
     """
     count = len(events.op)
     ops = np.asarray(pc.fill_null(pc.index_in(events.op, _OPS), -1), np.int64)

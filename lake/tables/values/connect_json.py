@@ -192,7 +192,7 @@ _MEMBER = re.compile(r'[ \t\n\r]*[{,][ \t\n\r]*"([^"\\]*)"[ \t\n\r]*:[ \t\n\r]*'
 class Payloads:
     """Payloads that have the same schema beside them (None: none), and the row of each.
 
-    `schema_text` tells schemas apart.
+    `schema_text` identifies the schema.
     """
 
     rows: Any  # int64, ascending

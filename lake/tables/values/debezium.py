@@ -187,7 +187,7 @@ def _read_events(schema: Any) -> _EventSchema:
 
 
 def _read(read: Callable[[Any], T], schema: Any) -> T:
-    """Do what reads a schema that anybody may have written. Raises UnusableSchema."""
+    """Call a function that reads a schema of any origin. Raises UnusableSchema."""
     try:
         return read(schema)
     except (

@@ -1,8 +1,8 @@
-"""The seam of value formats: what a decoder is given, and what it answers.
+"""The interface of value formats: the input and the output of a decoder.
 
-A decoder never fails because of a record: a value that it cannot read is a fault of its row. What
-it raises is about the whole topic (`SettingsError`: what was declared cannot work) or passes by
-itself (`RegistryUnavailable`: pause and try again, nothing is wrong with any record).
+A decoder never fails because of a record: a value that it cannot read is a fault of its row. Its
+exceptions are about the whole topic (`SettingsError`: the declaration cannot work) or pass by
+themselves (`RegistryUnavailable`: pause and try again, no record is at fault).
 """
 
 from collections.abc import Callable, Mapping
@@ -51,10 +51,10 @@ class ValueSpec:
     `schema` is DDL for JSON (empty: inferred from a sample), an Avro schema or .proto text (empty:
     each value names its schema by id in Confluent's wire format). `message` chooses among the
     messages of a .proto text. `registry` is the URL of a schema registry; credentials and
-    certificates come from the environment (see `registry`). `keys` are the columns by which
-    Debezium's rows are told apart (empty: the fields of the record's key). With `by_most` a column
-    that is inferred from JSON has the type of most of its values, where a field has several:
-    without it there is no schema then.
+    certificates come from the environment (see `registry`). `keys` are the columns that identify
+    Debezium's rows (empty: the fields of the record's key). With `by_most` a column that is
+    inferred from JSON has the type of most of its values, where a field has several: without it
+    there is no schema then.
     """
 
     value_format: ValueFormat = "raw"

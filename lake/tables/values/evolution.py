@@ -1,12 +1,13 @@
 """Evolution of a table's schema by its values: safe changes, and conflicts.
 
-Safe is what leaves every row that is there as it was for every reader: a new column (null in the
-rows of before), a wider number, an order of fields that changed, a field that went missing (null
-from now on). All columns are nullable, so nothing needs relaxing. Everything else is a conflict.
+A change is safe if it leaves every existing row as it was for every reader: a new column (null in
+the rows of before), a wider number, an order of fields that changed, a field that went missing
+(null from now on). All columns are nullable, so nothing needs relaxing. Everything else is a
+conflict.
 
 Adding a column is a change of metadata alone. A wider number is not: data files keep the narrow
 type, which readers of a table without Delta's type widening may refuse, and delta-rs has no such
-table. `widened` says that the files of before must be written anew.
+table. `widened` says that the older files must be rewritten.
 """
 
 from dataclasses import dataclass

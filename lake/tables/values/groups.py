@@ -105,7 +105,7 @@ class FoundSchemas:
 
 
 class DecodedRows:
-    """Gathers groups and faults of one batch into the answer of a decoder."""
+    """Gathers groups and faults of one batch into the result of a decoder."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -135,7 +135,7 @@ class DecodedRows:
         self.add(Group(rows=rows, columns=pa.Table.from_arrays(arrays, schema=self._schema)))
 
     def decoded(self) -> Decoded:
-        """The answer."""
+        """The result."""
         groups = self._groups
         if not groups:
             columns, rows = self._schema.empty_table(), np.zeros(0, np.int64)

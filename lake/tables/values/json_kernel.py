@@ -155,7 +155,7 @@ def _plain_bytes(word):
 def _string(data, at, end):
     """Position after the string whose opening quote is before `at`; ~position of a fault.
 
-    The second answer is the fault code.
+    The second result is the fault code.
     """
     while at < end:
         if at + 8 <= end:

@@ -1,10 +1,9 @@
 """JSON Schemas (drafts 4 to 2020-12) as columns.
 
-What a schema says of types becomes columns; what it says of values (`required`, `minimum`,
-`pattern`) is for whoever writes them to check: every column may be null. Where it leaves the type
-open (several types, an object of any fields, a type that contains itself) there is no column, and
-the message names the field. Kafka Connect's types, which it writes as `title` and `connect.type`,
-are known.
+The types in a schema become columns; its conditions on values (`required`, `minimum`, `pattern`)
+are for writers to check: every column may be null. Where it leaves the type open (several types, an
+object of any fields, a type that contains itself) there is no column, and the message names the
+field. Kafka Connect's types, which it writes as `title` and `connect.type`, are known.
 """
 
 import json

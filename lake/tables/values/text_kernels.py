@@ -117,7 +117,7 @@ def _product(left, right):
 
 @inlined
 def _nearest(digits, exponent, powers):
-    """Bits of digits * 10**exponent (digits not 0), or -1 where this algorithm does not tell."""
+    """Bits of digits * 10**exponent (digits not 0), or -1 where this algorithm cannot decide."""
     if exponent < _POWERS_MIN or exponent >= _POWERS_MIN + powers.shape[0]:
         return np.int64(-1)
     zeros = np.int64(0)
