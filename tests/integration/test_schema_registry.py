@@ -183,7 +183,7 @@ def test_a_registry_that_fails_for_a_while_is_asked_again(served: tuple[str, Sch
 def test_a_registry_that_is_down_is_no_fault_of_a_record(served: tuple[str, Schemas]) -> None:
     url, schemas = served
     schemas.failures_to_come = 100
-    with pytest.raises(RegistryUnavailable, match="answers 503: no leader"):
+    with pytest.raises(RegistryUnavailable, match="returned 503: no leader"):
         client(url, retries=1).schema(1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -200,9 +200,9 @@ def test_something_else_that_speaks_http_is_not_taken_for_a_registry(
 ) -> None:
     url, schemas = served
     schemas.by_id[5] = {"no": "schema"}
-    with pytest.raises(RegistryUnavailable, match="answers 200: it is not a schema registry"):
+    with pytest.raises(RegistryUnavailable, match="returned 200: it is not a schema registry"):
         client(url).schema(5)
-    with pytest.raises(RegistryUnavailable, match="answers 404"):
+    with pytest.raises(RegistryUnavailable, match="returned 404"):
         client(f"{url}/elsewhere").schema(5)
 
 

@@ -157,7 +157,7 @@ def test_a_file_that_was_changed_is_refused_unless_it_was_appended_to(tmp_path: 
     assert growing.values() == [{"n": 2}, {"n": 3}]
     assert growing.works() == []
     path.write_bytes(b'{"n":9}\n{"n":2}\n{"n":3}\n{"n":4}\n')
-    with pytest.raises(InputChanged, match="the part that was read is gone"):
+    with pytest.raises(InputChanged, match="restore the part that was read"):
         growing.batches()
     again = Reader(tmp_path, changed="reread")
     again.known = growing.known
@@ -186,7 +186,7 @@ def test_broken_lines_say_what_they_are(tmp_path: Path) -> None:
     assert [record.timestamp_ms for record in batch.records] == [1767225600000, 1767229200000]
     assert [(letter.place.rpartition(" ")[2], letter.reason) for letter in batch.letters] == [
         ("3", "1 fields where there are 2 columns"),
-        ("4", "column id: 'x' is no integer"),
+        ("4", "column id: 'x' is not of type integer"),
         ("5", "column t: 'soon' is not a time (ISO 8601, or a number in ms)"),
         ("7", "not UTF-8 (byte 0 of the line)"),
     ]

@@ -135,11 +135,11 @@ class FilesSource:
         if kind.may_grow and file.size >= at and self._digest(file, at) == position.get("check"):
             return Work(_partition(file), file.uri, file.size - at) if file.size > at else None
         if kind.may_grow:
-            advice = "the part that was read is gone"
+            advice = "restore the part that was read"
         elif kind.is_text and file.size >= at and self._digest(file, at) == position.get("check"):
             advice = 'set changed = "append" since lines were added to it'
         elif kind.is_text:
-            advice = "the part that was read is gone"
+            advice = "restore the part that was read"
         else:
             advice = "only text that is not compressed can be appended to"
         raise InputChanged(
