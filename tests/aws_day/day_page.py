@@ -24,7 +24,7 @@ def trials_table() -> str:
         f"| `{trial.name}` | {_sentence(type(trial).__doc__)} | {trial.minutes} |"
         for trial in TRIALS
     ]
-    return "\n".join(["| Trial | How | Minutes |", "| --- | --- | --- |", *rows])
+    return "\n".join(["| Trial | Method | Minutes |", "| --- | --- | --- |", *rows])
 
 
 def with_tables(text: str) -> str:

@@ -35,7 +35,7 @@ def fatal_tasks() -> Iterator[tuple[str, str]]:
 
 def test_each_task_that_ends_a_node_is_in_the_list_of_the_docs() -> None:
     text = (ROOT / "docs/operations.md").read_text()
-    section = text.split("## What ends a node")[1].split("## ")[0]
+    section = text.split("## Reasons for a node's end")[1].split("## ")[0]
     found = list(fatal_tasks())
     assert len(found) >= 6
     assert [one for one in found if f"`{one[1]}`" not in section] == []

@@ -15,7 +15,7 @@ _WRONG = "f" * 64
 
 
 class BrokenRefresh(Trial):
-    """An instance refresh to packages whose checksum is another: no new host can come to serve."""
+    """An instance refresh to packages with another checksum: no new host can serve."""
 
     name = "refresh"
     minutes = 160

@@ -13,7 +13,7 @@ _BACK_S = 1500
 
 
 class SpotInterruption(Trial):
-    """FIS gives a spot instance of the group two minutes' notice while a producer goes on."""
+    """FIS gives a spot instance of the group two minutes' notice while a producer continues."""
 
     name = "spot"
     minutes = 75

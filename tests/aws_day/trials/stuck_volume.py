@@ -11,7 +11,7 @@ _LOAD_S = 480
 
 
 class StuckVolume(Trial):
-    """FIS pauses the volume of one of two hosts while a producer on the other one goes on."""
+    """FIS pauses the volume of one of two hosts while a producer on the other one continues."""
 
     name = "stuck"
     minutes = 60
