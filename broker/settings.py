@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.maintenance.configs import BROKER_DEFAULTS, CLEANER_MEMORY
 from lakehead.storage.stream.settings import StorageSettings
-from lakehead.storage.upkeep.configs import BROKER_DEFAULTS, CLEANER_MEMORY
 from lakehead.storage.wal.block_settings import BlockWalSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -20,8 +20,8 @@ from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import NodeState, ObjectState, StreamState, TopicState
-from lakehead.storage.metadata.table_declaration import PREFIX, is_declared
 from lakehead.storage.object_store import ObjectStore
+from lakehead.storage.tables.declaration import PREFIX, is_declared
 
 OFFSETS_FOR = "offsets_for"
 

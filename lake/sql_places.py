@@ -10,7 +10,7 @@ from lakehead.lake.spark_jars import are_s3a_jars_here
 from lakehead.lake.sql_statements import backquoted
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import TableDeclaration
+from lakehead.storage.tables.declaration import TableDeclaration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

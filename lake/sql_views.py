@@ -30,7 +30,7 @@ from lakehead.lake.sql_statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from crc32c import crc32c
 
 from bench.figures import Figure
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.compaction.job import Compaction, CompactionSettings
+from lakehead.storage.compaction.log_compaction import Compaction, CompactionSettings
 from lakehead.storage.format.batch_writer import encode_batch
 from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, patch
 from lakehead.storage.metadata.log import MetadataLog

@@ -25,6 +25,7 @@ from lakehead.broker.protocol.errors import KafkaError, error_code, error_messag
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.records import (
     BrokerConfig,
     GroupConfig,
@@ -34,8 +35,7 @@ from lakehead.storage.metadata.records import (
     TopicConfig,
 )
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.metadata.table_declaration import PREFIX
-from lakehead.storage.upkeep.configs import ALL_BROKERS
+from lakehead.storage.tables.declaration import PREFIX
 
 TABLE_PATH = f"{PREFIX}path"
 _RESOURCE_STEPS = 4

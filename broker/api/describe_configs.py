@@ -27,7 +27,7 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
-from lakehead.storage.upkeep.configs import ALL_BROKERS
+from lakehead.storage.maintenance.configs import ALL_BROKERS
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
 

@@ -30,7 +30,7 @@ from lakehead.broker.cli.demonstration.loading import Loaded, load
 from lakehead.broker.cli.demonstration.stage import Stage
 from lakehead.broker.cli.extras import require_extras
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.metadata.table_declaration import default_table_uri
+from lakehead.storage.tables.declaration import default_table_uri
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ import structlog
 
 from lakehead.broker.cli.cluster import load_state, run, store_uri
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.metadata.table_declaration import is_declared
+from lakehead.storage.tables.declaration import is_declared
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.declared_tables import TableOutcome

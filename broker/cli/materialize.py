@@ -15,7 +15,7 @@ from lakehead.broker.cli.progress import ByteProgress
 from lakehead.broker.cli.table_engine import Engine, MergeEngineOption
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.metadata.table_declaration import default_table_uri
+from lakehead.storage.tables.declaration import default_table_uri
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.backfill import Beginning

@@ -9,7 +9,7 @@ from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, moment, show_rows
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import is_declared
+from lakehead.storage.tables.declaration import is_declared
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.table_status import TableStatus

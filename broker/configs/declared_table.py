@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.configs.definition import ConfigDefinition, ConfigType
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import (
+from lakehead.storage.tables.declaration import (
     PREFIX,
     TABLE_CONFIGS,
     TableConfig,

@@ -15,8 +15,8 @@ from lakehead.broker.partition.validation import RecordRules
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
 from lakehead.storage.format.compression import CODEC_NAMES
+from lakehead.storage.maintenance.configs import ALL_BROKERS, BROKER_DEFAULTS, MaintenanceDefaults
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.upkeep.configs import ALL_BROKERS, BROKER_DEFAULTS, UpkeepDefaults
 
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
 _CODECS = {"producer": None, "uncompressed": 0, **{name: n for n, name in CODEC_NAMES.items()}}
@@ -119,11 +119,11 @@ def broker_values(
     )
 
 
-def upkeep_defaults(settings: Settings) -> UpkeepDefaults:
+def upkeep_defaults(settings: Settings) -> MaintenanceDefaults:
     """Return what upkeep is to know of the node of these settings."""
     values = BrokerValues(settings=settings)
     given = {name: values.value(name) for name in BROKER_DEFAULTS}
-    return UpkeepDefaults(
+    return MaintenanceDefaults(
         given={name: value for name, value in given.items() if value is not None},
         node_id=settings.node_id,
     )

@@ -16,9 +16,9 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.metadata.table_declaration import PREFIX, default_table_uri
-from lakehead.storage.metadata.table_paths import ANYWHERE, allowed_roots
-from lakehead.storage.metadata.table_roots import TableRoots
+from lakehead.storage.tables.declaration import PREFIX, default_table_uri
+from lakehead.storage.tables.paths import ANYWHERE, allowed_roots
+from lakehead.storage.tables.roots import TableRoots
 
 _PATH, _ENABLE = f"{PREFIX}path", f"{PREFIX}enable"
 _REGISTRY = f"{PREFIX}schema.registry.url"

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.configs.declared_table import DECLARED_TABLE_CONFIGS, check_table_configs
 from lakehead.broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.upkeep.configs import UPKEEP_CONFIGS
+from lakehead.storage.maintenance.configs import MAINTENANCE_CONFIGS
 
 
 def _number(
@@ -50,7 +50,7 @@ def _of_upkeep(
     choices: tuple[str, ...] | None = None,
 ) -> ConfigDefinition:
     """Return one that upkeep goes by, which has its default."""
-    config = UPKEEP_CONFIGS[name]
+    config = MAINTENANCE_CONFIGS[name]
     return ConfigDefinition(
         name=name,
         kind=kind,

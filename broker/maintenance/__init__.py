@@ -1,3 +1,4 @@
-"""Maintenance: the loop around `lakehead.storage.upkeep`, which `lakehead maintain` and `lakehead
-start` run in a process of its own.
+"""Maintenance: the loop around `lakehead.storage.maintenance`.
+
+`lakehead maintain` runs it, and so does `lakehead start`, in a process of its own.
 """

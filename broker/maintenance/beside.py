@@ -19,11 +19,11 @@ from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import SUPERVISOR
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.merge_plan import MergeRules
+from lakehead.storage.compaction.object_compaction_plan import MergeRules
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.maintenance.rules import DueWork, due_merges, due_of, is_compacted
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState
-from lakehead.storage.upkeep.rules import DueWork, due_merges, due_of, is_compacted
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0

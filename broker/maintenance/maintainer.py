@@ -16,14 +16,14 @@ from lakehead.broker.configs.entries import upkeep_defaults
 from lakehead.broker.maintenance.merging import merge_all
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules
+from lakehead.storage.compaction.object_compaction_plan import MergeItem, MergeRules
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.jobs.compact_objects import CompactObjectsResult
+from lakehead.storage.maintenance.configs import MaintenanceValues
+from lakehead.storage.maintenance.retention import trim, trim_groups
+from lakehead.storage.maintenance.rules import DueWork, due_in, due_merges
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.upkeep.configs import UpkeepValues
-from lakehead.storage.upkeep.retention import trim, trim_groups
-from lakehead.storage.upkeep.rules import DueWork, due_in, due_merges
 
 _PAUSE_AFTER_FAILURE_S = 30.0
 _log = structlog.get_logger("broker.maintenance")
@@ -109,7 +109,7 @@ class Maintainer:
         """Yield what is due of partitions, by the metadata alone."""
         return due_in(self._metadata.state, self._values(), self._clock.now_ms())
 
-    def _values(self) -> UpkeepValues:
+    def _values(self) -> MaintenanceValues:
         return self._defaults.values(self._metadata.state)
 
     async def _attempt(self, works: Sequence[DueWork]) -> None:
@@ -135,8 +135,8 @@ class Maintainer:
 
     async def _compact(self, work: DueWork) -> None:
         # Whoever only looks what is due needs no kernels.
-        from lakehead.storage.compaction.job import Superseded
-        from lakehead.storage.upkeep.partition_compaction import compact_partition
+        from lakehead.storage.compaction.log_compaction import Superseded
+        from lakehead.storage.maintenance.partition_compaction import compact_partition
 
         begun = self._clock.monotonic()
         try:

@@ -5,7 +5,7 @@ import random
 import structlog
 
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.merge_plan import MergeItem
+from lakehead.storage.compaction.object_compaction_plan import MergeItem
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.jobs.compact_objects import CompactObjectsResult
 from lakehead.storage.metadata.log import MetadataLog
@@ -22,7 +22,9 @@ async def merge_all(
     rng: random.Random,
 ) -> tuple[CompactObjectsResult, int]:
     """Do what is due, and return figures and how many items failed: they are logged."""
-    from lakehead.storage.compaction.merge import Merge  # its kernels are for those alone who merge
+    from lakehead.storage.compaction.object_compaction import (
+        Merge,  # its kernels are for those alone who merge
+    )
 
     figures, failures = CompactObjectsResult(), 0
     for item in items:

@@ -21,7 +21,7 @@ from lakehead.broker.supervisor.back_off import BackOff
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import TablesKeeping
-from lakehead.storage.metadata.table_declaration import is_declared
+from lakehead.storage.tables.declaration import is_declared
 
 _STOP_S = 10.0
 """A turn of the process that takes longer is killed: it may be killed anywhere."""

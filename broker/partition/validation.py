@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.format.recompression import recompressed
+from lakehead.storage.format.compression import recompressed
 from lakehead.storage.format.record_batch import (
     CODEC_MASK,
     CODECS,

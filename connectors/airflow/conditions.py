@@ -190,7 +190,7 @@ def _topic(state: "ClusterState", condition: "Condition") -> "TopicState":
 
 def _declared(topic: "TopicState") -> None:
     from lakehead.storage.errors import SettingsError
-    from lakehead.storage.metadata.table_declaration import is_declared
+    from lakehead.storage.tables.declaration import is_declared
 
     if not is_declared(topic):
         raise SettingsError(

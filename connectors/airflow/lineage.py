@@ -112,7 +112,7 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
 
     from lakehead.connectors.airflow.hooks import LakeheadHook
     from lakehead.storage.errors import LakeheadError
-    from lakehead.storage.metadata.table_declaration import TableDeclaration
+    from lakehead.storage.tables.declaration import TableDeclaration
 
     hook = LakeheadHook(parts.netloc)
     try:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from lakehead.storage.errors import LakeheadError
     from lakehead.storage.metadata.log_reader import LogReader
     from lakehead.storage.metadata.state import ClusterState, TableState
-    from lakehead.storage.metadata.table_declaration import TableDeclaration
     from lakehead.storage.object_store import ObjectStore
+    from lakehead.storage.tables.declaration import TableDeclaration
 
 
 _T = TypeVar("_T")
@@ -427,7 +427,7 @@ class TableGrowthTrigger(WatcherTrigger):
         the error of the look, and SettingsError for a declaration that makes no sense.
         """
         from lakehead.storage.metadata.state import TableState
-        from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
+        from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
         if look.state is None:
             assert look.error is not None

@@ -49,7 +49,7 @@ from lakehead.storage.errors import (
 )
 from lakehead.storage.jobs.job import Runner
 from lakehead.storage.metadata.state import TableState, TopicState
-from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
+from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 LOOK_S = 300.0
 """Interval between checks of the tables: each costs a listing and a few requests a table."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
-from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
+from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.metadata.table_declaration import OnError
+from lakehead.storage.tables.declaration import OnError
 
 FILE_BYTES = 128 << 20
 _GATHERED_BYTES = 1 << 20

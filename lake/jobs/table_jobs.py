@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakehead.lake.jobs.table_maintenance import MaintenanceResult, TableTarget
     from lakehead.lake.jobs.table_rebuild import RebuildResult
     from lakehead.lake.jobs.table_settings import MaterializeSettings
-    from lakehead.storage.metadata.table_declaration import TableDeclaration
+    from lakehead.storage.tables.declaration import TableDeclaration
 
 # ----------------------------------------------------------------------------------------- options
 
@@ -190,7 +190,7 @@ def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Wri
     """
     from lakehead.lake.jobs.table_due import declared_tables
     from lakehead.lake.store_reader import store_reader
-    from lakehead.storage.metadata.table_declaration import TableDeclaration
+    from lakehead.storage.tables.declaration import TableDeclaration
 
     written: Written = {}
     yield written
@@ -238,7 +238,7 @@ def _declared(
 ) -> "dict[str, TableDeclaration]":
     """The declared tables. One whose declaration makes no sense is logged, or fails if named."""
     from lakehead.lake.jobs.table_due import declared_tables
-    from lakehead.storage.metadata.table_declaration import TableDeclaration
+    from lakehead.storage.tables.declaration import TableDeclaration
 
     found = {}
     declared = declared_tables(catalog.state, topics)

@@ -40,7 +40,7 @@ from lakehead.lake.tables.table_root import (
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
+from lakehead.storage.tables.declaration import TableDeclaration, dead_letters_uri
 
 RETENTION_HOURS = 7 * 24
 """The retention of VACUUM, and its minimum: running readers and writers need that long."""

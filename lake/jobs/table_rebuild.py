@@ -53,7 +53,7 @@ from lakehead.lake.tables.table_root import check_place
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.metadata.table_declaration import rebuild_uri
+from lakehead.storage.tables.declaration import rebuild_uri
 
 _PARTITIONS_AT_ONCE = 64
 

@@ -9,7 +9,7 @@ from lakehead.lake.planner import SPLIT_BYTES
 from lakehead.lake.tables.merge_engine import MergeEngineName
 from lakehead.lake.tables.values.decoder import ValueFormat, ValueSpec
 from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
-from lakehead.storage.metadata.table_declaration import (
+from lakehead.storage.tables.declaration import (
     Evolution,
     OnError,
     PartitionPart,

@@ -17,7 +17,7 @@ from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, l
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, TablesKeeping, TableState, TopicState
-from lakehead.storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
+from lakehead.storage.tables.declaration import TableDeclaration, dead_letters_uri
 
 LATE_AFTER = 2
 """A table is late when it is behind by this many times the freshness that its topic declares."""

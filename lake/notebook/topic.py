@@ -17,7 +17,7 @@ from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.value_sample import records_between
 from lakehead.lake.topic_scan import Scan, scan
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
+from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 _ROWS_MAX = 60
 

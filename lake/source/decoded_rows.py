@@ -28,7 +28,7 @@ from lakehead.lake.tables.values.decoder import Decoded, Fault, ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import TableDeclaration
+from lakehead.storage.tables.declaration import TableDeclaration
 
 ERROR = "_error"
 """The reason why the value of a row could not be decoded, NULL for all others."""

@@ -1,5 +1,5 @@
 """Schemas in Spark's DDL notation, without Spark, as Arrow's: see
-`lakehead.storage.metadata.column_types`.
+`lakehead.storage.tables.column_types`.
 
 All columns are nullable: a record may lack any field.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.column_types import (
+from lakehead.storage.tables.column_types import (
     ArrayType,
     ColumnType,
     DecimalType,

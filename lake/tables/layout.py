@@ -37,7 +37,7 @@ from lakehead.lake.tables.values.evolution import evolve
 from lakehead.lake.tables.values.groups import int64_array, placed
 from lakehead.lake.tables.values.raw import RAW_SCHEMA
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import PartitionPart, ValueLayout
+from lakehead.storage.tables.declaration import PartitionPart, ValueLayout
 
 
 def names_of_made(found: Any, made: set[str]) -> list[str]:

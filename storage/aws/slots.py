@@ -22,12 +22,12 @@ from zlib import crc32
 import structlog
 
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
-from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.interfaces import (
+from lakehead.storage.aws.ec2 import (
     Boto3NetworkInterfaces,
     NetworkInterface,
     NetworkInterfaces,
 )
+from lakehead.storage.aws.instance import Instance
 from lakehead.storage.aws.volumes import CLUSTER_TAG, CLUSTER_TAGS, SLOT_TAG, instance_metadata
 from lakehead.storage.errors import SettingsError, StorageError
 

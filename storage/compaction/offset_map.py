@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lakehead.storage.compaction import record_kernels as kernels
-from lakehead.storage.compaction.arena import Arena, zeros
-from lakehead.storage.compaction.batch_rows import BatchRows
-from lakehead.storage.compaction.checksum_kernels import seal
-from lakehead.storage.compaction.merge_runs import Span
+from lakehead.storage.compaction.batch_merging import Span
+from lakehead.storage.compaction.batches import Arena, BatchRows, zeros
+from lakehead.storage.compaction.kernels import seal
 from lakehead.storage.format.record_batch import BatchHeader
 from lakehead.storage.object_store.protocol import Buffer
 

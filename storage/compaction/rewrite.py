@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from lakehead.storage.compaction.bare_batches import GAP_MAX, filler
-from lakehead.storage.compaction.batch_rows import BatchRows
-from lakehead.storage.compaction.merge_runs import Span
-from lakehead.storage.compaction.reading import Scratch, StoredBatch, stored_items
+from lakehead.storage.compaction.batch_merging import Span
+from lakehead.storage.compaction.batches import (
+    GAP_MAX,
+    BatchRows,
+    Scratch,
+    StoredBatch,
+    filler,
+    stored_items,
+)
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format.object_names import JobName
 from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
@@ -30,7 +35,7 @@ from lakehead.storage.metadata.records import COMPACTED, CommittedObject, Commit
 from lakehead.storage.object_store.protocol import Buffer, ObjectStore
 
 if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
-    from lakehead.storage.compaction.cleaner import Cleaner
+    from lakehead.storage.compaction.log_cleaner import Cleaner
 
 STATES_BYTES = 4 * 1024 * 1024
 """As much of incremental states is put together: it goes with the index of the object."""

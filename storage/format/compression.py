@@ -6,9 +6,20 @@ costs no more memory than the buffer. zstandard is used for its re-used context 
 rate at 16 KiB), cramjam for the rest.
 """
 
+import struct
+
 import cramjam
 import zstandard
+from crc32c import crc32c
 
+from lakehead.storage.format.record_batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CRC_POSITION,
+    HEADER_SIZE,
+    LENGTH_END,
+    BatchHeader,
+)
 from lakehead.storage.object_store.protocol import Buffer
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -134,3 +145,25 @@ def _deflate_snappy(source: memoryview) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(source[start : start + _XERIAL_BLOCK_SIZE]))
         parts += (len(block).to_bytes(4, "big"), block)
     return b"".join(parts)
+
+
+_LENGTH = struct.Struct(">i")
+_ATTRIBUTES = struct.Struct(">h")
+_CRC = struct.Struct(">I")
+
+
+def recompressed(
+    batch: memoryview, header: BatchHeader, records: memoryview, codec: int, level: int | None
+) -> bytearray:
+    """Return one whole batch with its records, given decompressed, in `codec`, at a `level` as
+    `deflate` takes it.
+    """
+    body = deflate(codec, records, level)
+    found = bytearray(HEADER_SIZE + len(body))
+    found[:HEADER_SIZE] = batch[:HEADER_SIZE]
+    found[HEADER_SIZE:] = body
+    _LENGTH.pack_into(found, LENGTH_END - _LENGTH.size, len(found) - LENGTH_END)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    _ATTRIBUTES.pack_into(found, ATTRIBUTES_POSITION, attributes)
+    _CRC.pack_into(found, CRC_POSITION, crc32c(memoryview(found)[ATTRIBUTES_POSITION:]))
+    return found

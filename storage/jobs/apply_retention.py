@@ -15,10 +15,10 @@ from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit,
 from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
+    from lakehead.storage.maintenance.retention import Trimmed
+    from lakehead.storage.maintenance.rules import DueWork
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
-    from lakehead.storage.upkeep.retention import Trimmed
-    from lakehead.storage.upkeep.rules import DueWork
 
 _WRITER = "retain"
 
@@ -83,7 +83,7 @@ class RetentionItem:
 
 def _plan(context: JobContext, options: RetentionOptions) -> Planned:
     """Raises SettingsError, UnknownTopic, StoreUnavailable."""
-    from lakehead.storage.upkeep.retention import trim_groups
+    from lakehead.storage.maintenance.retention import trim_groups
 
     works = due_works(context.path, _WRITER, options.topics, options.defaults)
     return Planned(
@@ -99,7 +99,7 @@ def items_of(
     path: str, options: RetentionOptions, units: Sequence[Unit]
 ) -> tuple[RetentionItem, ...]:
     """Return the items of some units."""
-    from lakehead.storage.upkeep.retention import trim_groups
+    from lakehead.storage.maintenance.retention import trim_groups
 
     works = [unit.item for unit in units]
     return tuple(
@@ -112,11 +112,11 @@ def retention_item(item: RetentionItem) -> "tuple[Trimmed, ...]":
     """Do one item; what is not due any more is left. Raises StoreUnavailable, OutcomeUnknown."""
     from lakehead.storage.clock import SystemClock
     from lakehead.storage.jobs.cluster import in_cluster
-    from lakehead.storage.upkeep.configs import UpkeepDefaults
-    from lakehead.storage.upkeep.retention import trim
+    from lakehead.storage.maintenance.configs import MaintenanceDefaults
+    from lakehead.storage.maintenance.retention import trim
 
     async def work(_: "ObjectStore", log: "MetadataLog") -> "tuple[Trimmed, ...]":
-        defaults = UpkeepDefaults(given=item.defaults.given)
+        defaults = MaintenanceDefaults(given=item.defaults.given)
         return await trim(log, item.works, defaults, SystemClock().now_ms())
 
     return in_cluster(item.path, _WRITER, work)

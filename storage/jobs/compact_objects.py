@@ -22,8 +22,12 @@ from lakehead.storage.jobs.job import (
 from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from lakehead.storage.compaction.merge import MergeResult
-    from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
+    from lakehead.storage.compaction.object_compaction import MergeResult
+    from lakehead.storage.compaction.object_compaction_plan import (
+        MergeItem,
+        MergeRules,
+        RebatchSettings,
+    )
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.metadata.state import ClusterState
     from lakehead.storage.object_store import ObjectStore
@@ -79,13 +83,13 @@ class CompactObjectsOptions:
 
     def rules(self) -> "MergeRules":
         """Return when objects are merged."""
-        from lakehead.storage.compaction.merge_plan import MergeRules
+        from lakehead.storage.compaction.object_compaction_plan import MergeRules
 
         return MergeRules(target_bytes=self.target_mib * _MIB, count_min=self.count_min)
 
     def rebatch(self) -> "RebatchSettings":
         """Return which batches are merged."""
-        from lakehead.storage.compaction.merge_plan import RebatchSettings
+        from lakehead.storage.compaction.object_compaction_plan import RebatchSettings
 
         return RebatchSettings(
             small_bytes=self.small_batch_bytes,
@@ -141,10 +145,10 @@ class CompactObjectsItem:
 def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
     """Raises SettingsError, StoreUnavailable."""
     from lakehead.storage.jobs.cluster import in_cluster
-    from lakehead.storage.upkeep.configs import UpkeepDefaults
-    from lakehead.storage.upkeep.rules import due_merges
+    from lakehead.storage.maintenance.configs import MaintenanceDefaults
+    from lakehead.storage.maintenance.rules import due_merges
 
-    defaults = UpkeepDefaults(given=options.defaults.given)
+    defaults = MaintenanceDefaults(given=options.defaults.given)
     defaults.check()
     rebatch = options.rebatch()
 
@@ -185,7 +189,7 @@ def compact_objects_item(item: CompactObjectsItem) -> CompactObjectsResult:
     import random
 
     from lakehead.storage.clock import SystemClock
-    from lakehead.storage.compaction.merge import Merge
+    from lakehead.storage.compaction.object_compaction import Merge
     from lakehead.storage.jobs.cluster import in_cluster
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactObjectsResult:

@@ -3,7 +3,7 @@ cleanup.policy=compact.
 
 Plan: the partitions that are dirty enough, or have waited long enough, by configs and metadata
 alone. Run: each item compacts one of them, if that is due still
-(`lakehead.storage.compaction.job`).
+(`lakehead.storage.compaction.log_compaction`).
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit,
 from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from lakehead.storage.compaction.job import CompactionResult
+    from lakehead.storage.compaction.log_compaction import CompactionResult
+    from lakehead.storage.maintenance.rules import DueWork
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
-    from lakehead.storage.upkeep.rules import DueWork
 
 _WRITER = "compact-topic"
 
@@ -103,15 +103,15 @@ def compact_topics_item(item: CompactTopicsItem) -> CompactTopicsResult:
     import random
 
     from lakehead.storage.clock import SystemClock
-    from lakehead.storage.compaction.job import Superseded
+    from lakehead.storage.compaction.log_compaction import Superseded
     from lakehead.storage.jobs.cluster import in_cluster
-    from lakehead.storage.upkeep.configs import UpkeepDefaults
-    from lakehead.storage.upkeep.partition_compaction import compact_partition
-    from lakehead.storage.upkeep.rules import due_of_stream, topic_rules
+    from lakehead.storage.maintenance.configs import MaintenanceDefaults
+    from lakehead.storage.maintenance.partition_compaction import compact_partition
+    from lakehead.storage.maintenance.rules import due_of_stream, topic_rules
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactTopicsResult:
         clock = SystemClock()
-        values = UpkeepDefaults(given=item.defaults.given).values(log.state)
+        values = MaintenanceDefaults(given=item.defaults.given).values(log.state)
         topic = log.state.topics.get(item.work.topic)
         if topic is None:
             return CompactTopicsResult(superseded=1)

@@ -6,9 +6,9 @@ from lakehead.storage.jobs.job import Unit
 from lakehead.storage.jobs.options import BrokerDefaults
 
 if TYPE_CHECKING:  # a DAG is parsed without them
+    from lakehead.storage.maintenance.rules import DueWork
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
-    from lakehead.storage.upkeep.rules import DueWork
 
 DUE_COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}
 
@@ -21,14 +21,14 @@ def due_works(
     """
     from lakehead.storage.clock import SystemClock
     from lakehead.storage.jobs.cluster import in_cluster
-    from lakehead.storage.upkeep.configs import UpkeepDefaults
-    from lakehead.storage.upkeep.rules import due_in
+    from lakehead.storage.maintenance.configs import MaintenanceDefaults
+    from lakehead.storage.maintenance.rules import due_in
 
-    upkeep = UpkeepDefaults(given=defaults.given)
-    upkeep.check()
+    maintenance = MaintenanceDefaults(given=defaults.given)
+    maintenance.check()
 
     async def plan(_: "ObjectStore", log: "MetadataLog") -> "list[DueWork]":
-        values = upkeep.values(log.state)
+        values = maintenance.values(log.state)
         return list(due_in(log.state, values, SystemClock().now_ms(), frozenset(topics)))
 
     return in_cluster(path, writer, plan)

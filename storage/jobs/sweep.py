@@ -1,6 +1,6 @@
 """The job `sweep`: objects that nothing needs any more are deleted.
 
-Plan: a listing of the bucket against the metadata (`lakehead.storage.garbage.sweep`). Run: each
+Plan: a listing of the bucket against the metadata (`lakehead.storage.garbage`). Run: each
 item deletes some objects, after another look at what they are; the first one also gives up writes
 in parts that began and never ended.
 """
@@ -13,8 +13,7 @@ from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit,
 from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from lakehead.storage.garbage.leak_check import LeakReport
-    from lakehead.storage.garbage.sweep import Doomed, SweepPlan
+    from lakehead.storage.garbage import Doomed, LeakReport, SweepPlan
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
 
@@ -80,7 +79,7 @@ class SweepItem:
 def _plan(context: JobContext, options: SweepOptions) -> Planned:
     """Look at the bucket. Raises SettingsError, StoreUnavailable."""
     from lakehead.storage.clock import SystemClock
-    from lakehead.storage.garbage.sweep import SweepTimes, find_garbage
+    from lakehead.storage.garbage import SweepTimes, find_garbage
     from lakehead.storage.jobs.cluster import in_cluster
 
     times = SweepTimes(grace_ms=options.grace_s * 1000, margin_ms=options.margin_s * 1000)
@@ -110,7 +109,7 @@ def _plan(context: JobContext, options: SweepOptions) -> Planned:
 
 def items_of(units: Sequence[Unit]) -> tuple[SweepItem, ...]:
     """Return the items of some units of one plan: many objects each."""
-    from lakehead.storage.garbage.sweep import DELETED_AT_ONCE
+    from lakehead.storage.garbage import DELETED_AT_ONCE
 
     found: list[SweepItem] = [unit.item for unit in units]
     doomed = [one for item in found for one in item.doomed]
@@ -128,8 +127,7 @@ def items_of(units: Sequence[Unit]) -> tuple[SweepItem, ...]:
 
 def sweep_item(item: SweepItem) -> SweepResult:
     """Delete the objects of an item that are what they were. Raises StoreUnavailable."""
-    from lakehead.storage.garbage.judgement import GARBAGE, judge
-    from lakehead.storage.garbage.sweep import SweepPlan, held_until_ms, perform
+    from lakehead.storage.garbage import GARBAGE, SweepPlan, held_until_ms, judge, perform
     from lakehead.storage.jobs.cluster import in_cluster
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> SweepResult:
@@ -173,7 +171,7 @@ def find_leaks(path: str) -> "LeakReport":
     """Compare the bucket of the cluster at `path` with its metadata. Raises SettingsError,
     StoreUnavailable.
     """
-    from lakehead.storage.garbage.leak_check import check_leaks
+    from lakehead.storage.garbage import check_leaks
     from lakehead.storage.jobs.cluster import in_cluster
 
     return in_cluster(path, _WRITER, check_leaks)

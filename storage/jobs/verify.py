@@ -33,9 +33,13 @@ if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.metadata.state import ClusterState
     from lakehead.storage.object_store import ObjectStore
-    from lakehead.storage.verification.catalog import ExpectedObject
-    from lakehead.storage.verification.damage import Damage, InvalidBatch, Place
-    from lakehead.storage.verification.objects import ObjectReport
+    from lakehead.storage.verification import (
+        Damage,
+        ExpectedObject,
+        InvalidBatch,
+        ObjectReport,
+        Place,
+    )
 
 _WRITER = "verify"
 _ITEM_BYTES = 128 * 1024 * 1024
@@ -156,9 +160,9 @@ def _plan(context: JobContext, options: VerifyOptions) -> Planned:
 
     Raises SettingsError, UnknownTopic, StoreUnavailable.
     """
-    from lakehead.storage.garbage.leak_check import check_leaks
+    from lakehead.storage.garbage import check_leaks
     from lakehead.storage.jobs.cluster import in_cluster
-    from lakehead.storage.verification.catalog import (
+    from lakehead.storage.verification import (
         SAMPLE_ALL,
         catalog_damages,
         expected_objects,
@@ -213,7 +217,7 @@ def verify_item(item: VerifyItem) -> VerifyResult:
     # It takes seconds to load, which planning should not.
     from lakehead.storage.format.record_check import RecordChecker
     from lakehead.storage.jobs.cluster import in_cluster
-    from lakehead.storage.verification.objects import ObjectReport, verify_object
+    from lakehead.storage.verification import ObjectReport, verify_object
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> VerifyResult:
         report, checker = ObjectReport(), RecordChecker()

@@ -5,8 +5,11 @@ partitions that never held a record; where a log was trimmed to, so that deleted
 objects are still there are back; who leads what beyond who wrote last.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import pairwise
 
 from immutables import Map
 
@@ -24,10 +27,150 @@ from lakehead.storage.metadata.state import (
     topic_maps,
 )
 from lakehead.storage.metadata.table import Table
-from lakehead.storage.rebuild.cover import Cover, cover
 from lakehead.storage.rebuild.found import FoundObject, FoundRange
-from lakehead.storage.rebuild.tail import last_numbers
 from lakehead.storage.wal.object.names import WalName
+
+AT_ONCE_MAX = 128
+"""Objects that a node may have on their way at once: of its log 32, of uploads those of three
+snapshots.
+"""
+
+
+class _Series(Enum):
+    WAL = 0
+    DATA = 1
+
+
+_Numbered = tuple[_Series, int, int]
+"""Objects that are numbered in the order of their records: by a node in an epoch."""
+
+LastNumbers = Mapping[_Numbered, int]
+
+
+def last_numbers(keys: Iterable[str]) -> dict[_Numbered, int]:
+    """Return the last number of each series that names tell of, of nodes in their last epochs."""
+    found: dict[_Numbered, int] = {}
+    epochs: dict[int, int] = {}
+    for key in keys:
+        numbered = _numbered(key)
+        if numbered is not None:
+            series, number = numbered
+            found[series] = max(number, found.get(series, number))
+            epochs[series[1]] = max(series[2], epochs.get(series[1], 0))
+    return {series: number for series, number in found.items() if series[2] == epochs[series[1]]}
+
+
+def counted_until(ranges: Sequence[FoundRange], last: LastNumbers) -> int:
+    """Return how many of a stream's ranges, in the order of offsets, count: those before the first
+    hole behind which all is of the last writes of one node in its last epoch.
+    """
+    for number, (before, after) in enumerate(pairwise(ranges), 1):
+        if before.end_offset < after.start_offset and _is_tail(ranges[number:], last):
+            return number
+    return len(ranges)
+
+
+def _is_tail(ranges: Collection[FoundRange], last: LastNumbers) -> bool:
+    nodes = set[int]()
+    for one in ranges:
+        series, number = _numbered(one.key) or (None, 0)
+        if series is None or number + AT_ONCE_MAX <= last.get(series, number + AT_ONCE_MAX):
+            return False
+        nodes.add(series[1])
+    return len(nodes) == 1
+
+
+def _numbered(key: str) -> tuple[_Numbered, int] | None:
+    wal = WalName.parse(key)
+    if wal is not None:
+        return (_Series.WAL, wal.node_id, wal.epoch), wal.number
+    data = DataName.parse(key)
+    if data is not None:
+        return (_Series.DATA, data.node_id, data.epoch), data.number
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cover:
+    """The ranges that count, in the order of offsets, and the offsets between them that no object
+    holds. `tail` are ranges that lie behind the end that a crash made (see `tail`).
+    """
+
+    ranges: tuple[FoundRange, ...]
+    holes: tuple[tuple[int, int], ...]
+    tail: tuple[FoundRange, ...]
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, first offset known of it), as in `StreamState`."""
+        found: dict[int, int] = {}
+        for one in self.ranges:
+            for epoch, start in one.epochs:
+                found.setdefault(epoch, start)
+        return tuple(sorted(found.items()))
+
+
+def cover(ranges: Sequence[FoundRange], last: LastNumbers) -> Cover:
+    """Return which of a stream's ranges count; `last` is as of `last_numbers`."""
+    ordered = sorted(_undisputed(ranges), key=lambda one: (one.end_offset, one.start_offset))
+    found = _most(ordered)
+    count = counted_until(found, last)
+    chosen = found[:count]
+    holes = tuple(
+        (before.end_offset, after.start_offset)
+        for before, after in pairwise(chosen)
+        if before.end_offset < after.start_offset
+    )
+    return Cover(ranges=chosen, holes=holes, tail=found[count:])
+
+
+def _undisputed(ranges: Sequence[FoundRange]) -> list[FoundRange]:
+    """Leave out what goes on beyond the beginning of a later epoch."""
+    begins: dict[int, int] = {}
+    for one in ranges:
+        for epoch, start in one.epochs:
+            begins[epoch] = min(start, begins.get(epoch, start))
+    limits: dict[int, int] = {}
+    lowest = 1 << 63
+    for epoch in sorted(begins, reverse=True):
+        limits[epoch] = lowest
+        lowest = min(lowest, begins[epoch])
+    return [one for one in ranges if one.end_offset <= limits[one.epochs[-1][0]]]
+
+
+_Worth = tuple[int, int, int, int]
+"""Offsets covered; objects, negative; of these compacted ones; and the sum of their ages."""
+
+
+def _most(ordered: Sequence[FoundRange]) -> tuple[FoundRange, ...]:
+    """Return the ranges without an overlap that are worth most (weighted interval scheduling)."""
+    ends = [one.end_offset for one in ordered]
+    best: list[_Worth] = [(0, 0, 0, 0)]
+    taken: list[int] = []
+    for number, one in enumerate(ordered):
+        before = bisect_right(ends, one.start_offset, 0, number)
+        length, count, compacted, created = best[before]
+        worth = (
+            length + one.end_offset - one.start_offset,
+            count - 1,
+            compacted + (one.kind == COMPACTED),
+            created + one.created_ms,
+        )
+        if worth > best[number]:
+            best.append(worth)
+            taken.append(before)
+        else:
+            best.append(best[number])
+            taken.append(-1)
+    chosen: list[FoundRange] = []
+    number = len(ordered)
+    while number:
+        number -= 1
+        if taken[number] >= 0:
+            chosen.append(ordered[number])
+            number = taken[number]
+    return tuple(reversed(chosen))
+
 
 _PRODUCER_IDS_MARGIN = 1_000_000
 """Producer ids that were given out and left no trace in a state any more."""

@@ -3,26 +3,130 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from crc32c import crc32c
+
+from lakehead.storage.compaction.batches import GAP_MAX, filler
 from lakehead.storage.compaction.object_put import put_object
-from lakehead.storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from lakehead.storage.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    SettingsError,
+)
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.format.object_writer import WrittenObject
-from lakehead.storage.garbage.sweep import listed
+from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.record_batch import NO_TIMESTAMP
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.garbage import listed
 from lakehead.storage.jobs.job import JobContext, results_of
+from lakehead.storage.metadata.checkpoints import tables_of
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.layout import META
-from lakehead.storage.metadata.log_reader import LogReader
-from lakehead.storage.object_store import ObjectStore, open_retrying_store
-from lakehead.storage.object_store.protocol import ObjectMeta
+from lakehead.storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.log_reader import LogReader, in_steps, read_checkpoint
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import open_retrying_store
+from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.rebuild.catalog import Rebuilt, rebuilt_catalog
-from lakehead.storage.rebuild.fillers import filler_object
 from lakehead.storage.rebuild.found import FoundObject, FoundRange, look_into
-from lakehead.storage.rebuild.publish import next_number, publish
 from lakehead.storage.tasks import task_group
 from lakehead.storage.wal.object.names import WalName, is_tombstone_size
+
+
+def filler_object(
+    before: FoundRange, start: int, end: int, cluster_id: str, entry: int
+) -> tuple[Extent, WrittenObject]:
+    """Return the object that has offsets [start, end) of the stream of `before`, and its extent.
+    The same hole gives the same name.
+    """
+    epoch = before.epochs[-1][0]
+    writer = ObjectWriter(
+        kind=COMPACTED,
+        cluster_id=cluster_id,
+        node_id=-1,
+        node_epoch=-1,
+        writer_id="rebuild-catalog",
+        created_ms=before.created_ms,
+    )
+    writer.begin_stream(
+        StreamInfo(
+            stream_id=before.stream_id,
+            topic_id=before.topic_id,
+            topic=before.topic,
+            partition=before.partition,
+            headers=b"",
+        )
+    )
+    at = start
+    while at < end:
+        until = min(end, at + GAP_MAX)
+        writer.add(epoch, at, until - at, filler(at, until, epoch), NO_TIMESTAMP)
+        at = until
+    written = writer.finish()
+    (held,) = written.ranges
+    nonce = crc32c(f"{before.stream_id} {start} {end}".encode()) | (1 << 63)
+    extent = Extent(
+        start_offset=start,
+        end_offset=end,
+        object_key=JobName(entry, nonce).key,
+        max_timestamp=held.max_timestamp,
+        size=held.size,
+    )
+    return extent, written
+
+
+def next_number(found: Sequence[ObjectMeta]) -> int:
+    """Return the first number above all that are listed under `meta/`; 0 where nothing is."""
+    listing = Listing.of(found)
+    numbers = [*listing.entries, *listing.checkpoints, *(one.number for one in listing.boundaries)]
+    return max(numbers, default=-1) + 1
+
+
+async def publish(store: ObjectStore, state: ClusterState, rng: random.Random) -> str:
+    """Make `state` the cluster's. Returns where the old metadata are kept; empty if there were
+    none. Raises StoreUnavailable, OutcomeUnknown, CorruptObject.
+    """
+    found = await store.list(META)
+    number, kept = state.next_entry, ""
+    # Also where there is nothing to keep: objects that this state leaves out are not garbage before
+    # an operator has looked.
+    with suppress(ObjectExists):
+        await store.create(f"{EARLIER}{number}.rebuilt", [b"%d\n" % number])
+    if found:
+        kept = f"{EARLIER}{number}/"
+        await _copy([one.key for one in found], kept, store)
+        failpoint("rebuild_copied")
+    pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
+    try:
+        await store.create(checkpoint_key(number), pieces)
+    except ObjectExists:
+        pass  # an earlier try of the same
+    failpoint("rebuild_published")
+    if await read_checkpoint(store, number) != state:
+        raise CorruptObject(checkpoint_key(number), 0, "it is not what was to be written")
+    while True:
+        try:
+            boundary = Boundary(number=number, nonce=f"{rng.getrandbits(64):016x}")
+            await store.create(boundary.key, [b"%d\n" % number])
+            return kept
+        except (ObjectExists, OutcomeUnknown):
+            continue
+
+
+async def _copy(keys: Sequence[str], folder: str, store: ObjectStore) -> None:
+    for key in keys:
+        try:
+            await store.create(folder + key.removeprefix(META), [await store.get(key)])
+        except ObjectExists:
+            continue  # by an earlier try
+
 
 T = TypeVar("T")
 

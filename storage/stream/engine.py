@@ -22,7 +22,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import Fenced, StorageError, WalFailed, WrongLog
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import StreamInfo
-from lakehead.storage.garbage.collector import GarbageCollector
+from lakehead.storage.garbage import GarbageCollector
 from lakehead.storage.metadata.log import MetadataFollower, MetadataLog
 from lakehead.storage.metadata.records import CloseStream, OpenStream, Record
 from lakehead.storage.metadata.state import ClusterState, NodeState

@@ -12,11 +12,10 @@ from lakehead.storage.errors import SettingsError, StorageError
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.wal.address import open_wal, take_wal
 from lakehead.storage.wal.block_settings import BlockWalSettings
-from lakehead.storage.wal.ebs_address import exclusive_volume, may_have
-from lakehead.storage.wal.hand_back import hand_back
+from lakehead.storage.wal.block_takeover import Verdict
+from lakehead.storage.wal.ebs import exclusive_volume, hand_back, may_have
 from lakehead.storage.wal.holder import Holder, HostProcesses, Processes
 from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
-from lakehead.storage.wal.takeover import Verdict
 
 if TYPE_CHECKING:
     from lakehead.storage.stream.engine import StreamEngine

@@ -18,12 +18,12 @@ from lakehead.storage.wal.block_address import (
     take_block_wal,
 )
 from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.block_takeover import Judge
 from lakehead.storage.wal.deadline import OnStuck
-from lakehead.storage.wal.ebs_address import FOUND, attached, is_ebs, located
+from lakehead.storage.wal.ebs import FOUND, attached, is_ebs, located
 from lakehead.storage.wal.memory import MemoryWal
 from lakehead.storage.wal.object.address import open_object_wal
 from lakehead.storage.wal.protocol import Claim, WalOwner, WriteAheadLog
-from lakehead.storage.wal.takeover import Judge
 
 
 async def open_wal(
@@ -98,7 +98,7 @@ async def take_wal(
 
     When this returns, nothing that the old holder writes is acknowledged any more: the caller reads
     with `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. What fences,
-    and the errors, are those of `lakehead.storage.wal.takeover.take_slice`. An EBS volume is
+    and the errors, are those of `lakehead.storage.wal.block_takeover.take_slice`. An EBS volume is
     attached first if it is not, by `volumes`.
     """
     kind, place, options = _parts(uri)

@@ -20,13 +20,13 @@ from lakehead.storage.wal import disk
 from lakehead.storage.wal.block import BlockWal
 from lakehead.storage.wal.block_format import SLICES_MAX, sector_down
 from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.block_takeover import Judge, take_slice
 from lakehead.storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck, OnStuck
 from lakehead.storage.wal.device import FileDevice, IoThreads
 from lakehead.storage.wal.holder import host_name
 from lakehead.storage.wal.protocol import Claim
 from lakehead.storage.wal.reservation import Reservation, hold, reservation_key
 from lakehead.storage.wal.reservation_ioctl import IoctlReservation
-from lakehead.storage.wal.takeover import Judge, take_slice
 from lakehead.storage.wal.volume import (
     SIZE_MIN,
     Division,

@@ -16,9 +16,9 @@ import typer
 from lakehead.broker.cli.app import app
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
-from lakehead.storage.compaction.merge_plan import MergeRules, RebatchSettings
+from lakehead.storage.compaction.object_compaction_plan import MergeRules, RebatchSettings
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.garbage.sweep import SweepTimes
+from lakehead.storage.garbage import SweepTimes
 from lakehead.storage.jobs import FORMER_JOBS, STORAGE_JOBS
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import CompactTopicsResult
@@ -26,7 +26,7 @@ from lakehead.storage.jobs.job import JobIncomplete
 from lakehead.storage.jobs.options import options_of, parsed
 from lakehead.storage.jobs.sweep import SweepOptions
 from lakehead.storage.jobs.verify import VerifyOptions, VerifyResult
-from lakehead.storage.verification.damage import Damage, Place, lost
+from lakehead.storage.verification import Damage, Place, lost
 
 pytestmark = pytest.mark.xdist_group("airflow")
 

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.tables.values.protobuf_schema import compile_proto
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure

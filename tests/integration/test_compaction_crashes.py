@@ -15,7 +15,7 @@ import pytest
 import lakehead
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.garbage.leak_check import LeakReport, check_leaks
+from lakehead.storage.garbage import LeakReport, check_leaks
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import COMPACTED, TopicConfig
 from lakehead.storage.metadata.state import ClusterState

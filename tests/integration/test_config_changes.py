@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from lakehead.broker.configs.entries import ConfigSource
 from lakehead.broker.protocol.messages import entity
+from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.records import ScramUpsert
-from lakehead.storage.upkeep.configs import ALL_BROKERS
 from tests.support import api_client as node_of_tests
 from tests.support.api_client import ApiClient, api_client
 

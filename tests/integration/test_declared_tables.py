@@ -25,7 +25,7 @@ from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.metadata.state import TableState
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT

@@ -16,8 +16,8 @@ from lakehead.lake.jobs.table_run import RecordUnreadable
 from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import CorruptObject, SettingsError
-from lakehead.storage.upkeep.configs import BROKER_DEFAULTS, UpkeepValues
-from lakehead.storage.upkeep.rules import due_of
+from lakehead.storage.maintenance.configs import BROKER_DEFAULTS, MaintenanceValues
+from lakehead.storage.maintenance.rules import due_of
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch, seal_batch
@@ -145,7 +145,7 @@ def test_retention_goes_on_past_a_batch_that_cannot_be_read(
 ) -> None:
     def due() -> list[str]:
         catalog = store_reader(str(cluster.root)).open_catalog()
-        values = UpkeepValues(places=(BROKER_DEFAULTS,))
+        values = MaintenanceValues(places=(BROKER_DEFAULTS,))
         works = due_of(catalog.state, catalog.topic("orders"), values, 10**15)
         return sorted(work.words for work in works)
 

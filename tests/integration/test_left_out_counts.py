@@ -18,7 +18,7 @@ from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.values.avro import compile_avro, read_schema
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
 from tests.support.record_batches import TestRecord

@@ -6,8 +6,8 @@ import pytest
 
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
+from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.records import BrokerConfig
-from lakehead.storage.upkeep.configs import ALL_BROKERS
 from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.node_cluster import NodeCluster, node_cluster
 from tests.support.wire import Batch

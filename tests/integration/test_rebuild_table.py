@@ -17,7 +17,7 @@ from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
 from lakehead.lake.tables.delta_table import current_files
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import Value, write_topic

@@ -14,7 +14,7 @@ from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import Unguarded, declared_settings
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.schema_registry import Schemas, serve_schemas
 from tests.support.topic_writer import write_topic

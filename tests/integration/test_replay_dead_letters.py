@@ -14,7 +14,7 @@ from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.replay import ReplayResult
 from lakehead.lake.jobs.table_schema import SchemaConflict
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import Value, write_topic

@@ -28,7 +28,7 @@ from lakehead.storage.errors import (
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store import ObjectStore, S3Store
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.object_store.s3 import deadlines
+from lakehead.storage.object_store.s3 import store as s3_store
 from lakehead.storage.object_store.s3.store import MULTIPART_SIZE_MIN
 from tests.support.s3_proxy import (
     ACCESS_DENIED,
@@ -162,8 +162,8 @@ async def test_a_request_that_hangs_is_given_up(
     spoilt: Spoilt, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hung read is sent again; a hung write is unknown, unless the object turns up."""
-    monkeypatch.setattr(deadlines, "_READ_S", 0.2)
-    monkeypatch.setattr(deadlines, "_WRITE_S", 0.2)
+    monkeypatch.setattr(s3_store, "_READ_S", 0.2)
+    monkeypatch.setattr(s3_store, "_WRITE_S", 0.2)
     await spoilt.store.create("k", [b"x"])
     spoilt.once(fault, "GET")
     with pytest.raises(StoreUnavailable, match="no answer in time"):
@@ -180,7 +180,7 @@ async def test_a_request_that_hangs_is_given_up(
 async def test_a_slow_link_gets_more_time_instead_of_never_succeeding(
     spoilt: Spoilt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "_READ_S", 0.1)
+    monkeypatch.setattr(s3_store, "_READ_S", 0.1)
     body = bytes(600_000)
     await spoilt.store.create("k", [body])
     spoilt.proxy.rules = [Rule(fault=Slow(1_200_000), operations=("GET",))]

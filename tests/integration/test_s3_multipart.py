@@ -13,7 +13,7 @@ import pytest
 from bench.s3_server import S3Server
 from lakehead.storage.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from lakehead.storage.format.object_names import DataName, JobName
-from lakehead.storage.garbage.judgement import is_own_name
+from lakehead.storage.garbage import is_own_name
 from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.object_store.s3 import multipart

@@ -18,7 +18,7 @@ from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import open_table
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import write_topic

@@ -34,8 +34,8 @@ from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import create_table, delete_table
 from lakehead.lake.tables.table_root import OWN_ROOT, is_data_file
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import PREFIX
 from lakehead.storage.object_store import FileStore
+from lakehead.storage.tables.declaration import PREFIX
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure

@@ -17,7 +17,7 @@ from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
 from lakehead.lake.tables.layout import TableLayout, new_layout
 from lakehead.lake.tables.values.decoder import ValueSpec
-from lakehead.storage.metadata.table_declaration import PartitionPart
+from lakehead.storage.tables.declaration import PartitionPart
 from tests.support.materialize_process import ROOT
 
 GROUPS = 24

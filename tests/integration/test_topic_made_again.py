@@ -23,7 +23,7 @@ from lakehead.lake.tables.merge_engine import done_app, plan_merge, planned_app
 from lakehead.lake.tables.owner import OWNER, OtherTopic, owner_txn
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.upkeep.rules import held_by_table
+from lakehead.storage.maintenance.rules import held_by_table
 from tests.support.broker_process import BrokerProcess
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord

@@ -10,9 +10,15 @@ from deltalake import DeltaTable
 import lakehead
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
-from lakehead.storage.garbage.judgement import GARBAGE, judge
-from lakehead.storage.garbage.leak_check import check_leaks
-from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, listed, perform
+from lakehead.storage.garbage import (
+    GARBAGE,
+    SweepTimes,
+    check_leaks,
+    find_garbage,
+    judge,
+    listed,
+    perform,
+)
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.metadata.log import MetadataLog

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.storage.compaction.batch_rows import BatchRows
-from lakehead.storage.compaction.cleaner import Cleaner, CleaningRules
-from lakehead.storage.compaction.scan import DirtyScan
+from lakehead.storage.compaction.batches import BatchRows
+from lakehead.storage.compaction.log_cleaner import Cleaner, CleaningRules, DirtyScan
 from lakehead.storage.format.control_batch import Marker, encode_marker
 from lakehead.storage.format.record_batch import NO_PRODUCER_ID, crc_ok, patch, read_header, sealed
 from lakehead.storage.format.stream_object import (

@@ -12,8 +12,8 @@ from lakehead.lake.tables.values.avro import avro_columns, compile_avro, read_sc
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.avro_types import AvroSchema, is_null, is_record
-from lakehead.storage.metadata.table_declaration import check_declaration
+from lakehead.storage.tables.avro_types import AvroSchema, is_null, is_record
+from lakehead.storage.tables.declaration import check_declaration
 from tests.support.avro_values import records
 
 ODD: tuple[Any, ...] = (

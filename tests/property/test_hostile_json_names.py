@@ -15,7 +15,7 @@ from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.json_inference import infer_schema
 from lakehead.lake.tables.values.json_values import JsonValues
-from lakehead.storage.metadata.table_declaration import ValueLayout
+from lakehead.storage.tables.declaration import ValueLayout
 from tests.support.decoded_batches import batch_of
 
 FIRST = {"a": 1, "b": "x", "c": {"x": 1}}

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.storage.compaction import merge_batches, merge_kernels
-from lakehead.storage.compaction.merge_batches import RebatchFigures, Rebatching
-from lakehead.storage.compaction.merge_plan import RebatchSettings
-from lakehead.storage.compaction.merge_runs import Span
-from lakehead.storage.compaction.reading import StoredBatch
+from lakehead.storage.compaction import batch_merging, kernels
+from lakehead.storage.compaction.batch_merging import RebatchFigures, Rebatching, Span
+from lakehead.storage.compaction.batches import StoredBatch
+from lakehead.storage.compaction.object_compaction_plan import RebatchSettings
 from lakehead.storage.format.control_batch import Marker, encode_marker
 from lakehead.storage.format.record_batch import crc_ok, patch, read_header
 from lakehead.storage.format.records import iter_kafka_records
@@ -202,7 +201,7 @@ def test_nothing_is_changed(
     before, figures = stored(batches), RebatchFigures()
     rules = RebatchSettings(small_bytes=400, small_compressed_bytes=compressed, target_bytes=target)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_batches, "_WINDOW_ROWS", window)
+        patch.setattr(batch_merging, "_WINDOW_ROWS", window)
         after = rebatched(items(before, cuts), rules, figures)
     assert told(after) == told(before)
     assert (figures.before, figures.after) == (len(before), len(after))
@@ -229,7 +228,7 @@ def test_runs_go_on_from_window_to_window_and_through_full_batches() -> None:
     before = stored([plain] * 3000)
     rules, figures = RebatchSettings(target_bytes=20_000), RebatchFigures()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_batches, "_WINDOW_ROWS", 70)
+        patch.setattr(batch_merging, "_WINDOW_ROWS", 70)
         after = rebatched(items(before, [17, 40]), rules, figures)
     assert told(after) == told(before)
     sizes = [len(one.payload) for one in after]
@@ -264,7 +263,7 @@ def test_malformed_blocks_are_refused_or_kept_and_nothing_beyond_them_is_read(
     rules = RebatchSettings(small_bytes=400, small_compressed_bytes=400, target_bytes=600)
     with pytest.MonkeyPatch.context() as patch:
         # Whatever is broken looks whole: kernels alone must stay inside.
-        patch.setattr("lakehead.storage.compaction.merge_runs.crc32c", trusting)
+        patch.setattr("lakehead.storage.compaction.batch_merging.crc32c", trusting)
         seen = [read_at_most(bytes(data), byte * 4096, rules) for byte in (b"\0", b"\x22", b"\xff")]
     assert seen[0] == seen[1] == seen[2]
 
@@ -286,24 +285,24 @@ def trusting(_data: object) -> int:
 def test_records_that_claim_too_much_are_kept() -> None:
     """A count of records that no memory has room for, and lengths that wrap around."""
     made = batch(Drawn(-1, 3, "none", 0, 0, 0, 0, 0, ""), 0, 0)
-    rows = np.zeros((2, merge_kernels.COLUMNS), np.int64)
-    scanned = merge_kernels.scan_blocks(
+    rows = np.zeros((2, kernels.COLUMNS), np.int64)
+    scanned = kernels.scan_blocks(
         np.frombuffer(block([StoredBatch(0, 3, memoryview(made))]), np.uint8), STREAM, 0, 0, rows, 0
     )
     assert scanned == (0, 10 + 33 + len(made), 1, 1)
     rows[1] = rows[0]
-    out, tables = np.zeros(500, np.uint8), np.zeros((1, merge_kernels.MADE_COLUMNS), np.int64)
+    out, tables = np.zeros(500, np.uint8), np.zeros((1, kernels.MADE_COLUMNS), np.int64)
     data = np.frombuffer(block([StoredBatch(0, 3, memoryview(made))]), np.uint8)
     for column, value in (
-        (merge_kernels.COUNT, 2**31 - 1),
-        (merge_kernels.BODY_SIZE, 1 << 40),
-        (merge_kernels.BODY, 1 << 62),
-        (merge_kernels.BODY_SIZE, -5),
+        (kernels.COUNT, 2**31 - 1),
+        (kernels.BODY_SIZE, 1 << 40),
+        (kernels.BODY, 1 << 62),
+        (kernels.BODY_SIZE, -5),
     ):
         broken = rows.copy()
-        broken[:, merge_kernels.RUN] = 0
+        broken[:, kernels.RUN] = 0
         broken[:, column] = value
         state = np.array([-1, 0, 0, 0, 0])
-        end = merge_kernels.merge_rows(data, 0, 2, STREAM, 1 << 20, broken, state, out, tables, 1)
-        assert (end, state[merge_kernels.MADE], state[merge_kernels.AT]) == (2, 0, 0)
+        end = kernels.merge_rows(data, 0, 2, STREAM, 1 << 20, broken, state, out, tables, 1)
+        assert (end, state[kernels.MADE], state[kernels.AT]) == (2, 0, 0)
         assert not out.any()

@@ -16,7 +16,7 @@ from lakehead.lake.tables.partitions import (
     split_rows,
 )
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.table_declaration import PartitionPart
+from lakehead.storage.tables.declaration import PartitionPart
 
 STAMP = pa.timestamp("us", tz="UTC")
 COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {

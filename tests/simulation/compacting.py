@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.job import Compaction, CompactionSettings
-from lakehead.storage.compaction.merge import Merge
-from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
+from lakehead.storage.compaction.log_compaction import Compaction, CompactionSettings
+from lakehead.storage.compaction.object_compaction import Merge
+from lakehead.storage.compaction.object_compaction_plan import MergeItem, MergeRules, plan_merges
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.retrying import RetryingStore
 from tests.simulation.processes import Processes

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from lakehead.storage.compaction import merge, merge_parts
-from lakehead.storage.compaction.merge import Merge
-from lakehead.storage.compaction.merge_parts import MergePart
+from lakehead.storage import garbage
+from lakehead.storage.compaction import object_compaction
+from lakehead.storage.compaction.object_compaction import Merge, MergePart
 from lakehead.storage.compaction.rewrite import Rewrite
 from lakehead.storage.errors import OutcomeUnknown
 from lakehead.storage.format.object_names import JobName
-from lakehead.storage.garbage import judgement
-from lakehead.storage.garbage.collector import GarbageCollector
+from lakehead.storage.garbage import GarbageCollector
 from lakehead.storage.metadata import rules
 from lakehead.storage.metadata.entry import entry_key
 from lakehead.storage.metadata.log import LogCleaner
@@ -31,7 +30,7 @@ from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.stream import recovery, registration
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.upload import Uploader, UploadQueue
-from lakehead.storage.wal import recovery as block_recovery
+from lakehead.storage.wal import block_recovery
 from lakehead.storage.wal.object.log import ObjectWal
 from lakehead.storage.wal.object.put import Putter
 from lakehead.storage.wal.object.seal import LogSealer
@@ -203,11 +202,11 @@ def delete_without_grace(patch: Patch) -> None:
 
 
 def sweep_what_is_being_uploaded(patch: Patch) -> None:
-    patch.setattr(judgement, "_has_ended", lambda state, name: True)
+    patch.setattr(garbage, "_has_ended", lambda state, name: True)
 
 
 def sweep_what_recovery_needs(patch: Patch) -> None:
-    patch.setattr(judgement, "_judge_wal", lambda state, name, size: judgement.Verdict.OLD_WAL)
+    patch.setattr(garbage, "_judge_wal", lambda state, name, size: garbage.Verdict.OLD_WAL)
 
 
 def sweep_what_jobs_write(patch: Patch) -> None:
@@ -230,7 +229,7 @@ def _judge_jobs(patch: Patch, may_enter: Callable[[JobName, int], bool]) -> None
             name = JobName.parse(key)
             return None if name is None else Mutated(name)
 
-    patch.setattr(judgement, "JobName", Mutated)
+    patch.setattr(garbage, "JobName", Mutated)
 
 
 def compact_producers_away(patch: Patch) -> None:
@@ -238,7 +237,7 @@ def compact_producers_away(patch: Patch) -> None:
 
 
 def merge_whole_states_away(patch: Patch) -> None:
-    gathered = merge_parts.gathered_parts
+    gathered = object_compaction.gathered_parts
 
     def mutant(*args: Any) -> list[MergePart]:
         return [
@@ -246,7 +245,7 @@ def merge_whole_states_away(patch: Patch) -> None:
             for part in gathered(*args)
         ]
 
-    patch.setattr(merge, "gathered_parts", mutant)
+    patch.setattr(object_compaction, "gathered_parts", mutant)
 
 
 def clean_up_after_a_merge_that_won(patch: Patch) -> None:

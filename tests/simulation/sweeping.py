@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING
 
 from lakehead.storage.clock import Clock
-from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
+from lakehead.storage.garbage import SweepTimes, find_garbage, perform
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.retrying import RetryingStore
 from tests.simulation.processes import Processes

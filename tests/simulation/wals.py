@@ -9,12 +9,12 @@ from typing import Protocol
 
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
+from lakehead.storage.wal.block_takeover import take_slice
 from lakehead.storage.wal.deadline import Deadline, DeadlineDevice
 from lakehead.storage.wal.object.batching import BatchingSettings
 from lakehead.storage.wal.object.log import ObjectWal
 from lakehead.storage.wal.object.settings import ObjectWalSettings
 from lakehead.storage.wal.protocol import WalOwner
-from lakehead.storage.wal.takeover import take_slice
 from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.bucket import Bucket, RemoteStore
 from tests.simulation.hostile_device import Attachment, Platter

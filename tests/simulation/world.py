@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lakehead.storage.format.object_names import JobName
-from lakehead.storage.garbage.leak_check import check_leaks
-from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
+from lakehead.storage.garbage import SweepTimes, check_leaks, find_garbage, perform
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.faulty import FaultProfile
 from lakehead.storage.stream.stream import Stream

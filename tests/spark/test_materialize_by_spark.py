@@ -12,7 +12,7 @@ from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.spark_runner import spark_runner
 from lakehead.lake.jobs.table_run import RecordUnreadable
 from lakehead.lake.jobs.table_settings import MaterializeSettings
-from lakehead.storage.metadata.table_declaration import PartitionPart
+from lakehead.storage.tables.declaration import PartitionPart
 from tests.support.topic_writer import Value, write_topic
 
 RECORDS = 300

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from lakehead.storage.aws.client import AwsRefused
-from lakehead.storage.aws.interfaces import NetworkInterface
+from lakehead.storage.aws.ec2 import NetworkInterface
 
 T = TypeVar("T")
 Trouble = Callable[[str, bool], None]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lakehead.storage.aws.ec2 import Boto3NetworkInterfaces
 from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.interfaces import Boto3NetworkInterfaces
 from lakehead.storage.aws.lifecycle import ENDING_HOOK, GROUP_TAG, SERVING_HOOK, Boto3ScalingGroups
 from lakehead.storage.aws.slots import Slot, SlotClaims
 from tests.terraform.cluster_checks import tags

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.storage.compaction.arena import Arena
-from lakehead.storage.compaction.bare_batches import filler, without_records
-from lakehead.storage.compaction.batch_filter import filtered, inflated, with_horizon
-from lakehead.storage.compaction.key_hash import digest
+from lakehead.storage.compaction.batches import Arena, filler, without_records
+from lakehead.storage.compaction.log_cleaner import filtered, inflated, with_horizon
 from lakehead.storage.compaction.offset_map import OffsetMap
+from lakehead.storage.compaction.record_kernels import digest
 from lakehead.storage.format.record_batch import DELETE_HORIZON, crc_ok, read_header
 from lakehead.storage.format.records import iter_kafka_records
 from tests.support.record_batches import CODECS, TestRecord, encode_batch, foreign_batch

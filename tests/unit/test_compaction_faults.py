@@ -8,9 +8,13 @@ from functools import partial
 
 import pytest
 
-from lakehead.storage.compaction.job import Compaction, CompactionResult, CompactionSettings
+from lakehead.storage.compaction.log_compaction import (
+    Compaction,
+    CompactionResult,
+    CompactionSettings,
+)
 from lakehead.storage.format.object_names import JobName
-from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage import check_leaks
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore

@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.compaction.job import (
+from lakehead.storage.compaction.dirtiness import dirtiness
+from lakehead.storage.compaction.log_compaction import (
     Compaction,
     CompactionResult,
     CompactionSettings,
     Superseded,
 )
-from lakehead.storage.compaction.plan import dirtiness
 from lakehead.storage.errors import OffsetOutOfRange
 from lakehead.storage.format.control_batch import Marker, encode_marker
 from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.format.record_batch import patch, read_header
 from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
-from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage import check_leaks
 from lakehead.storage.metadata.records import COMPACTED, TrimStream
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine

@@ -25,8 +25,8 @@ from lakehead.broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_confi
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
+from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.upkeep.configs import ALL_BROKERS
 
 KAFKA_BROKER_CONFIGS = 320
 """What DescribeConfigs of a broker of Kafka 4.2 lists, ..."""

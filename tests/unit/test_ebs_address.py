@@ -13,7 +13,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.stream.left_logs import may_reach_device
 from lakehead.storage.wal.address import locate_wal, open_wal, public_address, take_wal
-from lakehead.storage.wal.ebs_address import may_have
+from lakehead.storage.wal.ebs import may_have
 
 SIZE = "size=4MiB&slices=2"
 VOLUME = "vol-0123456789abcdef0"

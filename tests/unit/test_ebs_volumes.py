@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
-from lakehead.storage.aws.devices import NvmeDevices
 from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.volumes import InstanceVolumes
+from lakehead.storage.aws.volumes import InstanceVolumes, NvmeDevices
 from lakehead.storage.errors import LakeheadError, SettingsError, StorageError
 from tests.simulation.loop import simulate
 from tests.support.fake_ec2 import FakeDevices, FakeEc2

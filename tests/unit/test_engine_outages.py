@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lakehead.storage.clock import Clock
-from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage import check_leaks
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.stream.engine import StreamEngine

@@ -9,10 +9,15 @@ import pytest
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import EntryRejected, ObjectNotFound, StoreUnavailable
 from lakehead.storage.format.object_names import DataName
-from lakehead.storage.garbage.collector import GarbageCollector
-from lakehead.storage.garbage.judgement import Verdict, judge
-from lakehead.storage.garbage.leak_check import check_leaks
-from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
+from lakehead.storage.garbage import (
+    GarbageCollector,
+    SweepTimes,
+    Verdict,
+    check_leaks,
+    find_garbage,
+    judge,
+    perform,
+)
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
 from lakehead.storage.metadata.rules import apply_records

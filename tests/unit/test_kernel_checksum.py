@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.storage import kernel_checksum
-from lakehead.storage.compaction import merge_kernels as kernels
-from lakehead.storage.compaction.checksum_kernels import distrust
+from lakehead.storage.compaction import kernels
+from lakehead.storage.compaction.kernels import distrust
 from lakehead.storage.kernel_checksum import crc32c_step
 from lakehead.storage.kernel_compiler import BYTES
 from lakehead.storage.kernel_memory import word_at

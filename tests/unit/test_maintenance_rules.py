@@ -13,21 +13,21 @@ from lakehead.broker.configs.entries import broker_values, topic_value, upkeep_d
 from lakehead.broker.maintenance.beside import environment, is_lowest
 from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
+from lakehead.storage.maintenance.configs import (
+    ALL_BROKERS,
+    BROKER_DEFAULTS,
+    CLEANER_MEMORY,
+    MAINTENANCE_CONFIGS,
+    MaintenanceValues,
+)
+from lakehead.storage.maintenance.rules import DueWork, due_of, is_compacted, topic_rules
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import COMPACTED
 from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.upkeep.configs import (
-    ALL_BROKERS,
-    BROKER_DEFAULTS,
-    CLEANER_MEMORY,
-    UPKEEP_CONFIGS,
-    UpkeepValues,
-)
-from lakehead.storage.upkeep.rules import DueWork, due_of, is_compacted, topic_rules
 from tests.unit.test_metadata_rules import TOPIC, committed, entry, start
 
-VALUES = UpkeepValues(places=(BROKER_DEFAULTS,))
+VALUES = MaintenanceValues(places=(BROKER_DEFAULTS,))
 DAY_MS = 86_400_000
 
 
@@ -122,7 +122,7 @@ def test_the_defaults_are_kafkas_or_the_clusters() -> None:
     assert (rules.is_deleted, rules.is_compacted) == (True, False)
     assert (rules.retention_ms, rules.retention_bytes) == (7 * DAY_MS, -1)
     assert (rules.dirty_ratio_min, rules.delete_retention_ms) == (0.5, DAY_MS)
-    shared = UpkeepValues(places=({"log.cleanup.policy": "compact"}, BROKER_DEFAULTS))
+    shared = MaintenanceValues(places=({"log.cleanup.policy": "compact"}, BROKER_DEFAULTS))
     assert topic_rules({}, shared).is_compacted
     state = start()
     assert is_compacted(state.topics["t"], shared)
@@ -158,10 +158,10 @@ def test_retention_waits_for_a_declared_table() -> None:
         assert words(due(apply_entry(state, entry(progress)), 100)) == expected
 
 
-@pytest.mark.parametrize("name", sorted(UPKEEP_CONFIGS))
+@pytest.mark.parametrize("name", sorted(MAINTENANCE_CONFIGS))
 def test_upkeep_and_brokers_find_the_same_values(name: str) -> None:
     """From the topic's own down to the built-in default, each in its turn."""
-    synonym = UPKEEP_CONFIGS[name].synonym
+    synonym = MAINTENANCE_CONFIGS[name].synonym
     own, shared = ({synonym: " 7 "}, {synonym: "8"})
     settings = Settings(log_retention_ms=3, log_retention_bytes=4, log_cleanup_policy="compact")
     for configs in ({name: "5"}, {}):
@@ -172,6 +172,6 @@ def test_upkeep_and_brokers_find_the_same_values(name: str) -> None:
                     expected = topic_value(name, configs, broker_values(state, static))
                     values = upkeep_defaults(static).values(state)
                     assert values.of_topic(name, configs) == expected
-    assert UpkeepValues(places=(BROKER_DEFAULTS,)).of_broker(CLEANER_MEMORY) == str(
+    assert MaintenanceValues(places=(BROKER_DEFAULTS,)).of_broker(CLEANER_MEMORY) == str(
         Settings().log_cleaner_dedupe_buffer_size
     )

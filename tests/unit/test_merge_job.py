@@ -7,8 +7,8 @@ import pytest
 
 from lakehead.broker.partition.producer_state import ProducerStates
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.compaction.merge import Merge, MergeResult
-from lakehead.storage.compaction.merge_plan import (
+from lakehead.storage.compaction.object_compaction import Merge, MergeResult
+from lakehead.storage.compaction.object_compaction_plan import (
     MergeItem,
     MergeRules,
     RebatchSettings,
@@ -18,7 +18,7 @@ from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format.partition_state import StateSnapshot, decode_packed, newest
 from lakehead.storage.format.producer_headers import StateBatch
 from lakehead.storage.format.record_batch import BatchHeader
-from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage import check_leaks
 from lakehead.storage.metadata.records import COMPACTED, TrimStream
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.stream import Stream

@@ -2,7 +2,12 @@
 
 from collections.abc import Sequence
 
-from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges, stream_merges
+from lakehead.storage.compaction.object_compaction_plan import (
+    MergeItem,
+    MergeRules,
+    plan_merges,
+    stream_merges,
+)
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState

@@ -8,7 +8,7 @@ import pytest
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.format.feature_level import BASE_LEVEL
 from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
-from lakehead.storage.garbage.judgement import Verdict, judge
+from lakehead.storage.garbage import Verdict, judge
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry

@@ -22,8 +22,7 @@ from lakehead.storage.jobs.sweep import SweepOptions, find_leaks, items_of, swee
 from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.metadata.records import TopicConfig
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.rebuild.catalog import Offsets
-from lakehead.storage.rebuild.tail import AT_ONCE_MAX
+from lakehead.storage.rebuild.catalog import AT_ONCE_MAX, Offsets
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord

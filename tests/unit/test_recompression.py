@@ -13,7 +13,7 @@ from lakehead.broker.partition.validation import (
     check_batch,
 )
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.format.recompression import recompressed
+from lakehead.storage.format.compression import recompressed
 from lakehead.storage.format.record_batch import (
     CODECS,
     HEADER_SIZE,

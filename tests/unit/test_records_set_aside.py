@@ -14,7 +14,7 @@ from lakehead.lake.tables.layout import TableLayout, new_layout
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.lake.tables.values.decoder import Decoded, ValueDecoder, ValueFormat, ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
-from lakehead.storage.metadata.table_declaration import ValueLayout
+from lakehead.storage.tables.declaration import ValueLayout
 from tests.support.decoded_batches import batch_of
 
 COUNT = 3000

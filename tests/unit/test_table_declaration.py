@@ -15,10 +15,12 @@ from lakehead.lake.tables.layout import METADATA
 from lakehead.lake.tables.upsert import HISTORY_FIELDS
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.column_types import SimpleType
-from lakehead.storage.metadata.declared_columns import CHANGE_TYPES, HISTORY_TYPES, METADATA_TYPES
-from lakehead.storage.metadata.table_declaration import (
+from lakehead.storage.tables.column_types import SimpleType
+from lakehead.storage.tables.declaration import (
+    CHANGE_TYPES,
+    HISTORY_TYPES,
     METADATA_COLUMNS,
+    METADATA_TYPES,
     PREFIX,
     TABLE_CONFIGS,
     PartitionPart,

@@ -9,7 +9,7 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.metadata.table_declaration import PREFIX, TableDeclaration
+from lakehead.storage.tables.declaration import PREFIX, TableDeclaration
 
 TOPIC = "a" * 32
 

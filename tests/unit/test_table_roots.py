@@ -14,9 +14,9 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, NodeState, TopicState
-from lakehead.storage.metadata.table_declaration import PREFIX, dead_letters_uri, rebuild_uri
-from lakehead.storage.metadata.table_paths import allowed_roots, root_path
-from lakehead.storage.metadata.table_roots import TableRoots
+from lakehead.storage.tables.declaration import PREFIX, dead_letters_uri, rebuild_uri
+from lakehead.storage.tables.paths import allowed_roots, root_path
+from lakehead.storage.tables.roots import TableRoots
 
 S3 = "s3://bucket/cluster?region=x"
 FOLDER = "file:/data/store"

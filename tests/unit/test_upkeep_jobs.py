@@ -36,11 +36,11 @@ from lakehead.storage.jobs.options import BrokerDefaults
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, SweepResult, find_leaks, sweep_item
 from lakehead.storage.jobs.sweep import items_of as sweep_items
+from lakehead.storage.maintenance.configs import ALL_BROKERS, CLEANER_MEMORY
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import BrokerConfig, Record, TopicConfig
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import FileStore
-from lakehead.storage.upkeep.configs import ALL_BROKERS, CLEANER_MEMORY
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 

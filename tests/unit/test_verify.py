@@ -21,7 +21,7 @@ from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.jobs.verify import VerifyOptions, VerifyResult
 from lakehead.storage.metadata.extents import Extents
 from lakehead.storage.metadata.records import TopicConfig
-from lakehead.storage.verification.catalog import catalog_damages
+from lakehead.storage.verification import catalog_damages
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
 from tests.support.lake_cluster import LakeCluster

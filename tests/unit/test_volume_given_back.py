@@ -22,7 +22,7 @@ from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.left_logs import LeftLogs, is_to_give_back
 from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.address import open_wal, take_wal
-from lakehead.storage.wal.hand_back import hand_back
+from lakehead.storage.wal.ebs import hand_back
 from tests.simulation.loop import simulate
 from tests.unit.test_ebs_address import SIZE, VOLUME, OneVolume
 from tests.unit.test_ebs_volumes import run, volumes_of, world

@@ -9,8 +9,8 @@ import pytest
 
 from lakehead.storage.errors import StorageError, WalFailed
 from lakehead.storage.wal import BlockWal, BlockWalSettings
+from lakehead.storage.wal.block_takeover import take_slice
 from lakehead.storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck
-from lakehead.storage.wal.takeover import take_slice
 from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.hostile_device import Attachment, Platter
 from tests.simulation.lives import Life

@@ -9,6 +9,7 @@ import pytest
 
 from lakehead.storage.errors import Fenced, SettingsError, StorageError
 from lakehead.storage.wal import BlockWal
+from lakehead.storage.wal.block_takeover import Verdict, take_slice
 from lakehead.storage.wal.holder import Holder
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.protocol import Claim
@@ -18,7 +19,6 @@ from lakehead.storage.wal.reservation_memory import (
     MemoryReservation,
     ReservationTable,
 )
-from lakehead.storage.wal.takeover import Verdict, take_slice
 from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import SMALL, Listener, append_released, recovered, started

@@ -8,11 +8,10 @@ import pyarrow.parquet
 from lakehead.lake import record_reader
 from lakehead.lake.decode import decoder
 from lakehead.lake.jobs import declared_tables, table_item, table_maintenance
-from lakehead.storage.compaction import job, merge
-from lakehead.storage.garbage import leak_check
+from lakehead.storage import garbage, verification
+from lakehead.storage.compaction import log_compaction, object_compaction
 from lakehead.storage.jobs import cluster
-from lakehead.storage.upkeep import partition_compaction, retention
-from lakehead.storage.verification import objects
+from lakehead.storage.maintenance import retention
 from tests.upkeep_day.dag_tasks import dags
 
 IMPORTED = (
@@ -25,6 +24,6 @@ IMPORTED = (
         record_reader,
         pyarrow.parquet,
     ),
-    *(job, merge, leak_check, cluster, partition_compaction, retention, objects),
+    *(log_compaction, object_compaction, garbage, cluster, retention, verification),
 )
 dags()

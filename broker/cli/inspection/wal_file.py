@@ -18,9 +18,9 @@ from lakehead.storage.wal.block_format import (
     newest,
     record_seed,
 )
+from lakehead.storage.wal.block_recovery import Ring, RingScan
 from lakehead.storage.wal.device import WalDevice
 from lakehead.storage.wal.protocol import WalRecord
-from lakehead.storage.wal.recovery import Ring, RingScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

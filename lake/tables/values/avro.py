@@ -1,6 +1,6 @@
 """Avro values: schemas as Arrow columns, compiled to programs that read values, and the framing.
 
-A node judges Avro schemas too, by `lakehead.storage.metadata.avro_types`.
+A node judges Avro schemas too, by `lakehead.storage.tables.avro_types`.
 
 The writer's schema describes the bytes, and the table's columns are the fields that are kept, by
 name; all others are read and dropped. The reader's schema, if there is one, gives a field that the
@@ -42,8 +42,8 @@ from lakehead.lake.tables.values.shape import (
     Shape,
 )
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata import avro_default_values, avro_types
-from lakehead.storage.metadata.avro_types import (
+from lakehead.storage.tables import avro_types
+from lakehead.storage.tables.avro_types import (
     SINGLE_VALUE,
     AvroSchema,
     TypeNode,
@@ -84,7 +84,7 @@ def default_value(schema: AvroSchema, field: dict[str, Any], kind: Any) -> Any:
     Raises UnusableSchema if it is no value of the field's type.
     """
     try:
-        value = avro_default_values.default_value(schema, field)
+        value = avro_types.default_value(schema, field)
         pa.scalar(value, kind)
     except SettingsError as error:
         raise UnusableSchema(str(error)) from None

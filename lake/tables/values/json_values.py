@@ -38,7 +38,7 @@ from lakehead.lake.tables.values.json_program import (
 )
 from lakehead.lake.tables.values.json_schema import read_json_schema
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.column_types import check_column_names
+from lakehead.storage.tables.column_types import check_column_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

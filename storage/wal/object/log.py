@@ -12,32 +12,40 @@ Owned by one event loop. What earlier epochs left is `seal`'s.
 from __future__ import annotations
 
 import asyncio
+import random
+import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
+from itertools import islice
+
+import msgspec
+import structlog
 
 from lakehead.storage.errors import (
     Fenced,
     LakeheadError,
     RecordTooLarge,
+    StorageError,
     WalClosed,
     WalFailed,
     WalFull,
 )
 from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.record_batch import HEADER_SIZE, MAX_TIMESTAMP_POSITION, NO_TIMESTAMP
 from lakehead.storage.format.stream_object import RECORD_HEADER_SIZE
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object.batching import Batching
-from lakehead.storage.wal.object.group import Group, build
 from lakehead.storage.wal.object.log_id import LogMarks
 from lakehead.storage.wal.object.names import wal_key
 from lakehead.storage.wal.object.put import Putter
-from lakehead.storage.wal.object.reading import sealed_records
-from lakehead.storage.wal.object.seal import LogSealer
+from lakehead.storage.wal.object.seal import LogSealer, sealed_records
 from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
-from lakehead.storage.wal.object.trimming import Deleter
 from lakehead.storage.wal.protocol import (
     Buffer,
     LogIdentity,
@@ -48,6 +56,103 @@ from lakehead.storage.wal.protocol import (
     WalOwner,
     WalRecord,
 )
+
+_MAX_TIMESTAMP = struct.Struct(">q")
+
+Records = tuple[int, list[tuple[int, int, Buffer]]]
+"""Of one stream: its epoch, then base offset, offset count and payload of each record."""
+
+
+class Group:
+    """Records that are put together. `limit` is what they may take, in bytes; -1 sends every append
+    the slow way. `began` is the event loop's time at the first of them, `end` the position after
+    the last, set when the group is closed.
+    """
+
+    __slots__ = ("began", "end", "is_done", "limit", "size", "streams")
+
+    def __init__(self, limit: int, began: float) -> None:
+        self.streams: dict[int, Records] = {}
+        self.size = 0
+        self.limit = limit
+        self.began = began
+        self.end = 0
+        self.is_done = False
+
+    @classmethod
+    def none(cls) -> Group:
+        """There is no group: the next record begins one."""
+        return cls(-1, 0.0)
+
+
+def build(group: Group, owner: WalOwner, node_epoch: int) -> WrittenObject:
+    """Return the object of a group, streams in order of their ids. Payloads are not copied."""
+    writer = ObjectWriter(
+        kind="wal",
+        cluster_id=owner.cluster_id,
+        node_id=owner.node_id,
+        node_epoch=node_epoch,
+        writer_id=owner.incarnation,
+        created_ms=owner.clock.now_ms(),
+    )
+    add, timestamp_of = writer.add, _MAX_TIMESTAMP.unpack_from
+    for stream_id in sorted(group.streams):
+        epoch, records = group.streams[stream_id]
+        headers = producer_headers([payload for _, _, payload in records])
+        info = msgspec.structs.replace(owner.describe(stream_id), epoch=epoch, headers=headers)
+        writer.begin_stream(info)
+        for base_offset, count, payload in records:
+            is_batch = len(payload) >= HEADER_SIZE
+            newest = timestamp_of(payload, MAX_TIMESTAMP_POSITION)[0] if is_batch else NO_TIMESTAMP
+            add(epoch, base_offset, count, payload, newest)
+    return writer.finish()
+
+
+_log = structlog.get_logger("storage.wal")
+
+_BATCH = 500
+_WAITING_MAX = 100_000
+_RETRY_S = 0.1
+_RETRY_MAX_S = 10.0
+_CLOSE_S = 5.0
+
+
+class Deleter:
+    """A queue of keys to delete, bounded: the oldest are forgotten if a store refuses for long."""
+
+    def __init__(self, store: ObjectStore, scope: TaskScope, rng: random.Random) -> None:
+        self._store = store
+        self._scope = scope
+        self._rng = rng
+        self._keys: deque[str] = deque(maxlen=_WAITING_MAX)
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Delete these, some time."""
+        self._keys.extend(keys)
+        if self._keys and (self._task is None or self._task.done()):
+            self._task = self._scope.spawn_apart(self._run(), name="delete trimmed WAL objects")
+
+    async def close(self) -> None:
+        """Give what waits a few seconds."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=_CLOSE_S)
+
+    async def _run(self) -> None:
+        pause = _RETRY_S
+        while self._keys:
+            batch = list(islice(self._keys, _BATCH))
+            try:
+                await self._store.delete(batch)
+            except StorageError as error:
+                _log.warning("wal_delete_failed", objects=len(batch), error=str(error))
+                await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(2 * pause, _RETRY_MAX_S)
+                continue
+            pause = _RETRY_S
+            for key in batch:  # some may have been forgotten meanwhile
+                if self._keys and self._keys[0] == key:
+                    self._keys.popleft()
 
 
 class ObjectWal:

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import structlog
 
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
+    CorruptObject,
+    LakeheadError,
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
@@ -31,11 +34,13 @@ from lakehead.storage.errors import (
 from lakehead.storage.format.stream_object import (
     INDEX_ITEM,
     ObjectIndex,
+    StreamRecord,
+    check_item,
+    iter_records,
     metadata_start,
     parse_index,
 )
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.wal.object.calls import CALLS_AT_ONCE, in_order
 from lakehead.storage.wal.object.names import (
     Tombstone,
     WalName,
@@ -45,6 +50,38 @@ from lakehead.storage.wal.object.names import (
     wal_key,
 )
 from lakehead.storage.wal.protocol import SealedLog, SealedObject, SealedRange, WalFloor
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+CALLS_AT_ONCE = 32
+
+
+async def in_order(call: Callable[[K], Awaitable[T]], items: Iterable[K]) -> list[T]:
+    """Call for each item, a bounded count at once; return the results in order.
+
+    All calls end before the first error, in order, is raised: so one schedule of a simulated world
+    is one outcome.
+    """
+    slots = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def one(item: K) -> T | LakeheadError:
+        async with slots:
+            try:
+                return await call(item)
+            except LakeheadError as error:
+                return error
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(item)) for item in items]
+    results: list[T] = []
+    for task in tasks:
+        result = task.result()
+        if isinstance(result, LakeheadError):
+            raise result
+        results.append(result)
+    return results
+
 
 _log = structlog.get_logger("storage.wal")
 
@@ -253,3 +290,47 @@ def _check_one_writer(epoch: int, objects: Sequence[tuple[SealedObject, str]]) -
     if len(writers) > 1:
         key = objects[-1][0].key
         raise WalCorrupted(f"{key}: epoch {epoch} has objects of {len(writers)} writers")
+
+
+_READS_AT_ONCE = 16
+_BYTES_AT_ONCE = 32 * 1024 * 1024
+
+
+async def sealed_records(
+    store: ObjectStore, objects: Sequence[SealedObject]
+) -> AsyncGenerator[StreamRecord, None]:
+    """Yield the records of objects in order: of one object, stream after stream.
+
+    Raises ObjectNotFound, StoreUnavailable, CorruptObject.
+    """
+    at = 0
+    while at < len(objects):
+        some = _some(objects, at)
+        at += len(some)
+        bodies = await in_order(store.get, [item.key for item in some])
+        for item, body in zip(some, bodies, strict=True):
+            for record in _records(item.key, body):
+                yield record
+
+
+def _some(objects: Sequence[SealedObject], first: int) -> Sequence[SealedObject]:
+    """Return what is read at once: bounded in number and, beyond one object, in bytes."""
+    size, end = objects[first].size, first + 1
+    while end < len(objects) and end - first < _READS_AT_ONCE:
+        size += objects[end].size
+        if size > _BYTES_AT_ONCE:
+            break
+        end += 1
+    return objects[first:end]
+
+
+def _records(key: str, body: bytes) -> Iterator[StreamRecord]:
+    index = parse_index(key, body, len(body))
+    view = memoryview(body)
+    for item in index.items:
+        data = view[item.position : item.position + item.size]
+        check_item(key, item, data)
+        try:
+            yield from iter_records(data)
+        except ValueError as error:
+            raise CorruptObject(key, item.position, str(error)) from error

@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 
-from lakehead.storage.aws.devices import NvmeDevices
+from lakehead.storage.aws.volumes import NvmeDevices
 from lakehead.storage.clock import SystemClock
 
 

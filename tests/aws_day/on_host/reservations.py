@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from lakehead.storage.aws.devices import NvmeDevices
+from lakehead.storage.aws.volumes import NvmeDevices
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.wal.reservation_ioctl import IoctlReservation
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lakehead.storage.aws.ec2 import Boto3Ec2
-from lakehead.storage.aws.interfaces import Boto3NetworkInterfaces
+from lakehead.storage.aws.ec2 import Boto3Ec2, Boto3NetworkInterfaces
 from lakehead.storage.aws.lifecycle import Boto3ScalingGroups
 from tests.terraform.policy_cases import ACCOUNT, BUCKET, KEY, REGION, Case
 from tests.terraform.recording.aws_door import AwsCall

@@ -1,0 +1,570 @@
+"""The configs of a topic that declare its table: names, defaults and rules, and the
+`TableDeclaration` that they make together. Its columns are checked against the schema. Pure.
+
+The broker checks values by `check_declaration`, and shows and documents `TABLE_CONFIGS`. The lake
+reads `TableDeclaration.of`. Both judge alike, so the lake can read every declaration that a broker
+has accepted.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import TopicState
+from lakehead.storage.tables.avro_types import check_defaults, column_types, read_schema
+from lakehead.storage.tables.column_types import (
+    ArrayType,
+    Column,
+    ColumnType,
+    DecimalType,
+    MapType,
+    SimpleType,
+    StructType,
+    parse_columns,
+)
+from lakehead.storage.tables.paths import root_path
+
+Columns: TypeAlias = Mapping[str, ColumnType | None]
+"""Types by name; None is a type that is not looked at."""
+
+METADATA_TYPES: Columns = {
+    "_topic": SimpleType("STRING"),
+    "_partition": SimpleType("INT"),
+    "_offset": SimpleType("BIGINT"),
+    "_timestamp": SimpleType("TIMESTAMP"),
+    "_key": SimpleType("BINARY"),
+    "_headers": ArrayType(StructType((Column("key", SimpleType("STRING")),))),
+}
+CHANGE_TYPES: Columns = {
+    "_op": SimpleType("STRING"),
+    "_seq": SimpleType("INT"),
+    "_source_ts": SimpleType("TIMESTAMP"),
+    "_source_position": SimpleType("STRING"),
+}
+"""Columns of the history of Debezium's changes."""
+HISTORY_TYPES: Columns = {
+    "_valid_from": SimpleType("TIMESTAMP"),
+    "_valid_to": SimpleType("TIMESTAMP"),
+    "_is_current": SimpleType("BOOLEAN"),
+}
+"""Columns of a table that keeps every value of a key."""
+
+_PARTITION_TYPES = (
+    "STRING",
+    "BOOLEAN",
+    "TINYINT",
+    "SMALLINT",
+    "INT",
+    "BIGINT",
+    "DATE",
+    "TIMESTAMP",
+)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
+_TOP = "lakehead.table."
+
+PREFIX = "lakehead.table."
+
+ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
+ValueLayout = Literal["flat", "nested"]
+TableMode = Literal["append", "upsert"]
+OnError = Literal["pause", "dead_letter", "drop"]
+Evolution = Literal["evolve", "pause", "dead_letter"]
+
+METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
+"""Columns of every table: where each record came from."""
+
+DATE, HOUR = "_date", "_hour"
+"""Columns that `day(c)` and `hour(c)` of `lakehead.table.partition.by` make."""
+
+_NAME = r"[^\s,()]+"
+_PART = re.compile(rf"(?:(day|hour)\(({_NAME})\)|({_NAME}))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """One config. `name` without the prefix; `pattern` is what each item of a list has to match."""
+
+    name: str
+    kind: Literal["boolean", "string", "list", "int", "long"]
+    default: str
+    note: str
+    choices: tuple[str, ...] | None = None
+    least: int | None = None
+    pattern: str | None = None
+
+
+TABLE_CONFIGS: tuple[TableConfig, ...] = (
+    TableConfig(
+        name="cluster.by",
+        kind="list",
+        default="",
+        note="Columns that OPTIMIZE keeps rows together by (Z-order).",
+        pattern=_NAME,
+    ),
+    TableConfig(
+        name="enable",
+        kind="boolean",
+        default="false",
+        note="Whether the topic is kept as a Delta table. Retention then waits for the table.",
+    ),
+    TableConfig(
+        name="evolution",
+        kind="string",
+        default="evolve",
+        note="A value of another schema: evolve adds columns, widens and relaxes types where no "
+        "value is lost, and handles the rest as on.error says; pause stops; dead_letter keeps the "
+        "value aside.",
+        choices=("evolve", "pause", "dead_letter"),
+    ),
+    TableConfig(
+        name="file.bytes",
+        kind="long",
+        default=str(128 << 20),
+        note="Size that files of the table are to have, in bytes.",
+        least=1 << 20,
+    ),
+    TableConfig(
+        name="freshness.ms",
+        kind="long",
+        default="60000",
+        note="How far the table may be behind what lies in objects, in ms.",
+        least=1000,
+    ),
+    TableConfig(
+        name="keys",
+        kind="list",
+        default="",
+        note="Columns that identify a row (upsert); none: the record's key.",
+        pattern=_NAME,
+    ),
+    TableConfig(
+        name="layout",
+        kind="string",
+        default="flat",
+        note="flat: the fields of values are columns; nested: they lie in one column, value.",
+        choices=("flat", "nested"),
+    ),
+    TableConfig(
+        name="mode",
+        kind="string",
+        default="append",
+        note="append: each record is a row; upsert: each key is a row, a null value removes it.",
+        choices=("append", "upsert"),
+    ),
+    TableConfig(
+        name="on.error",
+        kind="string",
+        default="pause",
+        note="A record that cannot be a row: pause stops before it; dead_letter keeps it in the "
+        "table's __dlq table; drop leaves it out.",
+        choices=("pause", "dead_letter", "drop"),
+    ),
+    TableConfig(
+        name="optimize.interval.ms",
+        kind="long",
+        default="3600000",
+        note="The least time between two OPTIMIZEs that are not requested, in ms; 0: there are "
+        "none. They are due when many files are small.",
+    ),
+    TableConfig(
+        name="optimize.small.percent",
+        kind="int",
+        default="50",
+        note="How many of the files have to be small (below a quarter of file.bytes, with another "
+        "such file in their partition) for OPTIMIZE to be due, in percent; and 16 at the least.",
+        least=1,
+    ),
+    TableConfig(
+        name="partition.by",
+        kind="list",
+        default="",
+        note="Columns that the table is partitioned by; day(column) makes _date of a timestamp, "
+        "hour(column) makes _date and _hour.",
+        pattern=_PART.pattern,
+    ),
+    TableConfig(
+        name="path",
+        kind="string",
+        default="",
+        note="Where the table lies: a folder's whole path, or s3://bucket/prefix, in one of the "
+        "places that nodes allow (table.roots); empty: tables/ beside the cluster's objects.",
+    ),
+    TableConfig(
+        name="scd",
+        kind="int",
+        default="1",
+        note="1: a row is the newest value of its key; 2: every value is kept, with when it held.",
+        choices=("1", "2"),
+    ),
+    TableConfig(
+        name="schema",
+        kind="string",
+        default="",
+        note="The schema of values: DDL (json), an Avro schema, a Protobuf file (message=<name> "
+        "before it where there are several). Empty: by the id in each value; JSON without a "
+        "registry: inferred once and kept.",
+    ),
+    TableConfig(
+        name="schema.registry.url",
+        kind="string",
+        default="",
+        note="Where schema ids in values (Confluent wire format) are looked up; one of those that "
+        "nodes allow (table.registries).",
+    ),
+    TableConfig(
+        name="value.format",
+        kind="string",
+        default="raw",
+        note="What values are, for the table and for lakehead sql.",
+        choices=("raw", "json", "avro", "protobuf", "debezium"),
+    ),
+    TableConfig(
+        name="vacuum.interval.ms",
+        kind="long",
+        default="86400000",
+        note="How often files that no version of the last seven days needs are deleted without "
+        "anybody asking for it, in ms; 0: never.",
+    ),
+)
+_DEFAULTS = {config.name: config.default for config in TABLE_CONFIGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPart:
+    """An item of `lakehead.table.partition.by`: a column as it is, or the day or hour of one."""
+
+    column: str
+    unit: Literal["", "day", "hour"] = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Partition columns of the table that it makes."""
+        if not self.unit:
+            return (self.column,)
+        return (DATE,) if self.unit == "day" else (DATE, HOUR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDeclaration:
+    """What a topic's configs say about its table. The fields are the configs, see `TABLE_CONFIGS`.
+
+    The value format and the schema are of use without a table too (`is_enabled`).
+    """
+
+    topic: str
+    topic_id: str
+    is_enabled: bool
+    path: str
+    value_format: ValueFormat
+    schema: str
+    schema_registry_url: str
+    layout: ValueLayout
+    mode: TableMode
+    keys: tuple[str, ...]
+    partition_by: tuple[PartitionPart, ...]
+    cluster_by: tuple[str, ...]
+    on_error: OnError
+    evolution: Evolution
+    scd: int
+    freshness_ms: int
+    file_bytes: int
+    optimize_interval_ms: int
+    optimize_small_percent: int
+    vacuum_interval_ms: int
+
+    @classmethod
+    def parse(cls, topic: str, topic_id: str, configs: Mapping[str, str]) -> "TableDeclaration":
+        """Return what a topic that sets `configs` declares; configs that are not of tables are
+        passed over. Raises SettingsError for values that make no sense, or not together.
+        """
+        values = dict(_DEFAULTS)
+        for name, value in configs.items():
+            if name.startswith(PREFIX):
+                _require(name.removeprefix(PREFIX) in _DEFAULTS, f"{name}: no such config")
+                values[name.removeprefix(PREFIX)] = value.strip()
+        for config in TABLE_CONFIGS:
+            _check_value(config, values[config.name])
+        declared = cls(
+            topic=topic,
+            topic_id=topic_id,
+            is_enabled=values["enable"].lower() == "true",
+            path=values["path"],
+            value_format=cast(ValueFormat, values["value.format"]),
+            schema=values["schema"],
+            schema_registry_url=values["schema.registry.url"],
+            layout=cast(ValueLayout, values["layout"]),
+            mode=cast(TableMode, values["mode"]),
+            keys=_items(values["keys"]),
+            partition_by=tuple(_part(item) for item in _items(values["partition.by"])),
+            cluster_by=_items(values["cluster.by"]),
+            on_error=cast(OnError, values["on.error"]),
+            evolution=cast(Evolution, values["evolution"]),
+            scd=int(values["scd"]),
+            freshness_ms=int(values["freshness.ms"]),
+            file_bytes=int(values["file.bytes"]),
+            optimize_interval_ms=int(values["optimize.interval.ms"]),
+            optimize_small_percent=int(values["optimize.small.percent"]),
+            vacuum_interval_ms=int(values["vacuum.interval.ms"]),
+        )
+        _check_together(declared)
+        return declared
+
+    @classmethod
+    def of(cls, topic: TopicState) -> "TableDeclaration":
+        """Return what a topic declares. Raises SettingsError."""
+        return cls.parse(topic.name, topic.topic_id, topic.configs)
+
+    def uri(self, store: str) -> str:
+        """Return where the table lies, given the URI of the cluster's objects."""
+        return self.path or default_table_uri(store, self.topic)
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The table's partition columns, in order."""
+        made = (column for part in self.partition_by for column in part.columns)
+        return tuple(dict.fromkeys(made))
+
+
+def default_table_uri(store: str, topic: str) -> str:
+    """Return where a topic's table lies when nothing else is said: `tables/` beside the store."""
+    scheme, colon, folder = store.partition(":")
+    if not colon or "/" in scheme:  # a plain path
+        scheme, folder = "file", store
+    if scheme == "file":
+        folder = folder.removeprefix("//").rstrip("/").removesuffix("/store")
+        return f"{folder}/tables/{topic}"
+    place, question, options = store.partition("?")
+    return f"{place.rstrip('/')}/tables/{topic}{question}{options}"
+
+
+def dead_letters_uri(table: str) -> str:
+    """Return where the dead letters of the table at a URI lie."""
+    place, question, options = table.partition("?")
+    return f"{place.rstrip('/')}__dlq{question}{options}"
+
+
+def rebuild_uri(table: str) -> str:
+    """Return where a new table is made that is to take the place of the one at a URI."""
+    place, question, options = table.partition("?")
+    return f"{place.rstrip('/')}__rebuild{question}{options}"
+
+
+def is_declared(topic: TopicState) -> bool:
+    """Whether a topic asks for a table; cheap, and True also where its declaration is wrong."""
+    return topic.configs.get(f"{PREFIX}enable", "").strip().lower() == "true"
+
+
+def check_declaration(configs: Mapping[str, str]) -> None:
+    """Raise SettingsError unless what a topic sets is a declaration that makes sense."""
+    TableDeclaration.parse("topic", "", configs)
+
+
+def _check_value(config: TableConfig, value: str) -> None:
+    name = f"{PREFIX}{config.name}"
+    if config.choices is not None:
+        _require(value in config.choices, f"{name} is one of: {', '.join(config.choices)}")
+    elif config.kind == "boolean":
+        _require(value.lower() in {"true", "false"}, f"{name} is true or false")
+    elif config.kind in {"int", "long"}:
+        _require(
+            value.isdecimal() and (config.least or 0) <= int(value) < 1 << 63,
+            f"{name} is a number, at least {config.least or 0}",
+        )
+    elif config.pattern is not None:
+        items = _items(value)
+        for item in items:
+            _require(re.fullmatch(config.pattern, item) is not None, f"{name}: {item} is no column")
+        _require(len(set(items)) == len(items), f"{name} names a column twice")
+
+
+def _check_together(declared: TableDeclaration) -> None:
+    is_upsert = declared.mode == "upsert"
+    units = [part for part in declared.partition_by if part.unit]
+    _require(len(units) <= 1, f"{PREFIX}partition.by takes one day() or hour()")
+    names = [column for part in declared.partition_by for column in part.columns]
+    _require(len(set(names)) == len(names), f"{PREFIX}partition.by makes a column twice")
+    _require(
+        not (declared.partition_by and declared.cluster_by),
+        f"{PREFIX}partition.by and {PREFIX}cluster.by exclude each other: a table has partitions, "
+        "or is clustered",
+    )
+    _require(
+        is_upsert or not declared.keys,
+        f"{PREFIX}keys is for upsert: set {PREFIX}mode=upsert, or leave the keys out",
+    )
+    _require(
+        is_upsert or declared.scd == 1,
+        f"{PREFIX}scd=2 is for upsert: set {PREFIX}mode=upsert as well",
+    )
+    _require(
+        declared.value_format != "raw" or not declared.schema,
+        f"{PREFIX}schema says nothing of raw values: set {PREFIX}value.format as well",
+    )
+    if declared.path:
+        try:
+            root_path(declared.path)
+        except SettingsError as error:
+            raise SettingsError(f"{PREFIX}path: {error}") from None
+    _require(
+        not declared.schema.startswith("@"),
+        f"{PREFIX}schema is the schema itself: a node reads no file of yours",
+    )
+    if declared.value_format in {"avro", "protobuf"} and declared.is_enabled:
+        _require(
+            bool(declared.schema or declared.schema_registry_url),
+            f"{PREFIX}value.format={declared.value_format} needs {PREFIX}schema.registry.url or "
+            f"{PREFIX}schema",
+        )
+    check_columns(declared, _value_columns(declared))
+
+
+def _value_columns(declared: TableDeclaration) -> Columns | None:
+    """Return what a declaration says of its values' fields, None where records will tell."""
+    if declared.value_format == "raw":
+        return {"value": SimpleType("BINARY")}
+    if not declared.schema:
+        return None
+    try:
+        if declared.value_format == "avro":
+            return avro_columns(declared.schema)
+        if declared.value_format == "protobuf":
+            check_protobuf(declared.schema)
+            return None
+        columns = {column.name: column.type for column in parse_columns(declared.schema)}
+        if declared.value_format == "json":
+            check_json(columns)
+        return columns
+    except SettingsError as error:
+        raise SettingsError(f"{PREFIX}schema: {error}") from None
+
+
+def _part(item: str) -> PartitionPart:
+    found = _PART.fullmatch(item)
+    assert found is not None, "checked before"
+    unit, inner, plain = found.groups()
+    if unit is None:
+        return PartitionPart(column=plain)
+    return PartitionPart(column=inner, unit=cast(Literal["day", "hour"], unit))
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
+    """Check what a declaration says of columns; `fields` are those of its values, None where only
+    records tell. Raises SettingsError.
+    """
+    is_nested = declared.layout == "nested" and declared.value_format != "raw"
+    _require(
+        not (is_nested and declared.keys),
+        f"{_TOP}keys names columns, and values lie in one: set {_TOP}layout=flat, or leave the "
+        "keys out",
+    )
+    if fields is None:
+        return
+    made: Columns = {
+        **METADATA_TYPES,
+        **(CHANGE_TYPES if declared.value_format == "debezium" else {}),
+        **(HISTORY_TYPES if declared.scd == 2 else {}),
+    }
+    taken = {*made, *(c for part in declared.partition_by if part.unit for c in part.columns)}
+    for name in () if is_nested else fields:
+        _require(
+            name.lower() not in taken,
+            f"{_TOP}schema: {name} has the name of a column that is made: leave it out, or set "
+            f"{_TOP}layout=nested",
+        )
+    values: Columns = {"value": StructType(())} if is_nested else fields
+    known = {**values, **made}
+    for part in declared.partition_by:
+        _check_part(part, known)
+    for name in declared.cluster_by:
+        _check_known("cluster.by", name, known)
+        _require(
+            not isinstance(known[name], ArrayType | MapType | StructType),
+            f"{_TOP}cluster.by: rows cannot be kept together by {name}, which holds other values",
+        )
+    for name in declared.keys:
+        _check_known("keys", name, fields)
+        _require(
+            not isinstance(fields[name], ArrayType | MapType | StructType),
+            f"{_TOP}keys: {name} holds other values, which is not a key",
+        )
+
+
+def _check_part(part: PartitionPart, known: Columns) -> None:
+    _check_known("partition.by", part.column, known)
+    kind = known[part.column]
+    if kind is None:
+        return
+    name = kind.name if isinstance(kind, SimpleType) else ""
+    if part.unit:
+        _require(
+            name == "TIMESTAMP" or (part.unit == "day" and name == "DATE"),
+            f"{_TOP}partition.by: {part.unit}({part.column}) needs a timestamp",
+        )
+    else:
+        _require(
+            name in _PARTITION_TYPES,
+            f"{_TOP}partition.by: a table cannot be partitioned by {part.column}: that takes text, "
+            "an integer, a boolean or a time",
+        )
+
+
+def _check_known(config: str, name: str, known: Columns) -> None:
+    _require(
+        name in known,
+        f"{_TOP}{config}: the table has no column {name}: it has {', '.join(known)}",
+    )
+
+
+def check_json(columns: Columns) -> None:
+    """Raise SettingsError for a type that JSON values cannot have."""
+    for name, kind in columns.items():
+        _require(
+            kind is None or _is_json(kind),
+            f"column {name}: JSON has no BINARY, and an object is a STRUCT, not a MAP",
+        )
+
+
+def _is_json(kind: ColumnType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _is_json(kind.item)
+    if isinstance(kind, StructType):
+        return all(_is_json(column.type) for column in kind.columns)
+    return isinstance(kind, DecimalType) or (isinstance(kind, SimpleType) and kind.name != "BINARY")
+
+
+def avro_columns(text: str) -> Columns:
+    """Return the columns of an Avro schema: the fields of a record, or the one that other values
+    make. Raises SettingsError for a schema that tables cannot read.
+    """
+    schema = read_schema(text)
+    check_defaults(schema)
+    return column_types(schema)
+
+
+def check_protobuf(text: str) -> None:
+    """Raise SettingsError for text that has not the message that it names, or no message. Text is a
+    Protobuf file, or its descriptor in base64, which is left to the table.
+    """
+    first, _, rest = text.partition("\n")
+    wanted = first.removeprefix("message=").strip() if first.startswith("message=") else ""
+    file = rest if wanted else text
+    if _BASE64.fullmatch(file):
+        return
+    names = re.findall(r"\bmessage\s+(\w+)", _COMMENT.sub(" ", file))
+    _require(bool(names), "not a Protobuf file: it has no message")
+    _require(
+        not wanted or wanted.rpartition(".")[2] in names,
+        f"there is no message {wanted}: it has {', '.join(names)}",
+    )
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise SettingsError(reason)
