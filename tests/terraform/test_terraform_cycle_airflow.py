@@ -88,7 +88,7 @@ def test_airflow_is_replaced_alone_and_all_of_it_ends(tmp_path: Path) -> None:
         check_ways_in(cluster)
         terraform.check_nothing_to_do()
         watched = cluster.aws.client("cloudwatch").describe_alarms()["MetricAlarms"]
-        assert "lakehead-airflow-status" in {one["AlarmName"] for one in watched}
+        assert "lakehead-lake-of-the-cycle-airflow-status" in {one["AlarmName"] for one in watched}
 
         dags = '{ dags = jsonencode({ schedules = { lakehead_verify = "0 4 1 * *" } }) }'
         terraform.override("dags", f'module "lakehead" {{\n  airflow_host = {dags}\n}}\n')
