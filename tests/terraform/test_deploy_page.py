@@ -54,7 +54,8 @@ def test_every_command_is_documented_with_its_options() -> None:
 
 @pytest.mark.slow
 def test_the_first_record_and_the_first_table(tmp_path: Path) -> None:
-    with running_broker(settings={"auto.create.topics.enable": "false"}) as broker:
+    settings = {"auto.create.topics.enable": "false", "table.roots": str(tmp_path / "tables")}
+    with running_broker(settings=settings) as broker:
         program = tmp_path / "lakehead"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lakehead "$@"\n')
         program.chmod(0o755)

@@ -90,7 +90,8 @@ def test_airflow_is_replaced_alone_and_all_of_it_ends(tmp_path: Path) -> None:
         watched = cluster.aws.client("cloudwatch").describe_alarms()["MetricAlarms"]
         assert "lakehead-lake-of-the-cycle-airflow-status" in {one["AlarmName"] for one in watched}
 
-        dags = '{ dags = jsonencode({ schedules = { lakehead_verify = "0 4 1 * *" } }) }'
+        schedules = 'dags = jsonencode({ schedules = { lakehead_verify = "0 4 1 * *" } })'
+        dags = f"{{ package_sha256 = var.airflow_sha256, {schedules} }}"
         terraform.override("dags", f'module "lakehead" {{\n  airflow_host = {dags}\n}}\n')
         changes = dict(terraform.plan().changes)
         assert changes.pop(AIRFLOW) == "delete+create"

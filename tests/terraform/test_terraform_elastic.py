@@ -181,7 +181,7 @@ def test_a_group_gets_slots_another_setting_another_release_and_ends(
         assert applied(where).outputs["slots"] == slots
         assert claimed_at_once(where.aws) == now, "the same instances"
 
-        terraform.override("setting", RELEASE)
+        terraform.override("release", RELEASE)
         assert terraform.plan().changes == {
             f"{GROUP}aws_autoscaling_group.hosts": "update",
             f"{GROUP}aws_launch_template.host": "update",
