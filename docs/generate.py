@@ -36,15 +36,15 @@ A node takes each setting from the first of these that has it:
 3. the TOML file given by `--config FILE` or `LAKEHEAD_CONFIG`: `message.max.bytes = "2m"`;
 4. its default.
 
-Where Kafka has a setting, it has Kafka's name and meaning. Sizes are bytes and take `k`, `m`, `g`
+A setting that Kafka has, too, has Kafka's name and meaning. Sizes are bytes and take `k`, `m`, `g`
 and `t` (powers of 1024); times are in the unit that the name ends with.
 
-Only the file may hold, since they are no flags: `log.retention.minutes` and `log.retention.hours`,
-which are read where `log.retention.ms` is not given, and those of
-[Kafka's settings](kafka-compatibility.md) that have no effect here.
+Some settings have no flag, only a line in the file: `log.retention.minutes` and
+`log.retention.hours`, which are read if `log.retention.ms` is not given, and
+[Kafka's settings](kafka-compatibility.md) without an effect here.
 
-Also while nodes run, for one or for all of them and before everything above, `kafka-configs` sets:
-{live}."""
+`kafka-configs` sets these while nodes run, for one or for all of them, with precedence over
+everything above: {live}."""
 
 _METRICS_INTRODUCTION = """\
 # Metrics
@@ -65,16 +65,16 @@ A node that has `failed` acknowledges nothing more and is about to end. The stat
 while the object store fails or producers have to wait (nothing is lost, and a restart does not
 help), `starting` and `stopping` before and after the node serves. Any other path is 404.
 
-A metric of a part that a node does not have is left out: those of the object WAL on a block WAL."""
+A node omits metrics of parts that it does not have: those of the object WAL with a block WAL."""
 
 _TABLE_METRICS_INTRODUCTION = """\
 ## Tables
 
-Not of a node: `lakehead materialize --follow --metrics 9405` and `lakehead maintain --follow
---metrics 9405` serve these, gauges of every [declared table](tables.md), on the loopback address
+Jobs serve these, not nodes: `lakehead materialize --follow --metrics 9405` and `lakehead maintain
+--follow --metrics 9405` have gauges of every [declared table](tables.md), on the loopback address
 unless `HOST:PORT` names another. `lakehead tables` and `lakehead.tables` in [SQL](sql.md) show the
-same. What is not known (there is no table yet, or it cannot be read) is left out; the lag never
-is."""
+same. Unknown values (there is no table yet, or it cannot be read) are omitted; the lag is always
+there."""
 
 _COMMANDS_INTRODUCTION = """\
 # Command line

@@ -1,4 +1,4 @@
-"""The page about compatibility with Kafka: its configs, and what is different on purpose."""
+"""The page about compatibility with Kafka: its configs, and the intended differences."""
 
 from collections.abc import Iterator
 
@@ -12,41 +12,41 @@ from lakehead.broker.configs.topic_table import KAFKA_TOPIC_CONFIGS, LAKEHEAD_TO
 _INTRODUCTION = """\
 # Compatibility with Kafka
 
-Lakehead speaks the protocol of Apache Kafka 4.2. This page lists what is different on
-purpose, and what becomes of each of its configs.
+Lakehead speaks the protocol of Apache Kafka 4.2. This page lists the intended differences, and
+the effect of each of Kafka's configs.
 
-A config is *honoured*: it does what it does in Kafka; or it has *no effect*: it is taken, kept and
-shown, so that tools and files that were made for Kafka work, and it changes nothing, since there is
-nothing here that it could change; or it is *refused*, with the reason, since who sets it counts on
-something that is not so here."""
+A config is *honoured*, *no effect* or *refused*. An honoured config works as in Kafka. A config
+without effect is taken, kept and shown, so that tools and files for Kafka work, and changes
+nothing, because its subject does not exist here. A refused config has its reason: its user would
+rely on something that is not true here."""
 
 _DIFFERENCES = """\
 ## Different on purpose
 
 - **Replicas**: storage is shared, so nothing is copied. A replication factor of 1 to 3 is taken
-  whatever the number of brokers; topics show one replica for each partition, or those that they
-  were assigned to. `min.insync.replicas` has nothing to count: `acks=1` and `acks=all` promise the
-  same.
+  with any number of brokers; topics show one replica for each partition, or their assigned ones.
+  `min.insync.replicas` has nothing to count: `acks=1` and `acks=all` promise the same.
 - **Compression**: `compression.type` is obeyed: batches in another codec are compressed again.
-  That costs a node time, so leave it at `producer` where it does not matter. Of the levels, lz4's
-  has no effect. Records that cannot be read are refused with INVALID_RECORD.
-- **Checks of records**: a broker looks at the headers of batches, not at records. Limits of
+  That costs a node time, so leave it at `producer` if it does not matter. The level of lz4 has no
+  effect. Records that cannot be read are refused with INVALID_RECORD.
+- **Checks of records**: a broker checks the headers of batches, not records. Limits of
   timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
-  batch and for its newest timestamp. For compacted topics it looks whether each record has a key.
+  batch and for its newest timestamp. For compacted topics it checks that each record has a key.
   For topics that set `lakehead.record.validation=true` it checks all of each record, as Kafka
   always does: that it can be read, its offset, and its own timestamp; INVALID_RECORD or
   INVALID_TIMESTAMP name the records. It is off by default since it costs a node about 3
-  microseconds of a processor for each record, beside decompressing; header checks do not depend on
+  microseconds of a processor for each record, and decompression; header checks do not depend on
   the number of records. It is done off the event loop, and batches keep their order.
   In both cases a batch may inflate to 16 times `max.message.bytes` and 64 MiB at most, more is
-  refused with INVALID_RECORD. Without it a batch that nothing can read is taken:
+  refused with INVALID_RECORD. Without it a batch that no reader can read is taken:
   [scans](scan.md#records-that-cannot-be-read), [tables](tables.md) and [`verify`](jobs.md#verify)
   report it.
 - **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
-  partition of the cluster; one that carries no records may have 16 MiB. More closes the connection,
-  by the size that is announced: it is not read. APIs that are handled or begun in one turn of the
-  event loop (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn,
-  LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs, IncrementalAlterConfigs,
+  partition of the cluster; one that carries no records may have 16 MiB. A larger request closes the
+  connection: the announced size decides, and the request is not read. APIs that are handled or
+  begun in one turn of the event loop (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete,
+  AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs,
+  IncrementalAlterConfigs,
   AlterPartitionReassignments, DescribeQuorum, those of quotas and SCRAM) take 2,000 and two for
   each partition: a consumer that owns every partition still commits them all at once. CreateTopics
   and CreatePartitions make 10,000 partitions in one request at most (POLICY_VIOLATION). A group
@@ -54,41 +54,41 @@ _DIFFERENCES = """\
 - **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
   have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
   Members whose metadata (of all their protocols) come to more than twice that are refused with
-  GROUP_MAX_SIZE_REACHED when they join, and the others go on. Of member ids that are given out and
-  not used a group keeps one mebibyte, about 7,000; the oldest are forgotten (UNKNOWN_MEMBER_ID).
+  GROUP_MAX_SIZE_REACHED when they join, and the others continue. A group keeps one mebibyte, about
+  7,000, of member ids that are given out and not used; the oldest are dropped (UNKNOWN_MEMBER_ID).
 - **WriteTxnMarkers** from a client that is not a node may abort a transaction, by a coordinator
   epoch that the partition knows, as `kafka-transactions abort` does. A marker that commits, or an
   epoch that would fence the coordinator, gets CLUSTER_AUTHORIZATION_FAILED; Kafka without ACLs
   takes both.
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
-  the newest records of a compacted topic may be compacted as soon as they are in objects. Where a
-  consumer has to see each value for a time, set `min.compaction.lag.ms`.
-- **Names that differ only in `.` and `_`**: `a.b` is refused beside `a_b` with
-  INVALID_TOPIC_EXCEPTION, as in Kafka, also where a client's Metadata request would create it.
+  the newest records of a compacted topic may be compacted as soon as they are in objects. If
+  consumers have to see each value for a time, set `min.compaction.lag.ms`.
+- **Names that differ only in `.` and `_`**: `a.b` is refused if `a_b` exists, with
+  INVALID_TOPIC_EXCEPTION, as in Kafka, also if a client's Metadata request would create it.
 - **Tiered storage**: `remote.storage.enable=true` is refused, as by a Kafka broker whose tiered
   storage is off.
 - **LogAppendTime** does not go back within a topic when a node's clock does.
 - **The metadata quorum** that `kafka-metadata-quorum` shows is the metadata log in the object
-  store: its leader is the controller, its offsets are numbers of entries, its voters the nodes
-  that live.
-- **Configs of brokers** can be set while they run, for one broker or for all, where the tables
-  below say so. Names that Kafka does not know are refused; Kafka keeps them. What Kafka's brokers
-  only read when they start is refused here too, with Kafka's error: say it by flag, environment or
-  file ([settings](settings.md)).
+  store: its leader is the controller, its offsets are numbers of entries, its voters the live
+  nodes.
+- **Configs of brokers** can be set while they run, for one broker or for all, if the tables
+  below list them so. Names that Kafka does not know are refused; Kafka keeps them. Configs that
+  Kafka's brokers read only at their start are refused here too, with Kafka's error: give them by
+  flag, environment or file ([settings](settings.md)).
 - **Loggers**: a node has one, `root`. `kafka-configs --entity-type broker-loggers` sets its level
   until the process ends.
 - **Client metrics** (KIP-714) are not taken: setting their configs is refused with
-  INVALID_REQUEST, there are none to list, and clients are not asked for any.
-- **Unregistering a broker** (`kafka-cluster unregister`) forgets one that has stopped; its id may
-  come back later. One that lives is refused, where Kafka would forget it too. Be sure that its
-  process has ended, not that it is only cut off: nothing keeps an id fenced that is forgotten.
+  INVALID_REQUEST, there are none to list, and clients get no request for them.
+- **Unregistering a broker** (`kafka-cluster unregister`) removes one that has stopped; its id may
+  come back later. A live one is refused, where Kafka would remove it too. Be sure that its process
+  has ended and is not only cut off: the id of a removed broker is not fenced any more.
 - **Features** (`kafka-features`): `metadata.version` has levels of its own, not Kafka's. It is
   raised by `upgrade --feature metadata.version=N` or `lakehead features upgrade` and never lowered;
   `--metadata` and `--release-version` name Kafka's releases and are refused. `transaction.version`
   stays at the level of the release.
 - **Log directories**: there is one, the cluster's place in the object store.
-- **Quotas** of clients are kept and shown; nobody is slowed down by them yet.
-- **Settings** such as `delete.topic.enable` are those of the node that is asked: give all nodes
+- **Quotas** of clients are kept and shown, but throttle no client yet.
+- **Settings** such as `delete.topic.enable` are those of the responding node: give all nodes
   the same. A settings file may hold Kafka's settings that have no effect; `lakehead start` names
   them.
 """
@@ -118,8 +118,8 @@ def _topics() -> Iterator[str]:
 def _tables() -> Iterator[str]:
     yield "## Configs of tables\n"
     yield (
-        "Kafka does not have these configs of topics: they declare [the table](tables.md) that a "
-        "topic is kept as. Kafka's own tools set and show them.\n"
+        "Kafka does not have these configs of topics: they declare [the table](tables.md) of "
+        "a topic. Kafka's own tools set and show them.\n"
     )
     yield "| Config | Default | Values | Meaning |"
     yield "| --- | --- | --- | --- |"

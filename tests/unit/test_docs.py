@@ -89,6 +89,17 @@ def test_tests_that_pages_name_exist() -> None:
     assert known
 
 
+PARTS = ("bench", "broker", "connectors", "dags", "lake", "lakehead", "storage", "tests")
+
+
+def test_modules_that_pages_name_exist() -> None:
+    path = re.compile(rf"`((?:{'|'.join(PARTS)})/[\w/.-]+\.py)`")
+    named = [(page.name, one) for page in PAGES for one in path.findall(page.read_text())]
+    missing = [one for one in named if not (ROOT / one[1]).exists() and "NAME" not in one[1]]
+    assert missing == []
+    assert len(named) > 50
+
+
 def test_each_known_failure_has_a_test_or_is_open() -> None:
     text = (DOCS / "storage" / "known-failures.md").read_text()
     tested, open_ = text.split("## Open")
