@@ -111,7 +111,7 @@ def sql(
     from the terminal or from a pipe, each ended by a semicolon.
     """
     from lakehead.lake.decode.invalid import checked_mode
-    from lakehead.lake.sql import run_sql
+    from lakehead.lake.sql.shell import run_sql
 
     status = run_sql(
         store_uri(path),

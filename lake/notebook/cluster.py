@@ -8,10 +8,10 @@ from typing import Any
 from lakehead.lake.cluster_tables import CatalogTables, catalog_tables
 from lakehead.lake.notebook.topic import Topic, card
 from lakehead.lake.spark import spark_session
-from lakehead.lake.sql import one_line
-from lakehead.lake.sql_places import wants_s3, with_places
-from lakehead.lake.sql_statements import split_statements
-from lakehead.lake.sql_views import TopicViews, read_small
+from lakehead.lake.sql.delta_tables import wants_s3, with_places
+from lakehead.lake.sql.shell import one_line
+from lakehead.lake.sql.statements import split_statements
+from lakehead.lake.sql.views import TopicViews, read_small
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import LakeheadError, SettingsError
 

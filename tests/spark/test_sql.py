@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.lake.decode.invalid import checked_mode
-from lakehead.lake.sql import run_sql
-from lakehead.lake.sql_direct import run_direct
-from lakehead.lake.sql_views import TopicViews
+from lakehead.lake.sql.direct import run_direct
+from lakehead.lake.sql.shell import run_sql
+from lakehead.lake.sql.views import TopicViews
 from lakehead.storage.errors import SettingsError, UnknownTopic
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
@@ -316,9 +316,9 @@ def test_a_statement_that_needs_no_spark_has_the_rows_that_spark_gives(
         raise AssertionError("Spark was started")
 
     with monkeypatch.context() as without_spark:
-        without_spark.setattr("lakehead.lake.sql.spark_session", never)
+        without_spark.setattr("lakehead.lake.sql.shell.spark_session", never)
         direct = ask(statement, _NESTED, output=output)
-    monkeypatch.setattr("lakehead.lake.sql.run_direct", lambda *_: None)
+    monkeypatch.setattr("lakehead.lake.sql.shell.run_direct", lambda *_: None)
     assert direct == ask(statement, _NESTED, output=output)
 
 
@@ -341,7 +341,7 @@ def test_a_mode_says_what_becomes_of_batches_that_cannot_be_read(
     if is_decoded:
         configure(tmp_path, "t", {"lakehead.table.value.format": "json"})
     if in_spark:
-        monkeypatch.setattr("lakehead.lake.sql.run_direct", lambda *_: None)
+        monkeypatch.setattr("lakehead.lake.sql.shell.run_direct", lambda *_: None)
     offset = "_offset" if is_decoded else "offset"
 
     def ask(mode: str, what: str) -> list[str]:

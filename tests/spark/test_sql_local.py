@@ -11,11 +11,11 @@ import threading
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.lake import sql_views
 from lakehead.lake.spark import cache_folder, is_whole
-from lakehead.lake.sql import run_sql
-from lakehead.lake.sql_places import may_name_delta
-from lakehead.lake.sql_views import LocalRows, TopicViews, ViewSource, read_small
+from lakehead.lake.sql import views
+from lakehead.lake.sql.delta_tables import may_name_delta
+from lakehead.lake.sql.shell import run_sql
+from lakehead.lake.sql.views import LocalRows, TopicViews, ViewSource, read_small
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
@@ -45,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
 def no_workers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python source that Spark asks anything ends the test."""
     monkeypatch.setattr(
-        "lakehead.lake.sql_views.ViewSource.frame",
+        "lakehead.lake.sql.views.ViewSource.frame",
         lambda *_: pytest.fail("a view is read by Spark's Python workers"),
     )
 
@@ -85,7 +85,7 @@ def test_rows_read_here_are_those_that_spark_reads(
     schema = TopicViews(place).named("orders")["orders"]
     local = read_small({"orders": schema})["orders"]
     assert local.frame(spark).schema == schema.frame(spark).schema
-    monkeypatch.setattr("lakehead.lake.sql.read_small", lambda _: {})
+    monkeypatch.setattr("lakehead.lake.sql.shell.read_small", lambda _: {})
     assert here == [rows_of(place, statement) for statement in statements]
 
 
@@ -117,7 +117,7 @@ def test_a_topic_that_is_not_small_is_left_to_sparks_tasks(
 ) -> None:
     named = TopicViews(place).named("SELECT * FROM orders, plain")
     assert set(read_small(named)) == {"orders", "plain"}
-    monkeypatch.setattr(sql_views, limit, 1000 if limit != "OFFSETS_MAX" else RECORDS - 1)
+    monkeypatch.setattr(views, limit, 1000 if limit != "OFFSETS_MAX" else RECORDS - 1)
     assert set(read_small(named)) == {"plain"}
 
 
@@ -126,7 +126,7 @@ def test_the_views_of_a_statement_share_one_bound(
 ) -> None:
     named = TopicViews(place).named("SELECT * FROM orders, `orders-old`")
     held = read_small(named)
-    monkeypatch.setattr(sql_views, "HELD_BYTES_MAX", held["orders"].table.nbytes * 3 // 2)
+    monkeypatch.setattr(views, "HELD_BYTES_MAX", held["orders"].table.nbytes * 3 // 2)
     assert len(read_small(named)) == 1
 
 
@@ -153,8 +153,8 @@ def test_topics_are_read_while_spark_starts(
         assert is_read.wait(60), "rows wait for Spark"
         return spark
 
-    monkeypatch.setattr("lakehead.lake.sql.read_small", read)
-    monkeypatch.setattr("lakehead.lake.sql.spark_session", start)
+    monkeypatch.setattr("lakehead.lake.sql.shell.read_small", read)
+    monkeypatch.setattr("lakehead.lake.sql.shell.spark_session", start)
     assert len(rows_of(place, GROUPED)) == 3
 
 
@@ -186,7 +186,7 @@ def test_queries_without_delta_start_spark_without_it(
         asked.append(delta)
         return spark
 
-    monkeypatch.setattr("lakehead.lake.sql.spark_session", start)
+    monkeypatch.setattr("lakehead.lake.sql.shell.spark_session", start)
     run_sql(place, execute="SELECT 1 + 1", out=io.StringIO())
     run_sql(place, execute="SELECT 1 + 1; SELECT * FROM delta.`/nowhere`", out=io.StringIO())
     run_sql(place, source=io.StringIO("SELECT 1 + 1;"), out=io.StringIO())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.lake import sql_views
-from lakehead.lake.sql import run_sql
+from lakehead.lake.sql import views
+from lakehead.lake.sql.shell import run_sql
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
@@ -130,7 +130,7 @@ def test_results_are_those_of_a_program_that_has_the_records(
 ) -> None:
     root, rows = cluster
     if not is_local:
-        monkeypatch.setattr(sql_views, "OFFSETS_MAX", 0)
+        monkeypatch.setattr(views, "OFFSETS_MAX", 0)
     for statement, reference in STATEMENTS.items():
         out = io.StringIO()
         assert run_sql(str(root), execute=statement, out=out, output="json") == 0

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.lake import spark
-from lakehead.lake.sql import run_sql
+from lakehead.lake.sql.shell import run_sql
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until

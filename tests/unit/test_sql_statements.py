@@ -1,6 +1,6 @@
 import pytest
 
-from lakehead.lake.sql_statements import backquoted, split_statements
+from lakehead.lake.sql.statements import backquoted, split_statements
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from lakehead.lake.sql_views import TopicViews
+from lakehead.lake.sql.views import TopicViews
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _NAME = r"(?:`(?:[^`]|``)+`|[A-Za-z_]\w*)"
 _STATEMENT = re.compile(

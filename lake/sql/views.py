@@ -26,7 +26,7 @@ from lakehead.lake.decode.invalid import Mode, checked_mode
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.source.splits import SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE
-from lakehead.lake.sql_statements import Call, find_calls
+from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.storage.errors import LakeheadError, SettingsError

@@ -1,4 +1,4 @@
-"""Delta tables for `lakehead sql`: which statements may need them, and how Spark gets to S3."""
+"""Delta tables in statements: their jars, and their places in S3 by Spark's names."""
 
 import re
 from collections.abc import Sequence
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.spark import cache_folder, has_s3a, s3a_settings, spark_place
 from lakehead.lake.spark_jars import are_s3a_jars_here
-from lakehead.lake.sql_statements import backquoted
+from lakehead.lake.sql.statements import backquoted
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.tables.declaration import TableDeclaration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 _SCHEMES = ("s3://", "s3a://")
 _HADOOP = "spark.hadoop."

@@ -1,0 +1,1 @@
+"""SQL over topics and tables: the shell of `lakehead sql`, and its views."""
