@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from lakehead.lake.sql.shell.shell import write_rows
+from lakehead.lake.sql.shell import write_rows
 
 
 def at_terminal(monkeypatch: pytest.MonkeyPatch, names: list[str], rows: list[list[object]]) -> str:
