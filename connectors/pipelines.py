@@ -56,7 +56,7 @@ def dead_letter_topic(settings: ConnectorSettings) -> str:
     return sink.dead_letter_topic or f"{sink.topic.replace('{topic}', settings.name)}.dead-letters"
 
 
-def make_topics(settings: ConnectorSettings, cluster: Cluster, topics: Sequence[str]) -> None:
+def _make_topics(settings: ConnectorSettings, cluster: Cluster, topics: Sequence[str]) -> None:
     """Create the topics that are not there, if the user wants it. Raises KafkaFailed."""
     existing = cluster.topics()
     for topic in topics:
@@ -70,7 +70,7 @@ def make_topics(settings: ConnectorSettings, cluster: Cluster, topics: Sequence[
         cluster.create_topic(topic, settings.sink.partitions, {})
 
 
-def transactions_of(
+def _transactions_of(
     settings: ConnectorSettings,
     config: KafkaConfig,
     cluster: Cluster,
@@ -115,10 +115,10 @@ class Intake:
         sink = self._settings.sink
         letters = dead_letter_topic(self._settings)
         topics = [sink.topic, *([letters] if letters else [])]
-        make_topics(self._settings, cluster, topics)
+        _make_topics(self._settings, cluster, topics)
         positions = self._positions(cluster)
         positions.create()
-        transactions = transactions_of(
+        transactions = _transactions_of(
             self._settings, self._config, cluster, topics, self._clock, stop
         )
         run = SourceRun(
@@ -203,11 +203,11 @@ class TopicCopy:
         targets = sorted({self._target(topic) for topic in self._source.topics})
         letters = dead_letter_topic(self._settings)
         topics = [*targets, *([letters] if letters else [])]
-        make_topics(self._settings, cluster, topics)
+        _make_topics(self._settings, cluster, topics)
         self._check_partitions(cluster, stop)
         self._positions(cluster).create()
         settings = self._settings
-        transactions = transactions_of(
+        transactions = _transactions_of(
             settings, self._target_config, cluster, topics, self._clock, stop
         )
         sink = TopicSink(

@@ -52,7 +52,9 @@ class ClusterLook(NamedTuple):
     error: "LakeheadError | AirflowFailException | None" = None
 
 
-async def cluster_looks(lakehead_conn_id: str, pause_s: float) -> AsyncGenerator[ClusterLook, None]:
+async def _cluster_looks(
+    lakehead_conn_id: str, pause_s: float
+) -> AsyncGenerator[ClusterLook, None]:
     """Yield a look at once, and then one after each pause, for ever. A store that cannot be reached
     is asked again, ever more slowly, and no look is made of that.
     """
@@ -170,7 +172,7 @@ class ClusterTrigger(BaseEventTrigger):
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[ClusterLook, None]:
         """Yield looks at the cluster."""
-        every = cluster_looks(kwargs["lakehead_conn_id"], kwargs["poll_interval"])
+        every = _cluster_looks(kwargs["lakehead_conn_id"], kwargs["poll_interval"])
         async with aclosing(every) as looks:
             async for look in looks:
                 yield look

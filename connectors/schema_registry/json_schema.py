@@ -150,7 +150,7 @@ def _resource(raw: Any) -> Any:
     return specification.create_resource(raw)
 
 
-def parts_of(given: Source | Part) -> Part:
+def _parts_of(given: Source | Part) -> Part:
     """Take a schema apart, through its references. Raises Unresolvable."""
     if isinstance(given, Part):
         return given
@@ -230,7 +230,7 @@ def _check_references(root: Source) -> None:
                 continue
             seen.add(id(given.raw))
             waiting += _definitions(given)
-        part = parts_of(given)
+        part = _parts_of(given)
         waiting += [*part.parts, *_inside(part)]
 
 
@@ -273,12 +273,12 @@ Compare = Callable[[Source | Part | None, Source | Part | None, str], list[Diffe
 """Compares an old schema with a new one; None: there is none."""
 
 
-def frozen(value: Any) -> str:
+def _frozen(value: Any) -> str:
     """Return a value so that equal ones are the same text."""
     return json.dumps(value, sort_keys=True)
 
 
-def bounds(
+def _bounds(
     old: Mapping[str, Any], new: Mapping[str, Any], path: str, upper: Mapping[str, str],
     lower: Mapping[str, str],
 ) -> list[Difference]:  # fmt: skip
@@ -296,9 +296,9 @@ def bounds(
     return found
 
 
-def strings(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
+def _strings(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
     """Return the differences of two schemas of strings."""
-    found = bounds(old, new, path, {"maxLength": "MAX_LENGTH"}, {"minLength": "MIN_LENGTH"})
+    found = _bounds(old, new, path, {"maxLength": "MAX_LENGTH"}, {"minLength": "MIN_LENGTH"})
     was, now = old.get("pattern"), new.get("pattern")
     if now is not None and was != now:
         kind = "PATTERN_ADDED" if was is None else "PATTERN_CHANGED"
@@ -306,10 +306,10 @@ def strings(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[D
     return found
 
 
-def numbers(old: Part, new: Part, path: str) -> list[Difference]:
+def _numbers(old: Part, new: Part, path: str) -> list[Difference]:
     """Return the differences of two schemas of numbers."""
     was, now = _limits(old.raw), _limits(new.raw)
-    found = bounds(
+    found = _bounds(
         was,
         now,
         path,
@@ -342,16 +342,16 @@ def _limits(raw: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def enums(old: Sequence[Any], new: Sequence[Any], path: str) -> list[Difference]:
+def _enums(old: Sequence[Any], new: Sequence[Any], path: str) -> list[Difference]:
     """Return the differences of two lists of values."""
-    was, now = set(map(frozen, old)), set(map(frozen, new))
+    was, now = set(map(_frozen, old)), set(map(_frozen, new))
     if was <= now:
         return []
     kind = "ENUM_ARRAY_NARROWED" if now <= was else "ENUM_ARRAY_CHANGED"
     return [Difference(kind, f"{path}/enum")]
 
 
-def matches(pattern: str, name: str) -> bool:
+def _matches(pattern: str, name: str) -> bool:
     """Return whether a pattern is found in a name.
 
     By RE2, in time linear in both, because any client may choose both. A pattern that RE2 does not
@@ -364,7 +364,7 @@ def matches(pattern: str, name: str) -> bool:
     return bool(found[0].as_py())
 
 
-def objects(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
+def _objects(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
     """Return the differences of two schemas of objects."""
     found = _required(old.raw, new.raw, f"{path}/required")
     was, now = _schemas(old, "properties"), _schemas(new, "properties")
@@ -386,7 +386,7 @@ def objects(compare: Compare, old: Part, new: Part, path: str) -> list[Differenc
         f"{path}/additionalProperties",
         "ADDITIONAL_PROPERTIES",
     )
-    return found + bounds(
+    return found + _bounds(
         old.raw,
         new.raw,
         path,
@@ -429,7 +429,7 @@ def _is_open(part: Part) -> bool:
 def _schema_of_others(part: Part, name: str) -> Source | None:
     """The schema for properties without a name, of an object that is neither open nor closed."""
     for pattern, raw in part.raw.get("patternProperties", {}).items():
-        if matches(pattern, name):
+        if _matches(pattern, name):
             return part.at(raw)
     rest = part.raw.get("additionalProperties", True)
     return part.at(rest) if isinstance(rest, dict) else None
@@ -443,14 +443,14 @@ def _removed(compare: Compare, was: Source, new: Part, name: str, place: str) ->
         found = compare(was, others, place)
         kind = "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
         return [*found, Difference(kind, place)] if found else []
-    if parts_of(was).kind == "never":
+    if _parts_of(was).kind == "never":
         return []
     return [Difference("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
 
 
 def _added(compare: Compare, old: Part, now: Source, name: str, place: str) -> list[Difference]:
     if _is_open(old):
-        if parts_of(now).kind == "any":
+        if _parts_of(now).kind == "any":
             return []
         return [Difference("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place)]
     others = _schema_of_others(old, name)
@@ -504,7 +504,7 @@ def _rest(
     return compare(old_part.at(was), new_part.at(now), path)
 
 
-def arrays(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
+def _arrays(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
     """Return the differences of two schemas of arrays."""
     was, now = _Items(old), _Items(new)
     found = compare(was.every, now.every, f"{path}/items")
@@ -518,7 +518,7 @@ def arrays(compare: Compare, old: Part, new: Part, path: str) -> list[Difference
     found += _rest(
         compare, (old, was.rest), (new, now.rest), f"{path}/additionalItems", "ADDITIONAL_ITEMS"
     )
-    found += bounds(old.raw, new.raw, path, {"maxItems": "MAX_ITEMS"}, {"minItems": "MIN_ITEMS"})
+    found += _bounds(old.raw, new.raw, path, {"maxItems": "MAX_ITEMS"}, {"minItems": "MIN_ITEMS"})
     if new.raw.get("uniqueItems") and not old.raw.get("uniqueItems"):
         found.append(Difference("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems"))
     return found
@@ -553,14 +553,14 @@ def _item_removed(compare: Compare, was: Source, now: _Items, place: str) -> lis
         found = compare(was, now.others, place)
         kind = "ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
         return [*found, Difference(kind, place)] if found else []
-    if parts_of(was).kind == "never":
+    if _parts_of(was).kind == "never":
         return []
     return [Difference("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
 
 
 def _item_added(compare: Compare, was: _Items, now: Source, place: str) -> list[Difference]:
     if was.is_open:
-        if parts_of(now).kind == "any":
+        if _parts_of(now).kind == "any":
             return []
         return [Difference("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place)]
     found = [] if was.others is None else compare(was.others, now, place)
@@ -600,7 +600,7 @@ class _Comparison:
         self.steps += 1
         if self.steps > _STEPS_MAX:
             raise InvalidSchema(f"the schemas take more than {_STEPS_MAX} steps to compare")
-        old, new = parts_of(old_given), parts_of(new_given)
+        old, new = _parts_of(old_given), _parts_of(new_given)
         if (old.kind == "combined") != (new.kind == "combined") and self._is_branch(old, new, path):
             return []
         if old.kind != new.kind:
@@ -631,13 +631,13 @@ class _Comparison:
     def _same_kind(self, old: Part, new: Part, path: str) -> list[Difference]:
         match old.kind:
             case "string":
-                return strings(old.raw, new.raw, path)
+                return _strings(old.raw, new.raw, path)
             case "number":
-                return numbers(old, new, path)
+                return _numbers(old, new, path)
             case "enum":
-                return enums(old.raw["enum"], new.raw["enum"], path)
+                return _enums(old.raw["enum"], new.raw["enum"], path)
             case "const":
-                changed = frozen(old.raw["const"]) != frozen(new.raw["const"])
+                changed = _frozen(old.raw["const"]) != _frozen(new.raw["const"])
                 return [Difference("ENUM_ARRAY_CHANGED", f"{path}/const")] if changed else []
             case "not":
                 # What is negated may take less, never more.
@@ -646,9 +646,9 @@ class _Comparison:
             case "combined":
                 return self._combined(old, new, path)
             case "object":
-                return objects(self.schemas, old, new, path)
+                return _objects(self.schemas, old, new, path)
             case "array":
-                return arrays(self.schemas, old, new, path)
+                return _arrays(self.schemas, old, new, path)
             case _:
                 return []
 
@@ -691,7 +691,7 @@ def _distinct(parts: Sequence[Part | Source]) -> list[Part | Source]:
     for each in parts:
         kind = each.kind + str(each.is_integer) + each.criterion if isinstance(each, Part) else ""
         raw = each.source.raw if isinstance(each, Part) else each.raw
-        found.setdefault(kind + frozen(raw), each)
+        found.setdefault(kind + _frozen(raw), each)
     return list(found.values())
 
 

@@ -54,7 +54,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 
 
-def silent_logger() -> logging.Logger:
+def _silent_logger() -> logging.Logger:
     """Return where a client's chatter about connections goes; what matters comes as errors."""
     logger = logging.getLogger("lakehead.client")
     logger.addHandler(logging.NullHandler())
@@ -66,7 +66,7 @@ def prepare_topic(
     client: Mapping[str, str], topic: str, *, replication_factor: int, timeout_s: float
 ) -> None:
     """Make the topic if there is none. Raises SettingsError for one that would lose schemas."""
-    settings: dict[str, Any] = {**client, "logger": silent_logger()}
+    settings: dict[str, Any] = {**client, "logger": _silent_logger()}
     admin = AdminClient(settings)
     try:
         found = admin.list_topics(timeout=timeout_s).topics.get(topic)
@@ -154,7 +154,7 @@ class SchemaLog:
         self.topic = topic
         self.state = RegistryState()
         self.lock = threading.Lock()
-        self._client: dict[str, Any] = {**client, "logger": silent_logger()}
+        self._client: dict[str, Any] = {**client, "logger": _silent_logger()}
         self._clock = clock
         self._rng = rng
         self._timeout_s = timeout_s

@@ -1,12 +1,12 @@
 """Protobuf schemas of the registry: texts and descriptors in one form, and compatibility.
 
 A text and a descriptor of the same file are one schema, compiled by protoc as the lake does; the
-registry keeps the text that `proto_text` writes, without comments and blanks. protoc compiles texts
-and writes none, and Python's library has no printer of descriptors. A registry needs one: Python's
-serializers send descriptors, Java's send texts with comments, and both mean the same schema. The
-caller compiles the written text again and uses it only if it gives the same descriptor, so a
-feature that the printer lacks (custom options, editions' features) costs a pretty text and never a
-meaning.
+registry keeps the text that `_proto_text` writes, without comments and blanks. protoc compiles
+texts and writes none, and Python's library has no printer of descriptors. A registry needs a
+printer: Python's serializers send descriptors, Java's send texts with comments, and both mean the
+same schema. The caller compiles the written text again and uses it only if it gives the same
+descriptor, so a feature that the printer lacks (custom options, editions' features) costs a pretty
+text and never a meaning.
 
 Two are compatible by the rules of Confluent's registry. Fields are identified by number. Numbers
 may come and go, but not those of `required` fields; a type may change within its kind on the wire
@@ -42,7 +42,7 @@ _ENUM_MAX = (1 << 31) - 1
 _INDENT = "  "
 
 
-def proto_text(file: FileDescriptorProto) -> str:
+def _proto_text(file: FileDescriptorProto) -> str:
     """Return the text of a file whose types are named in full."""
     return "\n".join(_Printer(file).file()) + "\n"
 
@@ -165,7 +165,7 @@ class _Printer:
             is_bytes = field.type == FieldDescriptorProto.TYPE_BYTES
             shown = _quoted(text) if is_text else f'"{text}"' if is_bytes else text
             found.append(f"default = {shown}")
-        if field.json_name and field.json_name != json_name(field.name):
+        if field.json_name and field.json_name != _json_name(field.name):
             found.append(f"json_name = {_quoted(field.json_name)}")
         found += self._options(field.options)
         return f" [{', '.join(found)}]" if found else ""
@@ -233,7 +233,7 @@ def _own_message(
     return None
 
 
-def json_name(name: str) -> str:
+def _json_name(name: str) -> str:
     """Return the name in JSON that a field has by default: `flight_no` is `flightNo`."""
     first, *others = name.split("_")
     return first + "".join(each[:1].upper() + each[1:] for each in others)
@@ -282,7 +282,7 @@ def parse_protobuf(text: str, others: Sequence[NamedText], normalize: bool) -> P
     try:
         if given is not None:
             _clean(given)
-            written = proto_text(given)
+            written = _proto_text(given)
             compiled = compile_proto(written, references)
             if _cleaned(compiled) != given:
                 # Something that the printer does not know: the descriptor stays what it is.
@@ -300,7 +300,7 @@ def parse_protobuf(text: str, others: Sequence[NamedText], normalize: bool) -> P
 
 def _written(file: FileDescriptorProto, text: str, references: tuple[tuple[str, str], ...]) -> str:
     """The one text of a file; where it cannot be written so, the text that came."""
-    written = proto_text(file)
+    written = _proto_text(file)
     if written == text:
         return text
     try:
@@ -354,7 +354,7 @@ def _clean(file: FileDescriptorProto) -> None:
 
 def _clean_fields(fields: Any) -> None:
     for field in fields:
-        if field.json_name == json_name(field.name):
+        if field.json_name == _json_name(field.name):
             field.ClearField("json_name")
 
 

@@ -60,7 +60,7 @@ OnMaintained = Callable[[MaintenanceResult], None]
 
 
 @contextmanager
-def files_maintained(
+def _files_maintained(
     leases: TableLeases,
     topics: Sequence[str],
     on_files: OnMaintained | None,
@@ -337,7 +337,7 @@ class DeclaredTables:
         """
         self._check_named(self._leases.catalog())
         with (
-            files_maintained(self._leases, self._topics, on_files, every_s=files_every_s),
+            _files_maintained(self._leases, self._topics, on_files, every_s=files_every_s),
             ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool,
         ):
             while not stopped.is_set():

@@ -73,7 +73,7 @@ _HELD_BYTES = 128 << 20
 """Twice a round of letters: less is hardly overtaken."""
 
 
-def dead_letter_columns(keys: Sequence[str]) -> list[str]:
+def _dead_letter_columns(keys: Sequence[str]) -> list[str]:
     """Return the columns of change rows that identify dead letters."""
     return list(dict.fromkeys((*identity(keys), "_key", "_partition", "_offset", "_timestamp")))
 
@@ -113,7 +113,7 @@ class DeadLetterKeys:
         return changes.filter(pa.array(is_chosen))
 
 
-def merge_of_dead_letters(
+def _merge_of_dead_letters(
     settings: MaterializeSettings,
     reader: StoreReader,
     catalog: Catalog,
@@ -455,7 +455,7 @@ class _Replay:
                 bad[rows[place]] = _TRUNCATES
             is_kept.append(rows[place] not in bad)
         self._leave(letters, sorted(bad.items()), left)
-        columns = made.rows.select(dead_letter_columns(self._layout.spec.keys))
+        columns = made.rows.select(_dead_letter_columns(self._layout.spec.keys))
         # Of the changes of these keys that the topic has, values are in memory too.
         self._gather(columns.filter(pa.array(is_kept, pa.bool_())), size=made.rows.nbytes)
 
@@ -472,7 +472,7 @@ class _Replay:
 
     def _merge(self, changes: Any) -> Merge:
         """The MERGE of those letters that decide, and figures of all."""
-        merge = merge_of_dead_letters(
+        merge = _merge_of_dead_letters(
             self._settings, self._reader, self._catalog, self._table, self._layout, changes
         )
         count, decide = len(RecordPlaces(changes)), len(RecordPlaces(merge.source))

@@ -65,7 +65,7 @@ class Span(NamedTuple):
     end: int
 
 
-def rows_outside(table: Table, spans: Mapping[int, Span]) -> int:
+def _rows_outside(table: Table, spans: Mapping[int, Span]) -> int:
     """Return how many rows of a topic's table are of none of these offsets, by partition."""
     each = [_within(partition, span) for partition, span in spans.items()]
     within = sum(
@@ -75,7 +75,7 @@ def rows_outside(table: Table, spans: Mapping[int, Span]) -> int:
     return table.count() - within
 
 
-def compacted_away(
+def _compacted_away(
     old: Sequence[Table], new: Sequence[Table | None], spans: Mapping[int, Span]
 ) -> int:
     """Return how many more rows `old` tables have than `new` ones of these offsets, by partition,
@@ -202,11 +202,11 @@ class _Old:
         count = 0
         for table in self._tables:
             is_own = table in self._own
-            count += rows_outside(table, spans) if is_own else table.count()
+            count += _rows_outside(table, spans) if is_own else table.count()
         keeps_each = self._settings.mode == "append" or self._settings.scd == 2
         if new is not None and keeps_each and self.table in self._own:
             both = {one: self._reached(one, span) for one, span in spans.items()}
-            count += max(0, compacted_away(self._own, new, both) - dropped)
+            count += max(0, _compacted_away(self._own, new, both) - dropped)
         if count and not without_history:
             raise HistoryOnlyInTable(
                 f"{count} rows of {self._settings.table} (or dead letters beside it) are of "

@@ -75,7 +75,7 @@ class TableRound:
     lost: int
 
 
-def plan_round(
+def _plan_round(
     reader: ObjectReader,
     logs: Sequence[PartitionLog],
     table: Table | None,
@@ -139,7 +139,7 @@ def _progress(splits: Sequence[Split]) -> dict[tuple[str, int], int]:
 _ROWS_AT_ONCE = 1 << 20
 
 
-def merge_changes(
+def _merge_changes(
     table: Table,
     layout: TableLayout,
     files: Sequence[DataFile],
@@ -396,7 +396,7 @@ class TableRun:
     # --------------------------------------------------------------------------------- the work
 
     def _plan(self) -> TableRound:
-        return plan_round(
+        return _plan_round(
             self._reader,
             self._logs,
             self._table,
@@ -453,7 +453,7 @@ class TableRun:
         self.result = self.result.plus(dead_letters=written)
         files = [file for result in results for file in result.files]
         seconds = self._clock.monotonic() - self._round_began
-        commit_info = progress_info(self._settings.topic, plan.progress)
+        commit_info = _progress_info(self._settings.topic, plan.progress)
         commit_info |= run_cost(plan.splits, [*files, *letters], seconds).commit_info()
         rows = sum(file.record_count for file in files)
         commit_info |= self._change(plan, table, rows).commit_info()
@@ -462,7 +462,7 @@ class TableRun:
         counts = count_txns(table, left_out=left_out, dropped=dropped)
         if layout.is_upsert:
             engine = open_merge_engine(self._settings.engine)
-            merge_changes(
+            _merge_changes(
                 table, layout, files, plan.progress, counts, engine=engine, commit_info=commit_info
             )
         else:
@@ -520,7 +520,7 @@ def log_key(log: PartitionLog) -> tuple[str, int]:
     return log.topic_id, log.id.partition
 
 
-def progress_info(topic: str, progress: Mapping[tuple[str, int], int]) -> dict[str, str]:
+def _progress_info(topic: str, progress: Mapping[tuple[str, int], int]) -> dict[str, str]:
     """Return the commit info of a round, for readers of the table's history."""
     offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
     return {"lakehead.topic": topic, "lakehead.last.offsets": offsets}

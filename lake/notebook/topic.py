@@ -29,7 +29,7 @@ def card(title: str, facts: Mapping[str, object], frame: Any) -> str:
     return f"<div><b>{escape(title)}</b><br/>{told}{table}</div>"
 
 
-def size(count: int) -> str:
+def _size(count: int) -> str:
     """Return bytes for people."""
     value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:
@@ -41,7 +41,7 @@ def size(count: int) -> str:
 _WIDER = 8
 
 
-def first_records(path: str, topic: str, count: int, columns: Sequence[str]) -> Any:
+def _first_records(path: str, topic: str, count: int, columns: Sequence[str]) -> Any:
     """Return the oldest `count` records by their timestamps, as far as these rise in each
     partition: a table. Raises UnknownTopic, and what reading objects raises.
     """
@@ -50,8 +50,8 @@ def first_records(path: str, topic: str, count: int, columns: Sequence[str]) -> 
     return _by_time(tables, columns).slice(0, count)
 
 
-def last_records(path: str, topic: str, count: int, columns: Sequence[str]) -> Any:
-    """Return the newest `count` records; as `first_records`."""
+def _last_records(path: str, topic: str, count: int, columns: Sequence[str]) -> Any:
+    """Return the newest `count` records; as `_first_records`."""
     reader, logs = _logs(path, topic)
     rows = _by_time([_last(reader, log, count, columns) for log in logs], columns)
     return rows.slice(max(rows.num_rows - count, 0))
@@ -111,11 +111,13 @@ class Topic:
 
     def head(self, rows: int = 5, *, decode: Decode = "declared") -> Any:
         """Return the oldest rows. Raises UndecodableValue, and what reading objects raises."""
-        return self._decoded(lambda names: first_records(self.path, self.name, rows, names), decode)
+        return self._decoded(
+            lambda names: _first_records(self.path, self.name, rows, names), decode
+        )
 
     def tail(self, rows: int = 5, *, decode: Decode = "declared") -> Any:
         """Return the newest rows; as `head`."""
-        return self._decoded(lambda names: last_records(self.path, self.name, rows, names), decode)
+        return self._decoded(lambda names: _last_records(self.path, self.name, rows, names), decode)
 
     def scan(self, **options: Any) -> Scan:
         """Return all records as Arrow batches: `lakehead.scan`, with its options."""
@@ -180,7 +182,7 @@ class Topic:
         facts = {
             "partitions": len(partitions),
             "offsets": int((partitions["end_offset"] - partitions["start_offset"]).sum()),
-            "size": size(int(partitions["bytes"].sum())),
+            "size": _size(int(partitions["bytes"].sum())),
             "values": declared.value_format,
             "table": declared.uri(self.path) if is_declared(self._state()) else "none",
         }

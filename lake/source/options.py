@@ -186,12 +186,12 @@ _UNITS_MS["d"] = 24 * _UNITS_MS["h"]
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 
 
-def flag(options: Options, name: str, *, default: bool) -> bool:
+def _flag(options: Options, name: str, *, default: bool) -> bool:
     """Return whether an option is true."""
-    return choice(options, name, ("true", "false"), default=str(default).lower()) == "true"
+    return _choice(options, name, ("true", "false"), default=str(default).lower()) == "true"
 
 
-def choice(options: Options, name: str, choices: tuple[str, ...], *, default: str) -> str:
+def _choice(options: Options, name: str, choices: tuple[str, ...], *, default: str) -> str:
     """Return one of `choices`, in lower case."""
     value = options.get(name, default).strip().lower()
     if value not in choices:
@@ -199,7 +199,7 @@ def choice(options: Options, name: str, choices: tuple[str, ...], *, default: st
     return value
 
 
-def positive(options: Options, name: str, *, most: int = LONG_MAX) -> int | None:
+def _positive(options: Options, name: str, *, most: int = LONG_MAX) -> int | None:
     """Return a number from 1 on, None without the option."""
     return number(options, name, "a positive number", least=1, most=most)
 
@@ -219,7 +219,7 @@ def number(
     return value
 
 
-def duration_ms(options: Options, name: str, *, default: str) -> float:
+def _duration_ms(options: Options, name: str, *, default: str) -> float:
     """Return a span of time as Spark writes it (`15m`, `30s`, `500ms`; milliseconds without a
     unit).
     """
@@ -233,18 +233,18 @@ def duration_ms(options: Options, name: str, *, default: str) -> float:
     return int(match[1]) * _UNITS_MS[unit]
 
 
-def json_object(options: Options, name: str, example: str) -> dict[str, Any]:
+def _json_object(options: Options, name: str, example: str) -> dict[str, Any]:
     """Return an object in JSON. `example` says how it looks, for the error."""
     try:
         found = json.loads(options[name])
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise not_json(options, name, example)
+        raise _not_json(options, name, example)
     return found
 
 
-def not_json(options: Options, name: str, example: str) -> SettingsError:
+def _not_json(options: Options, name: str, example: str) -> SettingsError:
     """Return the error of an option that is not the JSON it should be."""
     return SettingsError(f"Expected option {name!r} to be JSON: it {example}, got {options[name]}")
 
@@ -255,7 +255,7 @@ _LATEST_NUMBER = -1
 Positions = Position | Mapping[TopicPartition, Position]
 
 
-def batch_bounds(options: Options) -> Bounds:
+def _batch_bounds(options: Options) -> Bounds:
     """Return from where to where a batch reads. Raises SettingsError."""
     starting = _positions(options, "starting", default="earliest")
     ending = _positions(options, "ending", default="latest")
@@ -277,7 +277,7 @@ def batch_bounds(options: Options) -> Bounds:
     return _bounds(options, starting, ending)
 
 
-def stream_bounds(options: Options) -> Bounds:
+def _stream_bounds(options: Options) -> Bounds:
     """Return where a new stream starts. Raises SettingsError."""
     if "endingOffsets" in options:
         raise SettingsError("ending offset not valid in streaming queries")
@@ -289,12 +289,12 @@ def stream_bounds(options: Options) -> Bounds:
 
 def _bounds(options: Options, starting: Positions, ending: Positions) -> Bounds:
     name = "startingOffsetsByTimestampStrategy"
-    strategy = choice(options, name, ("error", "latest"), default="error")
+    strategy = _choice(options, name, ("error", "latest"), default="error")
     return Bounds(
         starting=starting,
         ending=ending,
         latest_without_match=strategy == "latest",
-        fail_on_data_loss=flag(options, "failOnDataLoss", default=True),
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
     )
 
 
@@ -330,9 +330,9 @@ def _by_partition(
     options: Options, name: str, position: Callable[[int], Position | None]
 ) -> dict[TopicPartition, Position]:
     example = 'must be like {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
-    wrong = not_json(options, name, example)
+    wrong = _not_json(options, name, example)
     positions = {}
-    for topic, partitions in json_object(options, name, example).items():
+    for topic, partitions in _json_object(options, name, example).items():
         if not isinstance(partitions, dict):
             raise wrong
         for partition, value in partitions.items():
@@ -370,10 +370,10 @@ class Decoding:
     undecodable: Undecodable
 
 
-def decoding_in(options: Options, strategy: str) -> Decoding | None:
+def _decoding_in(options: Options, strategy: str) -> Decoding | None:
     """Return how values are decoded, None if they stay bytes. Raises SettingsError."""
-    by = choice(options, "decode", ("none", "declared", "json"), default="none")
-    undecodable = choice(options, "undecodable", ("fail", "null"), default="fail")
+    by = _choice(options, "decode", ("none", "declared", "json"), default="none")
+    undecodable = _choice(options, "undecodable", ("fail", "null"), default="fail")
     if by == "none":
         if "undecodable" in options:
             raise SettingsError("option 'undecodable' is for values that are decoded: set 'decode'")
@@ -382,7 +382,7 @@ def decoding_in(options: Options, strategy: str) -> Decoding | None:
     if strategy == SUBSCRIBE:
         topics = {name.strip() for name in options[strategy].split(",") if name.strip()}
     elif strategy == ASSIGN:
-        topics = {id_.topic for id_ in assigned_in(options[strategy])}
+        topics = {id_.topic for id_ in _assigned_in(options[strategy])}
     if len(topics) != 1:
         raise SettingsError(
             "option 'decode' is for one topic, since each has columns of its own: name it with "
@@ -395,13 +395,13 @@ def decoding_in(options: Options, strategy: str) -> Decoding | None:
     )
 
 
-def assigned_in(value: str) -> list[TopicPartition]:
+def _assigned_in(value: str) -> list[TopicPartition]:
     """Return the partitions that option `assign` names. Raises SettingsError."""
     options, example = {ASSIGN: value}, 'must be like {"topicA":[0,1],"topicB":[2,4]}'
     assigned = []
-    for topic, partitions in json_object(options, ASSIGN, example).items():
+    for topic, partitions in _json_object(options, ASSIGN, example).items():
         if not isinstance(partitions, list) or not all(type(one) is int for one in partitions):
-            raise not_json(options, ASSIGN, example)
+            raise _not_json(options, ASSIGN, example)
         assigned += [TopicPartition(topic, partition) for partition in partitions]
     if not assigned:
         raise SettingsError(f"No topicpartitions to assign: option 'assign' is {value}")
@@ -423,9 +423,9 @@ class CatalogOptions:
     topics: tuple[str, ...] = ()
 
 
-def catalog_in(options: Options) -> CatalogOptions:
+def _catalog_in(options: Options) -> CatalogOptions:
     """Return which table of the catalog is asked for. Raises SettingsError."""
-    table = choice(options, "catalog", tuple(CATALOG_SCHEMAS), default="")
+    table = _choice(options, "catalog", tuple(CATALOG_SCHEMAS), default="")
     timestamp = number(options, "timestamp", "milliseconds since the epoch", least=0)
     others = [name for name in options if name not in _TAKEN]
     if table != OFFSETS_FOR:
@@ -473,7 +473,7 @@ class Subscription:
         """
         if self.strategy == ASSIGN:
             gone = known - set(catalog.topics())
-            assigned = [id_ for id_ in sorted(assigned_in(self.topics)) if id_.topic not in gone]
+            assigned = [id_ for id_ in sorted(_assigned_in(self.topics)) if id_.topic not in gone]
             return [catalog.partition(id_).id for id_ in assigned]
         return [
             TopicPartition(name, number)
@@ -484,7 +484,7 @@ class Subscription:
     def named(self) -> frozenset[str]:
         """Return the topics that are named; none with a pattern."""
         if self.strategy == ASSIGN:
-            return frozenset(id_.topic for id_ in assigned_in(self.topics))
+            return frozenset(id_.topic for id_ in _assigned_in(self.topics))
         names = self.topics.split(",") if self.strategy == SUBSCRIBE else ()
         return frozenset(name.strip() for name in names if name.strip())
 
@@ -528,32 +528,32 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 def catalog_options(given: Mapping[str, str]) -> CatalogOptions | None:
     """Return which table of the catalog is asked for, if it is one. Raises SettingsError."""
     options = {name.lower(): value for name, value in given.items()}
-    return catalog_in(_named(given)) if "catalog" in options else None
+    return _catalog_in(_named(given)) if "catalog" in options else None
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of a batch read. Raises SettingsError, with one line for the user."""
     options = _checked(given)
-    return _read_options(options, batch_bounds(options))
+    return _read_options(options, _batch_bounds(options))
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
     """Check the options of a stream. Raises SettingsError, with one line for the user."""
     options = _checked(given)
-    return _read_options(options, stream_bounds(options))
+    return _read_options(options, _stream_bounds(options))
 
 
 def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
     strategy = next(name for name in STRATEGIES if name in options)
-    decoding = decoding_in(options, strategy)
+    decoding = _decoding_in(options, strategy)
     columns = _columns(options)
-    includes_headers = flag(options, "includeHeaders", default=False)
+    includes_headers = _flag(options, "includeHeaders", default=False)
     if decoding is None:
         columns = chosen_columns(columns, include_headers=includes_headers)
     levels = ("read_committed", "read_uncommitted")
-    level = choice(options, "kafka.isolation.level", levels, default=levels[0])
-    offsets_min = positive(options, "minOffsetsPerTrigger")
-    offsets_max = positive(options, "maxOffsetsPerTrigger")
+    level = _choice(options, "kafka.isolation.level", levels, default=levels[0])
+    offsets_min = _positive(options, "minOffsetsPerTrigger")
+    offsets_max = _positive(options, "maxOffsetsPerTrigger")
     if offsets_min is not None and offsets_max is not None and offsets_min > offsets_max:
         raise SettingsError(
             f"the value of minOffsetsPerTrigger ({offsets_min}) is higher than that of "
@@ -566,13 +566,13 @@ def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
         includes_headers=includes_headers,
         decoding=decoding,
         bounds=bounds,
-        splits_min=positive(options, "minPartitions", most=_INT_MAX) or 1,
-        offsets_in_split_max=positive(options, "maxRecordsPerPartition"),
+        splits_min=_positive(options, "minPartitions", most=_INT_MAX) or 1,
+        offsets_in_split_max=_positive(options, "maxRecordsPerPartition"),
         read_committed=level == levels[0],
-        reads_wal=choice(options, "tail", ("objects", "wal"), default="objects") == "wal",
+        reads_wal=_choice(options, "tail", ("objects", "wal"), default="objects") == "wal",
         offsets_min=offsets_min,
         offsets_max=offsets_max,
-        delay_max_ms=duration_ms(options, "maxTriggerDelay", default="15m"),
+        delay_max_ms=_duration_ms(options, "maxTriggerDelay", default="15m"),
         mode=_mode(options),
     )
 
@@ -632,7 +632,7 @@ def _check_strategy(options: Options) -> None:
         )
     strategy, value = named[0], options[named[0]]
     if strategy == ASSIGN:
-        assigned_in(value)
+        _assigned_in(value)
     elif strategy == SUBSCRIBE:
         if not value.strip(" ,"):
             raise SettingsError(

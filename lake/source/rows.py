@@ -40,16 +40,16 @@ _TYPES: dict[str, DataType] = {
 }
 
 
-def spark_schema(columns: Sequence[str] | None) -> StructType:
+def _spark_schema(columns: Sequence[str] | None) -> StructType:
     """Return the schema of `columns`, or of every column there is."""
     return StructType([StructField(name, _TYPES[name]) for name in columns or _TYPES])
 
 
-def columns_in(schema: StructType) -> tuple[str, ...]:
+def _columns_in(schema: StructType) -> tuple[str, ...]:
     """Return the columns that a user's schema names. Raises SettingsError for one that we do not
     have.
     """
-    whole = {field.name: field for field in spark_schema(None)}
+    whole = {field.name: field for field in _spark_schema(None)}
     for field in schema:
         known = whole.get(field.name)
         if known is None:
@@ -99,7 +99,7 @@ def rows_schema(options: ReadOptions) -> StructType:
         found = decoded_schema(options)
         if found is not None:
             return found
-    return spark_schema(chosen_columns(options.columns, include_headers=options.includes_headers))
+    return _spark_schema(chosen_columns(options.columns, include_headers=options.includes_headers))
 
 
 def rows_of(options: ReadOptions, schema: StructType) -> Rows:
@@ -113,4 +113,4 @@ def rows_of(options: ReadOptions, schema: StructType) -> Rows:
         found = decoded_rows(options, options.decoding, schema)
         if found is not None:
             return found
-    return RecordRows(record_columns=columns_in(schema))
+    return RecordRows(record_columns=_columns_in(schema))

@@ -249,7 +249,7 @@ class DataFileWriter:
         """
         self._writer.close()
         path = f"{partition_folder(self._partition)}part-{secrets.token_hex(16)}.zstd.parquet"
-        create_file(self._root, path, self._body.pieces())
+        _create_file(self._root, path, self._body.pieces())
         return DataFile(
             path=path,
             size_bytes=self._body.size,
@@ -304,7 +304,7 @@ def copy_file(source: str, target: str, file: DataFile) -> DataFile:
     reader = store_reader(source)
     folder, _, name = file.path.rpartition("/")
     path = file.path if _PLAIN_FOLDER.fullmatch(folder) else name
-    create_file(target, path, [memoryview(reader.run(reader.store.get(file.path)))])
+    _create_file(target, path, [memoryview(reader.run(reader.store.get(file.path)))])
     return replace(file, path=path)
 
 
@@ -323,7 +323,7 @@ def read_row_groups(root: str, path: str, columns: Sequence[str] | None = None) 
         yield file.read_row_group(group, columns=names)
 
 
-def create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
+def _create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
     """Create a file below `root`, durably, under a name that is ours alone.
 
     Raises the errors of `ObjectStore.create`.

@@ -56,7 +56,7 @@ Decode = Callable[[Any], Decoded]
 """Decodes a batch."""
 
 
-def reasons_by_row(decoded: Decoded, reason_of: Callable[[Any], str]) -> Mapping[int, str]:
+def _reasons_by_row(decoded: Decoded, reason_of: Callable[[Any], str]) -> Mapping[int, str]:
     """Return why records of a batch cannot be rows, by row; `reason_of` says it of a schema that a
     value has (empty: it can be one).
     """
@@ -70,7 +70,7 @@ def reasons_by_row(decoded: Decoded, reason_of: Callable[[Any], str]) -> Mapping
     return reasons
 
 
-def set_aside(batch: Any, reasons: Mapping[int, str], decode: Decode) -> Decoded:
+def _set_aside(batch: Any, reasons: Mapping[int, str], decode: Decode) -> Decoded:
     """Return what a batch is decoded to with some of its records as faults."""
     left = np.delete(np.arange(batch.num_rows), list(reasons))
     others = placed(decode(batch.take(int64_array(left))), left)
@@ -80,7 +80,7 @@ def set_aside(batch: Any, reasons: Mapping[int, str], decode: Decode) -> Decoded
     )
 
 
-def words_on_new_schema(schema: Any, found: Any) -> str:
+def _words_on_new_schema(schema: Any, found: Any) -> str:
     """Say what a value of the schema `found` has beside `schema`."""
     change = evolve(schema, found)
     if change.added:
@@ -190,8 +190,8 @@ class TableLayout:
         decoded = decode(batch, fault_count_max=fault_count_max)
         if decoded.found is not None:
             reason_of = partial(self._reason, new_schema_is_fault=new_schema_is_fault)
-            if reasons := reasons_by_row(decoded, reason_of):
-                decoded = set_aside(batch, reasons, decode)
+            if reasons := _reasons_by_row(decoded, reason_of):
+                decoded = _set_aside(batch, reasons, decode)
         decoded = without(decoded, faulty_times(batch))
         decoded = without(decoded, self._faulty_parts(decoded))
         faults, found = decoded.faults, None if new_schema_is_fault else decoded.found
@@ -221,7 +221,7 @@ class TableLayout:
         """
         if not self.is_nested and (names := names_of_made(found, self._made())):
             return f"field {names[0]}: the name of a metadata column"
-        return words_on_new_schema(self.value_schema(), found) if new_schema_is_fault else ""
+        return _words_on_new_schema(self.value_schema(), found) if new_schema_is_fault else ""
 
     def _made(self) -> set[str]:
         return made_names(self.parts, is_history=self.is_history)

@@ -105,7 +105,7 @@ def progress_txns(progress: TableProgress) -> dict[str, int]:
     return txns
 
 
-def claim(table: Table, topic_id: str) -> dict[str, int]:
+def _claim(table: Table, topic_id: str) -> dict[str, int]:
     """Return what another engine's commit sets so that a round left open never is done."""
     planned = table.txn_version(planned_app(topic_id))
     # One further, so that it does not pass for done.
@@ -118,7 +118,7 @@ def _next_count(topic_id: str, app: str) -> str:
 
 
 def claim_all(table: Table) -> dict[str, int]:
-    """As `claim`, of every topic that the table ever was of. A run that another process left, or
+    """As `_claim`, of every topic that the table ever was of. A run that another process left, or
     still does, for a topic that was deleted since has a number and a lease of its own.
 
     Raises what reading the table's log raises.
@@ -126,7 +126,7 @@ def claim_all(table: Table) -> dict[str, int]:
     found = (_PLANNED.fullmatch(app) for app in applications(table.uri))
     txns: dict[str, int] = {}
     for topic_id in sorted(one[1] for one in found if one is not None):
-        txns |= claim(table, topic_id)
+        txns |= _claim(table, topic_id)
     return txns
 
 
@@ -194,7 +194,7 @@ class DeltaMerge:
 
         txns = {**progress_txns(progress), **counts}
         for topic_id in {topic_id for topic_id, _ in progress}:
-            txns |= claim(table, topic_id)
+            txns |= _claim(table, topic_id)
         if not merge.source.num_rows and not _is_for_missing(merge):
             table.commit([], txns, modified_ms=_now_ms(), commit_info=commit_info)
             return

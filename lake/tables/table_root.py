@@ -41,7 +41,7 @@ def is_data_file(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def is_written_here(name: str) -> bool:
+def _is_written_here(name: str) -> bool:
     """Return whether `lakehead.lake.tables.data_file` gives this name: of 128 random bits."""
     return _WRITTEN.fullmatch(name) is not None
 
@@ -63,7 +63,7 @@ def require_own_root(root: str) -> None:
     """
     refuse_others(
         root,
-        (name for name in names_below(root) if not is_written_here(name)),
+        (name for name in names_below(root) if not _is_written_here(name)),
         "a table is made in a folder of its own: name an empty one, or move these files away",
     )
 
@@ -85,7 +85,7 @@ _LOCK = threading.Lock()
 _known: dict[str, tuple[Catalog, TableRoots]] = {}
 
 
-def table_roots(catalog: Catalog) -> TableRoots:
+def _table_roots(catalog: Catalog) -> TableRoots:
     """Return the roots of a cluster as of a catalog; kept until its topics or nodes change."""
     with _LOCK:
         known = _known.get(catalog.uri)
@@ -103,7 +103,7 @@ def check_place(catalog: Catalog, uri: str, topic: str = "") -> None:
     """Raise SettingsError unless the table of a topic (without: one that no topic declares) may
     lie at `uri`.
     """
-    roots = table_roots(catalog)
+    roots = _table_roots(catalog)
     if not topic and ":" not in uri:
         uri = str(Path(uri).absolute())  # a command's own folder; a config has no such
     roots.check(uri, topic)

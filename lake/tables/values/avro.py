@@ -73,7 +73,7 @@ def avro_columns(schema: AvroSchema) -> Any:
     return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in found.items()])
 
 
-def arrow_scalar(node: Any) -> Any:
+def _arrow_scalar(node: Any) -> Any:
     """The Arrow type of a resolved type without parts."""
     return arrow_type(avro_types.scalar_type(node))
 
@@ -373,7 +373,7 @@ class _Compiler:
         if target is None:
             self._emit(operation, a=amount)
             return None
-        native = arrow_scalar(node)
+        native = _arrow_scalar(node)
         if not becomes(native, target):
             raise self._misfit(type_name(native), target)
         slot = self._slot(domain)

@@ -44,7 +44,7 @@ ZONED = "io.debezium.time.ZonedTimestamp"
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
-def connect_type(schema: Any, *, inside: bool = False) -> Any:
+def _connect_type(schema: Any, *, inside: bool = False) -> Any:
     """The Arrow type of a Connect schema; None for one that cannot be a column. What is `inside` a
     column stays as JSON has it: numbers, and bytes as base64.
     """
@@ -63,7 +63,7 @@ def connect_type(schema: Any, *, inside: bool = False) -> Any:
         fields = connect_fields(schema, inside=True)
         return pa.struct(fields) if fields else None
     if kind == "array":
-        inner = connect_type(schema.get("items") or {}, inside=True)
+        inner = _connect_type(schema.get("items") or {}, inside=True)
         return None if inner is None else pa.list_(inner)
     return _SIMPLE.get(kind)
 
@@ -78,7 +78,8 @@ def decimal_type(parameters: Any) -> Any:
 def connect_fields(schema: Any, *, inside: bool = False) -> list[Any]:
     """The columns of a Connect struct."""
     typed = (
-        (field["field"], connect_type(field, inside=inside)) for field in schema.get("fields") or ()
+        (field["field"], _connect_type(field, inside=inside))
+        for field in schema.get("fields") or ()
     )
     return [pa.field(name, kind) for name, kind in typed if kind is not None]
 
@@ -87,7 +88,7 @@ def connect_forms(schema: Any) -> Forms:
     """Return the forms of a Connect struct's fields that have no JSON type."""
     forms: dict[Path, Written] = {}
     for field in schema.get("fields") or ():
-        kind, name = connect_type(field), field.get("name")
+        kind, name = _connect_type(field), field.get("name")
         if kind is None:
             continue
         if name in DATES or pa.types.is_binary(kind) or name == DECIMAL:
@@ -174,7 +175,7 @@ def wrapped(data: Any, starts: Any, ends: Any) -> Any:
     return found
 
 
-def payloads_behind(data: Any, starts: Any, ends: Any, head: bytes) -> tuple[Any, Any]:
+def _payloads_behind(data: Any, starts: Any, ends: Any, head: bytes) -> tuple[Any, Any]:
     """Return where what follows `head` begins and ends, up to the closing brace of the value; it
     begins at -1 in values that do not begin with `head` or have no brace at their end.
     """
@@ -226,7 +227,7 @@ def split_payloads(values: Values) -> Iterator[Payloads]:
             left = left[1:]
             continue
         heads += 1
-        places_of = payloads_behind(values.data, values.starts[left], values.ends[left], head)
+        places_of = _payloads_behind(values.data, values.starts[left], values.ends[left], head)
         behind = places_of[0] >= 0
         yield Payloads(
             rows=left[behind],

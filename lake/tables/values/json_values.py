@@ -66,10 +66,10 @@ def json_columns(values: Any, schema: Any) -> JsonColumns:
 
     Raises SettingsError for a type that JSON does not have.
     """
-    return placed_columns(places(values), schema)
+    return _placed_columns(places(values), schema)
 
 
-def placed_columns(found: Values, schema: Any) -> JsonColumns:
+def _placed_columns(found: Values, schema: Any) -> JsonColumns:
     """As `json_columns`, for values that lie in one buffer."""
     result = DecodedRows(schema)
     present = np.flatnonzero(found.starts >= 0)
@@ -176,7 +176,7 @@ class JsonValues:
             found = Values(data=found.data, starts=starts[rows], ends=found.ends[rows])
         else:
             rows = np.arange(len(found))
-        parsed = placed_columns(found, schema)
+        parsed = _placed_columns(found, schema)
         for i, reason in parsed.faults:
             error = "misfit" if i in parsed.misfits else "malformed"
             row = int(rows[i])

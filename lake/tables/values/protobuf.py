@@ -101,7 +101,7 @@ class ProtobufProgram:
         return kernel.fault_text(code), "malformed"
 
 
-def compile_protobuf(message: Descriptor, columns: Any) -> ProtobufProgram:
+def _compile_protobuf(message: Descriptor, columns: Any) -> ProtobufProgram:
     """Compile a message to the Arrow schema `columns`: fields by name, null where it has none.
 
     `message` has passed `protobuf_columns`. Raises MisfitSchema if a field cannot be its column.
@@ -393,7 +393,7 @@ def _registered_writer(registered: RegisteredSchema, place: Place, wanted: str) 
 
 def _writer(message: Descriptor) -> Writer:
     def compiled(columns: Any) -> ProtobufProgram:
-        return compile_protobuf(message, columns)
+        return _compile_protobuf(message, columns)
 
     return Writer(columns=protobuf_columns(message), compiled=compiled)
 
