@@ -41,8 +41,8 @@ from bench.workloads import Figures, RunFailed
 
 PRODUCE_16K = "produce, 16 KiB batches"
 PRODUCE_1M = "produce, 1 MiB batches"
-CONSUME_RECENT = "consume what is recent"
-CONSUME_OLDER = "consume what is older"
+CONSUME_RECENT = "consume recent data"
+CONSUME_OLDER = "consume older data"
 LATENCY = "end to end latency"
 LATENCY_RECORDS = 2000
 TRANSACTIONS = f"transactions of {workloads.TRANSACTION_RECORDS} records"
@@ -56,7 +56,7 @@ SERVERS: dict[str, Callable[[Path], ServerProcess]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is run."""
+    """Size of a run."""
 
     rounds: int
     records: int

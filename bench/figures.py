@@ -1,4 +1,4 @@
-"""What the benchmarks of a part measure: figures, their peers and their goals."""
+"""Results of the benchmarks of a part: figures, their peers and their goals."""
 
 import dataclasses
 import json
@@ -30,14 +30,14 @@ class Figure:
 
     @property
     def compared(self) -> float | None:
-        """What the goal is about; None if the peer was not measured."""
+        """The value that the goal applies to; None if the peer was not measured."""
         if not self.peer:
             return self.value
         return self.value / self.peer_value if self.peer_value else None
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the goal is reached; None if there is none, or nothing to compare."""
+        """True if the goal is reached; None without a goal, or without a value to compare."""
         compared = self.compared
         if self.goal is None or compared is None:
             return None

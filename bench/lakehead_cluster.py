@@ -1,7 +1,7 @@
 """A Lakehead cluster of several node processes on one machine, each with its own life.
 
-All nodes share the folder's store and its WAL volume. Whoever kills or pauses one may start it
-again; nothing does so by itself.
+All nodes share the folder's store and its WAL volume. A caller that kills or pauses a node starts
+it again; there is no supervisor.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a node runs: its address, what its command is run under, and flags of its own."""
+    """A node's start: its address, the command that runs it, and its own flags."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -136,7 +136,7 @@ class LakeheadCluster:
         return self
 
     def wait_members(self, count: int, within_s: float = READY_S) -> None:
-        """Wait until each running node tells clients of `count` live ones; raises ServerFailed."""
+        """Wait until each running node has metadata with `count` live ones. Raises ServerFailed."""
         deadline = time.monotonic() + within_s
         for node in self.nodes:
             while node.server.is_running and _members(node.server.bootstrap) != count:
@@ -180,7 +180,7 @@ class LakeheadCluster:
 
 
 def _members(bootstrap: str) -> int:
-    """How many nodes a node tells of; 0 if it does not answer."""
+    """Return the number of nodes in a node's metadata; 0 if it does not respond."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

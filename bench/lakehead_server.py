@@ -9,7 +9,7 @@ from bench.process import ServerProcess, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_PATH = os.pathsep.join(str(folder) for folder in (ROOT / "bench" / "without", ROOT))
-"""Of a broker of this checkout, with what users install."""
+"""Command of a broker of this checkout, with the packages of an installation."""
 
 
 def lakehead_server(
@@ -20,7 +20,7 @@ def lakehead_server(
     under: Sequence[str] = (),
 ) -> ServerProcess:
     """A broker of default settings with its data in `folder`, not started; it keeps no declared
-    tables by itself, so that they are what a test or bench makes of them.
+    tables by itself, so that only a test or bench writes them.
 
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).

@@ -30,7 +30,7 @@ class MissingTool(Exception):
 
 
 class Artefact(NamedTuple):
-    """What Maven knows a jar by."""
+    """Maven's coordinates of a jar."""
 
     group: str
     name: str
@@ -38,9 +38,9 @@ class Artefact(NamedTuple):
 
 
 def jars_folder(title: str, artefacts: Sequence[Artefact], *, with_needed: bool = True) -> Path:
-    """Folder with the jars of these artefacts and, unless told otherwise, of all that they need;
-    fetched now if this machine does not have them yet. It is kept by its title, which tells
-    different sets and versions apart.
+    """Return the folder with the jars of these artefacts and, by default, of all of their
+    dependencies, downloaded now if this machine does not have them yet. It is kept by its title,
+    which is different for each set and version.
 
     Raises MissingTool if Java or Spark is missing, or the artefacts cannot be fetched.
     """

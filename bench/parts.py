@@ -33,7 +33,7 @@ Run = Callable[[Path, bool], Figures | Awaitable[Figures]]
 
 
 def parts(package: ModuleType) -> dict[str, Run]:
-    """Every part by its name, those that ONLY asks for."""
+    """Every part by its name, limited to those in ONLY."""
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
     found: dict[str, Run] = {}
     for module in pkgutil.iter_modules(package.__path__):

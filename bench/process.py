@@ -21,7 +21,7 @@ STOP_SECONDS_MAX = 30.0
 
 
 class ServerFailed(Exception):
-    """The server ended or did not answer in time; the message holds the end of its log."""
+    """The server ended or did not respond in time; the message holds the end of its log."""
 
 
 _PORTS = range(10_000, 32_000)
@@ -54,7 +54,7 @@ def log_tail(path: Path, lines: int = 15) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a process tree has used since it started."""
+    """Resources that a process tree has used since it started."""
 
     cpu_seconds: float
     peak_rss_bytes: int
@@ -97,7 +97,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """True if it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:

@@ -1,4 +1,4 @@
-"""Where the broker's time goes: `python -m bench.profiling produce` (or `consume`).
+"""Profile the broker: `python -m bench.profiling produce` (or `consume`).
 
 Runs one broker under the load of Kafka's own tool and prints the functions with the most time of
 their own. With py-spy on the PATH the broker is sampled, which does not slow it and sees native
@@ -7,7 +7,7 @@ heavier than they are.
 
     RECORDS=400000      1 KiB records of the run
     BATCH_BYTES=16384   the producer's batch.size
-    TOP=40              how many functions are shown
+    TOP=40              functions that are shown
 """
 
 import os

@@ -40,14 +40,14 @@ class Goal:
 GOALS = (
     Goal(workload="produce, 16 KiB batches", rival=KAFKA, ratio=1.0),
     Goal(workload="produce, 16 KiB batches", rival=KAFKA_FLUSHING, ratio=2.0),
-    Goal(workload="consume what is recent", rival=KAFKA, ratio=0.8),
-    Goal(workload="consume what is older", rival=KAFKA, ratio=0.8),
+    Goal(workload="consume recent data", rival=KAFKA, ratio=0.8),
+    Goal(workload="consume older data", rival=KAFKA, ratio=0.8),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Every sample of a benchmark, and what it ran on."""
+    """Every sample of a benchmark, and its machine."""
 
     samples: tuple[Sample, ...]
     peak_rss_bytes: dict[str, int]
@@ -71,7 +71,7 @@ class Report:
 
 
 def machine(**parameters: Any) -> dict[str, Any]:
-    """What the run was made on and with."""
+    """Machine and versions of the run."""
     return {
         "cores": os.cpu_count(),
         "machine": platform.machine(),

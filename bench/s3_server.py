@@ -55,7 +55,7 @@ def program() -> Path:
 def _build(folder: Path) -> None:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
-        raise NotBuilt("versitygw cannot be built: there is no Go tool chain (`go`) on the path")
+        raise NotBuilt("versitygw cannot be built: the Go tool chain (`go`) is not on the path")
     folder.mkdir(exist_ok=True)
     done = subprocess.run(
         [go, "install", "-ldflags=-s -w", _MODULE],
@@ -116,7 +116,7 @@ class S3Server:
         client.close()
 
     def start(self) -> None:
-        """Start the process, anew too, on the same folder and port, and wait until it listens."""
+        """Start the process, also again on the same folder and port, and wait until it listens."""
         assert self.process is None or self.process.poll() is not None, "it runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
         host, _, port = self.endpoint.rpartition("/")[2].rpartition(":")
@@ -146,7 +146,7 @@ class S3Server:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Kill the process, as a machine dies. What it holds stays in the folder."""
+        """Kill the process, as a machine dies. Its data stays in the folder."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

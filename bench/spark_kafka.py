@@ -1,5 +1,5 @@
-"""Spark with its own Kafka source and sink, `format("kafka")`: a client to test with, and on a real
-Kafka what the lake is compared with.
+"""Spark with its own Kafka source and sink, `format("kafka")`: a client for tests and, on a real
+Kafka, the comparison for the lake.
 
     from bench.spark_kafka import spark_with_kafka
 
@@ -18,7 +18,7 @@ The same session has `format("lakehead")` and Delta, so that one process measure
 
 - `kafka_server(folder)` of `bench.apache_kafka.server` and `lakehead_server(folder)` of
   `bench.lakehead_server` are servers with the same face (`with ... as server`, `server.bootstrap`).
-- Spark runs one task for each partition unless `minPartitions` asks for more. For a fair comparison
+- Spark runs one task for each partition unless `minPartitions` is larger. For a fair comparison
   give both sources the same cores (`master="local[2]"` is the default) and the same partitions.
 - Records with times of long ago fall to retention, on Kafka half a minute after it started: give
   both servers `log.retention.ms=-1`.
@@ -30,7 +30,7 @@ The same session has `format("lakehead")` and Delta, so that one process measure
 
 A process has one Spark session: this must be the first to make it. The jars come from Maven Central
 at the first use (10 MB). The provider of tokens is of an earlier release than the rest: the one of
-this release cannot be had, and what is needed of it has not changed.
+this release is not published, and the needed part has not changed.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ _ARTEFACTS = (
     Artefact("org.apache.kafka", "kafka-clients", "3.9.2"),
     Artefact("org.apache.commons", "commons-pool2", "2.13.1"),
 )
-"""All that pyspark lacks of what they need; codecs and loggers are among its own jars."""
+"""The dependencies that pyspark lacks; codecs and loggers are among its own jars."""
 
 
 def spark_kafka_jars() -> Path:

@@ -1,12 +1,12 @@
 """Spark's batch read of a topic: `python -m bench.spark_read`.
 
-A broker takes 1 GB of JSON records of 1 KiB from a Kafka client and stops, so that everything lies
+A broker takes 1 GB of JSON records of 1 KiB from a Kafka client and stops, so that everything is
 in stream objects. Then Spark reads the topic with the `lakehead` source into a sink that takes
 everything and keeps nothing. The time of starting the session is not counted; the first read is
 shown apart, because it compiles.
 
-    RECORDS=1048576   how many records
-    ROUNDS=3          how many reads
+    RECORDS=1048576   number of records
+    ROUNDS=3          number of reads
 """
 
 import json

@@ -32,7 +32,7 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What one run measured."""
+    """Results of one run."""
 
     mb_per_second: float | None = None
     p50_ms: float | None = None
@@ -41,14 +41,14 @@ class Figures:
 
 
 def create_topic(server: ServerProcess, topic: str, config: Mapping[str, str]) -> None:
-    """Create a topic of PARTITIONS partitions and wait for the answer."""
+    """Create a topic of PARTITIONS partitions and wait for the response."""
     new = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=dict(config))
     admin = _admin(server)  # held until the answer is there
     admin.create_topics([new])[topic].result(30)
 
 
 def delete_topic(server: ServerProcess, topic: str) -> None:
-    """Delete a topic and wait for the answer."""
+    """Delete a topic and wait for the response."""
     admin = _admin(server)
     admin.delete_topics([topic])[topic].result(30)
 

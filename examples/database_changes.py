@@ -56,7 +56,7 @@ def main() -> None:
         for day, events in (("Monday", MONDAY), ("Tuesday", TUESDAY)):
             broker.produce("accounts", events)
             broker.flush()
-            # What `lakehead materialize` does; with --follow it goes on for ever.
+            # The same as `lakehead materialize`; with --follow it runs continuously.
             tables = DeclaredTables(broker.path)
             tables.catch_up(
                 all_of_them=True, on_table=lambda told: print(told.table, told.error or "")

@@ -30,7 +30,7 @@ def flights() -> list[str]:
 
 
 def main() -> None:
-    """Produce flights, materialize, and ask topic and table the same."""
+    """Produce flights, materialize, and query topic and table."""
     with running_broker() as broker:
         broker.create_topic("flights", partitions=3, configs=DECLARED)
         broker.produce("flights", flights())

@@ -1,4 +1,4 @@
-"""DuckDB, Polars and pandas read a topic where it lies, without Spark and without the broker.
+"""DuckDB, Polars and pandas read a topic in place, without Spark and without the broker.
 
 python examples/scan_engines.py
 """
@@ -26,7 +26,7 @@ def readings(count: int) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Produce readings, then ask three engines about them."""
+    """Produce readings, then query them with three engines."""
     with running_broker() as broker:
         broker.create_topic("readings", partitions=4)
         broker.produce("readings", readings(500))

@@ -19,10 +19,10 @@ def words(lines: DataFrame) -> DataFrame:
 
 
 def count_words(spark: SparkSession, path: str, folder: Path) -> None:
-    """Count what has come since the last call into the Delta table, and stop.
+    """Count the new records since the last call into the Delta table, and stop.
 
     The checkpoint holds the offsets that were read and the counts so far; Delta takes each batch of
-    a query once. So a run that is killed anywhere is taken up by the next without counting twice.
+    a query once. So the next run continues after a kill at any moment, without counting twice.
     """
     source = spark.readStream.format("lakehead").options(path=path, subscribe="lines")
     lines = source.option("startingOffsets", "earliest").load()  # of a query without a checkpoint

@@ -1,4 +1,4 @@
-"""The jars of Apache Kafka: three are named, Ivy finds what these need."""
+"""The jars of Apache Kafka: three are named, Ivy finds their dependencies."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ JVM = (
     "-Xms1g",
     "-Xmx1g",
 )
-"""What kafka-server-start.sh gives the JVM."""
+"""JVM options of kafka-server-start.sh."""
 
 
 def kafka_server(folder: Path, settings: Mapping[str, str] | None = None) -> ServerProcess:
@@ -37,7 +37,7 @@ def kafka_server(folder: Path, settings: Mapping[str, str] | None = None) -> Ser
 
 
 def _properties(data: Path, port: int, controller_port: int, settings: Mapping[str, str]) -> str:
-    """Kafka's defaults; only ports, folder, what a single node needs and these are set."""
+    """Kafka's defaults; only ports, folder, the needs of a single node and these are set."""
     needed = {
         "process.roles": "broker,controller",
         "node.id": 1,

@@ -1,15 +1,16 @@
 """A node of three is killed (kill -9) or paused (SIGSTOP, ten seconds) under load, again and again.
 
-The gap of a run is the longest time that any partition went without an acknowledgement, as the
-producer saw it. Afterwards the whole log is read: what was acknowledged must be there, once, in
-order. The node with the most partitions is the one that is hit; then it starts again, and the next
-run begins when it leads some.
+The gap of a run is the longest time without an acknowledgement for any partition, measured at the
+producer. Afterwards the whole log is read: every acknowledged record must be there, once, in order.
+Each run hits the node with the most partitions. The node starts again, and the next run begins when
+it leads some.
 
-The phases: *detection* until the dead node's fence is in the metadata log, *recovery* until what
-its write-ahead log held is committed, *reopening* until a survivor tells clients of a live leader
-for every partition, *client* until every partition has answered the producer again; *first answer*
-is from the fence to the first new acknowledgement in a partition that the node led. With a gibibyte
-not uploaded, the recovery has that much to read and upload (block WAL) or to list (object WAL).
+The phases: *detection* until the dead node's fence is in the metadata log, *recovery* until the
+content of its write-ahead log is committed, *reopening* until a survivor's metadata has a live
+leader for every partition, *client* until the producer has a response of every partition again;
+*first answer* is from the fence to the first new acknowledgement in a partition that the node led.
+With a gibibyte not uploaded, the recovery has that much to read and upload (block WAL) or to list
+(object WAL).
 
     FAILOVERS=20    kills for each WAL, and a quarter as many pauses
 """
@@ -53,7 +54,7 @@ EVENTS = ("node_fenced", "node_recovered")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """One run, in seconds; phases that no log told of are None."""
+    """One run, in seconds; phases that are in no log are None."""
 
     gap: float
     detection: float | None
@@ -88,7 +89,7 @@ def _measure(folder: Path, wal: str, cause: str, runs: int) -> list[Figure]:
     return [
         *_summary(what, found),
         _figure(f"{what}: records lost, doubled, misplaced", len(broken), "records", 0),
-        _figure(f"{what}: records never answered", unanswered, "records", 0),
+        _figure(f"{what}: records without a response", unanswered, "records", 0),
     ]
 
 
@@ -145,7 +146,7 @@ def _fail_over(
 
 
 def _wait_led(cluster: LakeheadCluster, victim: ClusterNode) -> float:
-    """Wait until a survivor tells of live leaders alone, and of one for every partition; when."""
+    """Wait until a survivor's metadata has a live leader for all partitions; return that moment."""
     survivor = next(node for node in cluster.nodes if node is not victim)
     admin = AdminClient({"bootstrap.servers": survivor.server.bootstrap, "log_level": 0})
 
@@ -183,10 +184,10 @@ def _between(earlier: float | None, later: float | None) -> float | None:
 
 
 def _wait_answers(history: History) -> None:
-    """Wait until every partition has answered twice from now on."""
+    """Wait until every partition has responded twice from now on."""
     for _ in range(2):
         answered = functools.partial(_has_answered, history, time.monotonic())
-        wait_for(answered, BACK_S, "an answer of every partition")
+        wait_for(answered, BACK_S, "a response of every partition")
 
 
 def _has_answered(history: History, mark: float) -> bool:

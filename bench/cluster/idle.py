@@ -1,7 +1,7 @@
-"""Ten thousand partitions on three nodes that nobody uses: start, memory, CPU, requests.
+"""Ten thousand partitions on three idle nodes: start, memory, CPU, requests.
 
 The start counts from nothing running until every partition has a leader, on a cluster that was
-stopped and has all partitions already. Memory is what three nodes hold more than three nodes
+stopped and has all partitions already. Memory is the difference between three nodes with and
 without partitions, for each partition of the cluster.
 """
 
@@ -24,7 +24,7 @@ READY_S, SPREAD_S, QUIET_S, WATCHED_S = 180.0, 120.0, 15.0, 120.0
 
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
-    """Measure a stopped cluster's start, then what it uses while nothing happens."""
+    """Measure a stopped cluster's start, then its use of resources while idle."""
     each = PARTITIONS // 10 if quick else PARTITIONS
     watched = 20.0 if quick else WATCHED_S
     topics = [f"idle-{number}" for number in range(TOPICS)]
@@ -68,7 +68,7 @@ def _is_led(bootstrap: str, topic: str, partitions: int) -> bool:
 
 
 def _is_spread(bootstrap: str, topics: Sequence[str]) -> bool:
-    """Whether each node leads its share, or nearly: nothing more moves then."""
+    """Return true if each node leads its share, or nearly: no more partitions move then."""
     led = Counter(node for topic in topics for node in leaders(bootstrap, topic).values())
     return len(led) == NODES and min(led.values()) > 0.9 * max(led.values())
 

@@ -1,4 +1,4 @@
-"""What the parts share: topics, leaders, waiting, and producers whose every answer is noted."""
+"""Shared by the parts: topics, leaders, waiting, and producers with a record of each response."""
 
 import itertools
 import os
@@ -49,7 +49,7 @@ def steady_producer(
 
 
 def fill(bootstrap: str, topic: str, partitions: Sequence[int], size: int) -> int:
-    """Send so many bytes to these partitions, in turn; return how many were taken."""
+    """Send `size` bytes to these partitions, in turn; return the number of bytes taken."""
     producer = Producer({"bootstrap.servers": bootstrap, **CLIENT, "linger.ms": 20})
     value, count = os.urandom(BULK_BYTES), size // BULK_BYTES
     for number in range(count):
@@ -61,7 +61,7 @@ def fill(bootstrap: str, topic: str, partitions: Sequence[int], size: int) -> in
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
+    """Return the value that `share` of the values are below."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
@@ -82,7 +82,7 @@ def leaders(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def wait_for(condition: Callable[[], bool], within_s: float, what: str) -> float:
-    """Wait for a condition; return how long it took. Raises TimeoutError, which names `what`."""
+    """Wait for a condition; return the seconds it took. Raises TimeoutError, which names `what`."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > within_s:

@@ -1,4 +1,4 @@
-"""What nodes said in their logs, and when: the phases of a failover."""
+"""Events in the nodes' logs and their times: the phases of a failover."""
 
 import re
 from collections.abc import Sequence

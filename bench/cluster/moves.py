@@ -98,7 +98,7 @@ def _many(folder: Path, wal: str, crowd: int, probed: int) -> list[Figure]:
         _figure(f"{what}: the same when nothing moves", statistics.median(still), "ms", None),
         _figure(f"{what}: all of it", statistics.mean(taken), "s", None),
         _figure(f"{what}: records lost, doubled, misplaced", len(broken), "records", 0),
-        _figure(f"{what}: records never answered", unanswered, "records", 0),
+        _figure(f"{what}: records without a response", unanswered, "records", 0),
     ]
 
 
@@ -140,7 +140,7 @@ def _alone(cluster: LakeheadCluster, topic: str) -> list[float]:
 
 _SETTLED_S = 2.0
 _STILL = ("--auto.leader.rebalance.enable", "false")
-"""Only what is asked for moves."""
+"""Partitions move only on request."""
 
 
 def _move(cluster: LakeheadCluster, sizes: Mapping[str, int], target: int) -> float:

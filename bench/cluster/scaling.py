@@ -1,20 +1,20 @@
 """One node, two and four: CPU seconds of all servers for each GB, to produce and to consume.
 
-On a machine with fewer cores than nodes the throughput says nothing of a larger one; what the
-servers spend for a GB does: where it stays, more cores give more. Three loads, each with as many
-partitions a node:
+On a machine with fewer cores than nodes the throughput does not predict that of a larger one. The
+servers' CPU time for a GB does: if it stays constant, more cores serve more. Three loads, each with
+the same number of partitions for each node:
 
 - *The same for each node*: every node gets the same requests at the same rate, which two cores
-  carry four times over. What each further node costs the others shows here: peers, metadata,
-  the store. This has the goal, and counts only where the rate was kept.
-- *The same in all*: the rate of one node over more of them, in the same requests. What a node
-  costs that has little to do shows here, and that its groups are fewer requests each.
-- *Full*: Kafka's ProducerPerformance as fast as it goes, then a consumer of librdkafka. Client and
+  carry four times over. This shows the cost of each further node for the others: peers, metadata,
+  the store. It has the goal, and counts only if the rate was kept.
+- *The same in all*: the rate of one node over more of them, in the same requests. This shows the
+  cost of a node with little load, whose groups have fewer requests each.
+- *Full*: Kafka's ProducerPerformance at full speed, then a consumer of librdkafka. Client and
   servers share the cores, so with more nodes each gets less of them, and the clients' batches
-  and the servers' groups have another size: it is no measure of more cores. Consuming includes
-  uploading what was produced, and removing it from the write-ahead log.
+  and the servers' groups have another size: it does not measure more cores. Consuming includes
+  uploading the produced data, and removing it from the write-ahead log.
 
-None of them shows what more cores at work do to each other (memory, caches, the disk).
+None of them shows the effects of busy cores on each other (memory, caches, the disk).
 """
 
 import asyncio
@@ -47,21 +47,21 @@ SIZES = (1, 2, 4)
 PARTITIONS = 16
 """Of each node."""
 PRODUCE_RATES = {"block": 10 * 2**20, "object": 4 * 2**20}
-"""Bytes a second for a node: what two cores do for four nodes without being busy all the time. An
+"""Bytes a second for a node: two cores do this for four nodes without being busy all the time. An
 object for each small request costs more than a block."""
 CONSUME_RATE = 40 * 2**20
-"""What consuming costs is less, and four readers are usual."""
+"""Consuming costs less, and four readers are usual."""
 ROUNDS, QUICK_ROUNDS = 3, 1
-"""Each round measures every size of cluster for a while: what else the machine does at the time,
-and how warm it is, falls on all of them."""
+"""Each round measures every size of cluster for a while: other load on the machine, and its
+temperature, affect all of them."""
 ROUND_SECONDS, WARM_SECONDS, TRIES = 2.5, 3.0, 3
 SETTLE_SECONDS = 12.0
-"""Until what was produced is uploaded: not at the cost of what is consumed next."""
+"""Wait until the produced data is uploaded: consuming must not pay for that."""
 RECORDS, QUICK_RECORDS = 400_000, 50_000
 """Of a full run."""
 SPREAD = 0.15
 KEPT = 0.95
-"""Below, the machine was too busy: who falls behind gathers, and spends less for a GB."""
+"""Below this, the machine was too busy: a late server gathers requests and spends less for a GB."""
 WAL_SIZE = 1 << 30
 GB = 2**30
 WHATS = ("produce", "consume")
@@ -70,7 +70,7 @@ LOADS = {"each": "the same for each node", "all": "the same in all", "full": "fu
 
 @dataclass(slots=True)
 class Spent:
-    """CPU seconds of all servers, and what they served for it."""
+    """CPU seconds of all servers, and the bytes that they served."""
 
     cpu_s: float = 0.0
     bytes: float = 0.0
@@ -84,7 +84,7 @@ class Spent:
 
 
 Figured = dict[tuple[str, str, int], Spent]
-"""By load, by what is done, by size of cluster."""
+"""By load, by produce and consume, by size of cluster."""
 
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
@@ -140,9 +140,9 @@ def _steady(folder: Path, wal: str, rounds: int, spent: Figured) -> None:
 
 
 def _turns(rounds: int) -> Iterator[tuple[int, str, int]]:
-    """Yield size of cluster, load and by what a node's rate is divided."""
+    """Yield size of cluster, load and the divisor of a node's rate."""
     for number in range(rounds):
-        # forth and back: who comes first in one round comes last in the next
+        # forth and back: the first in one round is the last in the next
         for size in SIZES if number % 2 else reversed(SIZES):
             yield size, "each", 1
             # of one node it is the same, and measured twice
@@ -158,8 +158,8 @@ def _serve(
 
 
 def _cluster(folder: Path, wal: str, size: int) -> LakeheadCluster:
-    """Return a cluster, not started, whose leaders stay where they are put: what a move costs is
-    another part's.
+    """Return a cluster, not started, whose leaders stay in place: another part measures the cost of
+    moves.
     """
     folder.mkdir(parents=True)
     flags = ("--auto.leader.rebalance.enable", "false")

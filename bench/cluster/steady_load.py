@@ -1,8 +1,8 @@
-"""Requests at a rate, alike for each node: what is measured does not depend on how a client fills
-its batches while it and all servers share a machine's cores.
+"""Requests at a rate, the same for each node: the result does not depend on the client's batches
+while it and all servers share a machine's cores.
 
-A node's producer sends it a request of BATCHES batches, each for another of its partitions, so and
-so often, whether or not the ones before are answered. Its consumer reads what was written, one
+A node's producer sends it a request of BATCHES batches, each for another of its partitions, at a
+fixed rate, without waiting for earlier responses. Its consumer reads the written records, one
 partition after the other, FETCH_BATCHES batches in each request, and again from the start.
 """
 
@@ -19,9 +19,9 @@ RECORD_BYTES, RECORDS, BATCHES, FETCH_BATCHES = 1024, 15, 4, 16
 BATCH = Batch(values=(b"v" * RECORD_BYTES,) * RECORDS).encode()
 PRODUCE_BYTES = BATCHES * RECORDS * RECORD_BYTES
 FETCH_BYTES = FETCH_BATCHES * RECORDS * RECORD_BYTES
-"""Bytes of record values in a request, or in its answer."""
+"""Bytes of record values in a request, or in its response."""
 IN_FLIGHT = 64
-"""Requests without an answer; a load falls behind its rate where there would be more."""
+"""Most requests without a response; with more of them a load falls behind its rate."""
 
 _INT32 = struct.Struct(">i")
 _PARTITION = struct.Struct(">ihqqqih")
@@ -59,7 +59,7 @@ async def produce(loads: Sequence[NodeLoad], rate: float, seconds: float) -> flo
 
 async def consume(loads: Sequence[NodeLoad], held: int, rate: float, seconds: float) -> float:
     """Read from each node `rate` bytes of values a second out of the first `held` bytes of its
-    topic; return how many bytes all have given. Raises RunFailed if an answer is not full.
+    topic; return the number of bytes read. Raises RunFailed if a response is not full.
     """
     count = int(rate * seconds / FETCH_BYTES)
 
@@ -107,7 +107,7 @@ async def _send(
     count: int,
     interval_s: float,
 ) -> None:
-    """Send `count` requests, one each interval, and check each answer."""
+    """Send `count` requests, one each interval, and check each response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
     slots = asyncio.Semaphore(IN_FLIGHT)
 

@@ -27,7 +27,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class Line(asyncio.Protocol):
-    """A connection that asks with whole frames; answers come back as frames, in order."""
+    """A connection that sends whole frames; responses come back as frames, in order."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
@@ -56,13 +56,13 @@ class Line(asyncio.Protocol):
             del received[:end]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever waits learns that there is no answer."""
+        """Fail the requests that wait for a response."""
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_exception(exc or ConnectionError("closed"))
 
     def ask(self, frame: bytes) -> "asyncio.Future[bytes]":
-        """Send a frame, length included; the future gets the answer's."""
+        """Send a frame, length included; the future gets the response's."""
         assert self._transport is not None
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
@@ -70,7 +70,7 @@ class Line(asyncio.Protocol):
         return answer
 
     async def ask_for(self, api: tuple[int, int], request: Any) -> Any:
-        """Ask with a message, and return the answer's."""
+        """Send a request, and return its response."""
         message = schema(*api)
         frame = await self.ask(encode_request(*api, 1, request))
         return entity_reader(message.response_class)(frame, 5 if message.flexible_response else 4)[
@@ -172,7 +172,7 @@ async def coordinated(port: int) -> None:
             break
         await asyncio.sleep(0.1)
     else:
-        raise ServerFailed("nobody coordinates groups")
+        raise ServerFailed("no node coordinates groups")
     line.close()
 
 

@@ -24,7 +24,7 @@ MEASURED_S, WARM_S = 15.0, 3.0
 COMMITS_PER_S = 5000.0
 _COMMIT = (8, 9)
 _CODE = slice(-5, -3)
-"""Where the error code is in an answer about one partition."""
+"""Place of the error code in a response about one partition."""
 
 
 async def run(folder: Path, quick: bool) -> Sequence[Figure]:

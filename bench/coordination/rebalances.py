@@ -1,6 +1,6 @@
-"""A rebalance of 100 members: from when the leader asks for it until all have their assignment.
+"""A rebalance of 100 members: from the leader's request until all have their assignment.
 
-All know of it at once; real members learn of it by their next heartbeat, which costs up to their
+All take part at once; real members learn of it by their next heartbeat, which costs up to their
 interval more, with any broker.
 """
 

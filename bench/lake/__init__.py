@@ -1,1 +1,1 @@
-"""Benchmarks of the lake: reads of topics in place, and what jobs make of topics."""
+"""Benchmarks of the lake: reads of topics in place, and jobs over topics."""

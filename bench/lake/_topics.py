@@ -69,7 +69,7 @@ def orders(count: int, _size: int = 0) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a topic's records look, and its batches before compression."""
+    """The form of a topic's records, and of its batches before compression."""
 
     value_bytes: int = 1024
     batch_bytes: int = 1_000_000
@@ -104,7 +104,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a topic holds."""
+    """The content of a topic."""
 
     records: int
     value_bytes: int

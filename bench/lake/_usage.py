@@ -1,4 +1,4 @@
-"""What processes use while something is measured: CPU seconds and peak memory, by what they are."""
+"""Use of resources during a measurement: CPU seconds and peak memory, by kind of process."""
 
 import contextlib
 import os

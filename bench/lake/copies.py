@@ -1,4 +1,4 @@
-"""What each copy costs that docs/zero-copy.md lists: CPU seconds for a GB of values, 1 KiB each."""
+"""The cost of each copy in docs/zero-copy.md: CPU seconds for a GB of values, 1 KiB each."""
 
 import asyncio
 import mmap

@@ -1,6 +1,6 @@
-"""How soon an acknowledged record is in its table: 20 MB/s of JSON over five declared tables, a
-real broker, a real producer (librdkafka), `lakehead materialize --follow` as a process beside them;
-by what is uploaded (block WAL), and by what lies in WAL objects too (`--tail wal`).
+"""The time until an acknowledged record is in its table: 20 MB/s of JSON over five declared tables,
+a real broker, a real producer (librdkafka), `lakehead materialize --follow` as a separate process;
+from uploads (block WAL), and from WAL objects too (`--tail wal`).
 
 From a record's acknowledgement to the time of the Delta commit whose progress covers it, for one
 record in a hundred, after a warm-up. At the end every table must hold each acknowledged record
@@ -44,7 +44,7 @@ Place = tuple[str, int]
 
 
 class Acknowledged:
-    """What was acknowledged: how many records of each partition, and when some of them were."""
+    """Acknowledged records: their number for each partition, and the times of some of them."""
 
     def __init__(self) -> None:
         self.counts: dict[Place, int] = defaultdict(int)

@@ -1,7 +1,7 @@
 """A topic to a Delta table by append, on all cores: JSON of ten fields to columns, and raw values.
 
-The job runs in a process of its own, after a small run that loads what it needs. Written is what it
-writes by default, Parquet compressed by zstd.
+The job runs in a process of its own, after a small run that loads its modules. It writes its
+default, Parquet compressed by zstd.
 """
 
 import multiprocessing

@@ -1,7 +1,7 @@
-"""One per cent of a topic, by timestamp, beside the whole of it: time and bytes.
+"""One per cent of a topic, by timestamp, compared with the whole of it: time and bytes.
 
-TOPIC_GB=10 is the topic's size (default 10, and no more than half of what the disk has left). Its
-timestamps cover thirty days, and about seven hours in the middle of them are asked for.
+TOPIC_GB=10 is the topic's size (default 10, and no more than half of the free disk). Its timestamps
+cover thirty days, and the scan reads about seven hours in the middle of them.
 """
 
 import os
@@ -62,7 +62,7 @@ def _figure(name: str, value: float, whole: float, unit: str) -> Figure:
 
 
 def _read(store: Path, **bounds: int) -> tuple[float, int, int]:
-    """Scan, the plan included; return seconds, bytes that the store was asked for, records."""
+    """Scan, the plan included; return seconds, bytes requested from the store, records."""
     import lakehead
 
     counted = CountedStore(FileStore(store), clock=SystemClock())

@@ -1,8 +1,8 @@
-"""`lakehead.scan` on one core: from objects in the page cache to Arrow, beside the codec alone.
+"""`lakehead.scan` on one core: from objects in the page cache to Arrow, compared with the codec.
 
-A process of its own for each topic, kept on one core. What counts is the CPU time of the process,
-all its threads and the kernel's part among it; wall time is shown too, and is no more than that
-where nothing else runs. The first read fills the page cache and is not counted.
+A process of its own for each topic, kept on one core. The measure is the CPU time of the process,
+with all of its threads and the kernel's part. Wall time is shown too, and is not larger on an idle
+machine. The first read fills the page cache and is not counted.
 """
 
 import multiprocessing

@@ -1,8 +1,8 @@
 """Spark's batch read of the same records from Lakehead's objects and, with Spark's own Kafka
 source, from Apache Kafka 4.2: one session, two cores, a sink that takes all and keeps nothing.
 
-The first reads of each source are not counted: classes are loaded and the JVM compiles what it
-runs, for some gigabytes. Kafka's broker runs on the same cores: it is what a read of Kafka needs.
+The first reads of each source are not counted: classes are loaded and the JVM compiles its code,
+for some gigabytes. Kafka's broker runs on the same cores, because a read of Kafka needs it.
 """
 
 import shutil
@@ -41,7 +41,7 @@ GOAL_MB_PER_S, GOAL_MRECORDS_PER_S, GOAL_RATIO = 600.0, 3.0, 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Of one source: median seconds of a read, and what the processes used."""
+    """Result of one source: median seconds of a read, and the resources of the processes."""
 
     seconds: float
     watch: ProcessWatch

@@ -4,7 +4,7 @@ commit, so decoding, the newest change of each key, and the MERGE.
 The table is made before, from a topic that has each key once. Changes are in one case of keys all
 over the table, in the other of the newest tenth of it. Nine in ten are puts of keys that the table
 has (some of them more than once), the others new keys and deletes in equal parts. The job runs in a
-process of its own, after a small run that loads what it needs.
+process of its own, after a small run that loads its modules.
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ GOAL_SECONDS = 60.0
 
 
 class Changed:
-    """A topic and its table, and what the table must hold."""
+    """A topic and its table, and the table's expected content."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.folder = folder
@@ -124,7 +124,7 @@ def _materialize(folder: Path, topic: str) -> float:
 
 
 def _counted(folder: Path, edition: int) -> tuple[int, int]:
-    """How many rows the table has, and how many of an edition."""
+    """Return the number of rows in the table, and of those of an edition."""
     import pyarrow.compute as pc
     from deltalake import DeltaTable
 

@@ -68,7 +68,7 @@ def run(_folder: Path, quick: bool) -> Sequence[Figure]:
 
 
 def _topics(made: Sequence[bytes]) -> Mapping[str, tuple[Any, Sequence[bytes]]]:
-    """The same orders in each format, with what declares it."""
+    """The same orders in each format, with its declaration."""
     from lakehead.lake.tables.values.decoder import ValueSpec
 
     rows = [json.loads(each) for each in made]

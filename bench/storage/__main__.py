@@ -1,6 +1,6 @@
-"""`make bench-storage`: the parts of the storage engine, each beside a peer where one exists.
+"""`make bench-storage`: the parts of the storage engine, each compared with a peer if one exists.
 
-`bench.parts` says which variables of the environment choose parts and places.
+`bench.parts` lists the environment variables that choose parts and places.
 """
 
 import bench.storage

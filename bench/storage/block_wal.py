@@ -1,8 +1,8 @@
-"""The block WAL on a file, beside fio on the same file with the same block size and depth.
+"""The block WAL on a file, compared with fio on that file with the same block size and depth.
 
 Both write past the page cache into space that is allocated already. The WAL's writes are `O_DSYNC`
 as well, since an acknowledgement is a promise; fio is run both ways, and the goal is against the
-one that promises nothing. Half load is half of what the WAL was just measured to carry, for both.
+one that promises nothing. Half load is half of the WAL's throughput just before, for both.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ async def latency(path: Path, epoch: int, seconds: float, mb_per_second: float) 
     began, written = time.perf_counter(), 0
     trimming: asyncio.Task[None] | None = None
     while (passed := time.perf_counter() - began) < seconds:
-        # What is due and does not fit waits, and its waiting counts; that of the tick does not.
+        # Due appends that do not fit wait, and their wait counts; that of the tick does not.
         while written < passed * mb_per_second * 1e6 and wal.pending_bytes < PENDING_MAX:
             due = began + written / (mb_per_second * 1e6)
             now = time.perf_counter()

@@ -1,9 +1,8 @@
 """A cold read of 4 GB while producing: a real broker process, and librdkafka on both sides.
 
 First the data is produced, uploaded and pushed out of the log cache. Then a producer at a steady
-rate measures how long its deliveries take, alone, and again beside a consumer that reads everything
-from the start. The broker's memory is sampled all the while and held against what its settings
-bound.
+rate measures its delivery times, alone, and again while a consumer reads everything from the start.
+The broker's memory is sampled all the time and compared with the bound of its settings.
 """
 
 import os
@@ -27,7 +26,7 @@ VALUE_SIZE = 16 * 1024
 FOREGROUND_MB_PER_S = 5.0
 FOREGROUND_VALUE = bytes(4096)
 SETTLE_S = 12.0
-"""Longer than upload.age.ms: what was produced is uploaded."""
+"""Longer than upload.age.ms: the produced data is uploaded."""
 CACHE = 64 * MIB
 BLOCK_CACHE, INDEX_CACHE, IN_FLIGHT, WAL_PENDING = 64 * MIB, 16 * MIB, 32 * MIB, 32 * MIB
 FETCH_BYTES = 16 * MIB
@@ -38,15 +37,15 @@ FLAGS = (
     *("--fetch.max.bytes", str(FETCH_BYTES), "--wal.size", str(512 * MIB)),
 )
 COPIES = 2 * FETCH_BYTES + 128 * MIB
-"""Responses being written, frames being read, objects being written; and what the allocator keeps
-of frames that were freed, since a broker tells it to keep some.
+"""Responses being written, frames being read, objects being written; and freed frames that the
+allocator keeps, because the broker configures it to keep some.
 """
 BOUND = CACHE + BLOCK_CACHE + INDEX_CACHE + IN_FLIGHT + WAL_PENDING + COPIES
 READ_SECONDS_MAX = 600.0
 
 
 class MemoryWatch(threading.Thread):
-    """Samples the resident memory of a process and what it spawned."""
+    """Samples the resident memory of a process and its children."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)

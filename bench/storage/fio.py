@@ -11,7 +11,7 @@ from bench.maven import MissingTool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FioResult:
-    """What a run of sequential writes reached; the latency is fio's completion latency."""
+    """Result of a run of sequential writes; the latency is fio's completion latency."""
 
     mb_per_second: float
     p50_ms: float

@@ -22,7 +22,7 @@ SHAPES = ((1, "one stream"), (1000, "1,000 streams"), (10_000, "10,000 streams")
 
 
 class TailStore(MemoryStore):
-    """Holds the end of objects only, and counts reads. The data in front is not looked at."""
+    """Holds the end of objects only, and counts reads. The data before it is not needed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ async def _measure(streams: int, name: str) -> list[Figure]:
     store = TailStore()
     store.tails["o"] = _object(streams)
     scope = TaskScope(lambda _name, _error: None)
-    # What the engine guesses from the metadata: the object's size, and how many streams are in it.
+    # The engine's guess from the metadata: the object's size, and its number of streams.
     guess = 8192 + 50 * (OBJECT_SIZE // MIB + streams) + 300 * streams
     cache = IndexCache(store, scope, capacity=64 * MIB, suffix_size=lambda _: max(65_536, guess))
     began = time.process_time()

@@ -90,13 +90,13 @@ async def _measure(place: Path, objects: int) -> list[Figure]:
         figure("memory of the process", opened["rss"] / 1e9, "GB", RSS_MAX_GB, False),
         figure(f"commits by {CALLERS} callers", rate, "commits/s", COMMITS_PER_S, True),
         figure("slowest commit", slowest * 1000, "ms", None, False),
-        figure("a checkpoint with its upkeep", took, "s", None, False),
+        figure("a checkpoint with its cleaning", took, "s", None, False),
         figure("size of the checkpoint", size / 1e6, "MB", None, False),
     ]
 
 
 def _opened(place: Path) -> dict[str, float]:
-    """Have another process open the cluster, and return what it tells."""
+    """Open the cluster in another process, and return its output."""
     command = [sys.executable, "-m", "bench.storage.metadata", str(place)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -152,7 +152,7 @@ def _upload(name: str, stream_id: int) -> Plan:
 
 
 async def _generate(store: FileStore, objects: int) -> int:
-    """Write a checkpoint of so many objects and a tail; return the checkpoint's size."""
+    """Write a checkpoint of `objects` objects and a tail; return the checkpoint's size."""
     state = _topics(max(1, objects // 10 // PARTITIONS))
     checkpoint = _checkpoint(state, objects)
     pieces = await in_steps(encode(checkpoint))
@@ -244,7 +244,7 @@ def _checkpoint(state: ClusterState, objects: int) -> Checkpoint:
 
 
 def _show_opening(place: Path) -> None:
-    """Open the cluster and tell how long it took and what it holds of memory."""
+    """Open the cluster and print the time and its memory."""
     began = time.perf_counter()
     state = asyncio.run(_open(place)).state
     found = {

@@ -1,6 +1,6 @@
-"""The S3 store against a local S3 server: what it adds to its HTTP client, and large objects.
+"""The S3 store against a local S3 server: its overhead over its HTTP client, and large objects.
 
-The peer is obstore's client alone, which the store is made of, on the same server in the same run.
+The peer is obstore's client alone, on which the store is built, on the same server in the same run.
 The server is versitygw on the local disk, which never syncs: its own time is small and stable.
 """
 

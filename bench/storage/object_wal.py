@@ -1,9 +1,9 @@
 """The object WAL: against memory for its own cost, against a local S3 server for the rest, and
 below a broker under Kafka's own ProducerPerformance.
 
-The server is versitygw on the local disk; what latency is added is a wait before each call, so it
-adds no work. The throughput by puts in flight shows that the log keeps them all busy: with groups
-of 256 KiB, and no more puts than said.
+The server is versitygw on the local disk; added latency is a wait before each call, so it adds no
+work. The throughput by puts in flight shows that the log keeps them all busy: with groups of
+256 KiB, and a fixed number of puts.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Delayed:
 
 
 class Blackhole(MemoryStore):
-    """Takes bytes and keeps none: what is left is the log's own work."""
+    """Takes bytes and keeps none: the log's own work remains."""
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         self.objects[key] = b"".join(pieces[:0])
@@ -128,7 +128,7 @@ class Run:
         return self.wal.append(stream_id, 0, turn, 1, RECORD)
 
     async def breathe(self) -> None:
-        """Let go of what is released, and let the loop turn."""
+        """Drop the released bytes, and let the loop turn."""
         wal = self.wal
         if wal.released_position - wal.trimmed_position > TRIM_EVERY:
             await wal.trim(wal.released_position)

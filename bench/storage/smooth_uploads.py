@@ -1,7 +1,7 @@
-"""Whether uploads can be felt: how long appends take beside uploads, and without any.
+"""The effect of uploads on appends: latencies of appends during uploads, and without any.
 
-A real block WAL and a real object store, both files of one disk, so that an upload that went as
-fast as it could would stand in the way of every append.
+A real block WAL and a real object store, both files of one disk, so that an upload without a limit
+of speed would delay every append.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def run(folder: Path, quick: bool) -> Sequence[Figure]:
     def figure(name: str, share: float, goal: float | None) -> Figure:
         return Figure(
             part=PART,
-            name=f"{name} of appends beside uploads",
+            name=f"{name} of appends during uploads",
             value=_at(beside, share),
             unit="ms",
             peer="without",

@@ -1,9 +1,8 @@
-"""Compaction by keys of one large partition: bytes a second of the CPU that it uses, and its
-memory.
+"""Log compaction of one large partition: bytes for each second of CPU time, and its memory.
 
 Records of 100 bytes with keys of 16, in uncompressed batches of 16 KiB as producers send them by
 default; two million keys, so that most records are superseded. The compaction is a process of its
-own, as it is beside nodes. `COMPACTION_GB` says how large the partition is (default 1).
+own, as on the machine of a node. `COMPACTION_GB` is the size of the partition (default 1).
 """
 
 import asyncio
@@ -43,7 +42,7 @@ TOPIC = "0" * 31 + "1"
 
 
 async def run(folder: Path, quick: bool) -> Sequence[Figure]:
-    """Make the partition, compact it in a process, say what that took."""
+    """Make the partition, compact it in a process, return the cost."""
     size = 0.1 if quick else float(os.environ.get("COMPACTION_GB", "1"))
     await _fill(folder, int(size * GB))
     command = [sys.executable, "-m", "bench.storage.topic_compaction", str(folder)]

@@ -1,7 +1,7 @@
 """Uploads: CPU seconds per GB for building objects, indexes and commits, without any client of a
 store.
 
-A store that lets go of what it is given stands in for it, so what is left is the engine's own work:
+A store that drops its objects replaces it, so the engine's own work remains:
 planning, headers, checksums, index, extension, metadata entry.
 """
 

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, Producer
 
 
 def total_orders(bootstrap_servers: str, source: str, target: str, *, orders: int) -> None:
-    """Handle so many orders of topic `source`; totals go to topic `target`, by customer."""
+    """Handle `orders` orders of topic `source`; totals go to topic `target`, by customer."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

@@ -1,4 +1,4 @@
-"""How one tests it: a real broker, a new topic for each test, nothing to install or to mock."""
+"""Test it with a real broker and a new topic for each test, without a container or a mock."""
 
 import json
 
