@@ -16,8 +16,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.batches import BatchRows, Scratch, stored_items
 from lakehead.storage.compaction.dirtiness import MAP_MEMORY, Dirtiness, dirtiness, groups
 from lakehead.storage.compaction.log_cleaner import OFFSET_MAX, Cleaner, CleaningRules, DirtyScan
-from lakehead.storage.compaction.object_put import put_object
-from lakehead.storage.compaction.rewrite import Job, Rewrite
+from lakehead.storage.compaction.rewrite import Job, Rewrite, put_object
 from lakehead.storage.errors import CorruptObject, EntryRejected, LakeheadError, ObjectNotFound
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import read_index

@@ -14,8 +14,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.batch_merging import RebatchFigures, Rebatching, Span
 from lakehead.storage.compaction.batches import Arena
 from lakehead.storage.compaction.object_compaction_plan import MergeItem, RebatchSettings
-from lakehead.storage.compaction.object_put import put_object
-from lakehead.storage.compaction.rewrite import STATES_BYTES, Job
+from lakehead.storage.compaction.rewrite import STATES_BYTES, Job, put_object
 from lakehead.storage.errors import CorruptObject, EntryRejected, ObjectNotFound
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import JobName

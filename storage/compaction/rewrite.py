@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.compaction.batch_merging import Span
 from lakehead.storage.compaction.batches import (
     GAP_MAX,
@@ -33,9 +34,23 @@ from lakehead.storage.format.stream_object import AbortedTransaction, StreamInfo
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.records import COMPACTED, CommittedObject, CommittedRange, state_kind
 from lakehead.storage.object_store.protocol import Buffer, ObjectStore
+from lakehead.storage.object_store.put import put_if_absent
 
-if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
+if TYPE_CHECKING:
     from lakehead.storage.compaction.log_cleaner import Cleaner
+
+_RETRY_S = 0.1
+_RETRY_MAX_S = 10.0
+_TRIES = 10
+
+
+async def put_object(
+    store: ObjectStore, key: str, written: WrittenObject, rng: random.Random
+) -> None:
+    """Write an object under a name of a job. Raises StoreUnavailable, OutcomeUnknown."""
+    backoff = Backoff(rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+    await put_if_absent(store, key, written.pieces, backoff, tries=_TRIES)
+
 
 STATES_BYTES = 4 * 1024 * 1024
 """As much of incremental states is put together: it goes with the index of the object."""

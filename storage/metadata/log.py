@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown
 from lakehead.storage.failpoints import failpoint
@@ -252,7 +253,7 @@ class MetadataLog:
         Raises OutcomeUnknown when the log has moved on so far that nothing tells any more.
         """
         number, entry = proposal.base.next_entry, proposal.entry
-        pause = _RETRY_S
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
         while self._reader.state.next_entry <= number:
             failpoint("metadata_entry_planned")
             begun = self._clock.monotonic()
@@ -276,8 +277,7 @@ class MetadataLog:
                 break
             await self._reader.catch_up()
             if self._reader.state.next_entry <= number:
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(pause * 2, _RETRY_MAX_S)
+                await backoff.wait()
         state = self._reader.state
         if state.wrote(entry.writer, entry.nonce):
             return True

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import StoreRefused, StoreThrottled, StoreUnavailable
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
@@ -95,7 +96,7 @@ class RetryingStore:
 
     async def repeat(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Carry `call` out as the calls above are: again after StoreUnavailable."""
-        pause = _PAUSE_S
+        backoff = Backoff(self._rng, first_s=_PAUSE_S, most_s=_PAUSE_MAX_S)
         attempt = 1
         while True:
             try:
@@ -109,9 +110,8 @@ class RetryingStore:
                     _log.warning("store_unavailable", what=what, error=str(error), attempt=attempt)
                 if isinstance(error, StoreThrottled):
                     self.stats.throttled += 1
-                    pause = max(pause, _PAUSE_THROTTLED_S)
-            await self._pause(pause * (0.5 + self._rng.random()))
-            pause = min(pause * 2, _PAUSE_MAX_S)
+                    backoff.at_least(_PAUSE_THROTTLED_S)
+            await self._pause(backoff.next_s())
             attempt += 1
 
     async def _pause(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from lakehead.storage.compaction.batches import GAP_MAX, filler
-from lakehead.storage.compaction.object_put import put_object
+from lakehead.storage.compaction.rewrite import put_object
 from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,

@@ -8,16 +8,18 @@ import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import LakeheadError, ObjectExists, OutcomeUnknown
+from lakehead.storage.errors import LakeheadError, OutcomeUnknown
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName
-from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.object_writer import ObjectWriter
 from lakehead.storage.format.producer_headers import producer_headers
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.metadata.log import MetadataLog
@@ -31,6 +33,7 @@ from lakehead.storage.metadata.records import (
 )
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch, LogCache
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.tasks import TaskScope
@@ -333,7 +336,13 @@ class Uploader:
             await _add_batches(writer, batches)
         written = writer.finish()
         key = self._next_key()
-        await self._create(key, written)
+        await put_if_absent(
+            self._store,
+            key,
+            written.pieces,
+            Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S),
+            on_unknown=partial(self._put_unknown, key),
+        )
         self.stats.objects += 1
         self.stats.bytes += written.size
         snapshot.objects.append(
@@ -364,19 +373,9 @@ class Uploader:
         self._next_object += 1
         return name.key
 
-    async def _create(self, key: str, written: WrittenObject) -> None:
-        pause = _RETRY_S
-        while True:
-            try:
-                await self._store.create(key, written.pieces)
-                return
-            except ObjectExists:
-                return  # an earlier try of ours: nobody else writes this name
-            except OutcomeUnknown as error:
-                self.stats.unknown_puts += 1
-                _log.warning("put_unknown", key=key, error=str(error))
-            await asyncio.sleep(pause * (0.5 + self._rng.random()))
-            pause = min(pause * 2, _RETRY_MAX_S)
+    def _put_unknown(self, key: str, error: OutcomeUnknown) -> None:
+        self.stats.unknown_puts += 1
+        _log.warning("put_unknown", key=key, error=str(error))
 
 
 def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> StreamInfo:

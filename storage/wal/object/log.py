@@ -23,6 +23,7 @@ from itertools import islice
 import msgspec
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import (
     Fenced,
     LakeheadError,
@@ -139,17 +140,16 @@ class Deleter:
             await asyncio.wait([self._task], timeout=_CLOSE_S)
 
     async def _run(self) -> None:
-        pause = _RETRY_S
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
         while self._keys:
             batch = list(islice(self._keys, _BATCH))
             try:
                 await self._store.delete(batch)
             except StorageError as error:
                 _log.warning("wal_delete_failed", objects=len(batch), error=str(error))
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(2 * pause, _RETRY_MAX_S)
+                await backoff.wait()
                 continue
-            pause = _RETRY_S
+            backoff.reset()
             for key in batch:  # some may have been forgotten meanwhile
                 if self._keys and self._keys[0] == key:
                     self._keys.popleft()

@@ -8,14 +8,15 @@ or an earlier copy, shows itself. The cluster's own store needs no marks.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import NamedTuple
 
 import structlog
 
-from lakehead.storage.errors import ObjectExists, OutcomeUnknown, SettingsError, StoreUnavailable
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.errors import SettingsError, StoreUnavailable
 from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.wal.object.names import node_prefix
 from lakehead.storage.wal.protocol import LogIdentity, WalOwner
 
@@ -79,15 +80,15 @@ class LogMarks:
         found = self._found or await self.identity()
         mark = LogMark(self._owner.node_id, epoch, found.log_id)
         content = self._owner.cluster_id.encode()
-        while True:
-            try:
-                await self._store.create(mark.key, [content])
-                break
-            except ObjectExists:
-                break  # an earlier try of ours
-            except OutcomeUnknown as error:
-                _log.warning("log_mark_unknown", key=mark.key, error=str(error))
-            await asyncio.sleep(_RETRY_S * (0.5 + self._owner.rng.random()))
+        await put_if_absent(
+            self._store,
+            mark.key,
+            [content],
+            Backoff(self._owner.rng, first_s=_RETRY_S, most_s=_RETRY_S),
+            on_unknown=lambda error: _log.warning(
+                "log_mark_unknown", key=mark.key, error=str(error)
+            ),
+        )
         older = [one.key for one in await self._list() if one.epoch < epoch]
         try:
             await self._store.delete(older)

@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import (
     Fenced,
     ObjectExists,
@@ -62,7 +63,7 @@ class Putter:
         (stopped before the outcome was known).
         """
         loop = asyncio.get_running_loop()
-        pause, tries = _RETRY_S, 0
+        tries, backoff = 0, self._backoff()
         while not self._is_stopped:
             began = loop.time()
             self._stats.puts += 1
@@ -84,17 +85,18 @@ class Putter:
             tries += 1
             self._stats.put_retries += 1
             self._batching.repeated()
-            await asyncio.sleep(pause * (0.5 + self._owner.rng.random()))
-            pause = min(2 * pause, _RETRY_MAX_S)
+            await backoff.wait()
         raise WalFailed(f"{key}: nobody waits for it any more")
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._owner.rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
 
     async def _is_ours(self, key: str) -> bool:
         """Whether what has a number is this writer's own; False: nothing has it now.
 
         Raises Fenced, CorruptObject.
         """
-        owner = self._owner
-        pause = _RETRY_S
+        backoff = self._backoff()
         while True:
             try:
                 self._check_writer(key, await read_wal_object(self._store, key))
@@ -103,8 +105,7 @@ class Putter:
                 return False
             except StoreUnavailable as error:
                 _log.warning("wal_read_back_failed", key=key, error=str(error))
-            await asyncio.sleep(pause * (0.5 + owner.rng.random()))
-            pause = min(2 * pause, _RETRY_MAX_S)
+            await backoff.wait()
 
     def _check_writer(self, key: str, found: Tombstone | ObjectIndex) -> None:
         owner = self._owner

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
@@ -227,7 +228,7 @@ class LogSealer:
             incarnation=self._incarnation,
             created_ms=self._clock.now_ms(),
         ).encode()
-        pause = _RETRY_S
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
         while True:
             try:
                 await self._store.create(key, [tombstone])
@@ -239,8 +240,7 @@ class LogSealer:
             try:
                 found = await read_wal_object(self._store, key)
             except ObjectNotFound:  # not there yet: only putting it settles who has the number
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(2 * pause, _RETRY_MAX_S)
+                await backoff.wait()
                 continue
             return None if isinstance(found, Tombstone) else self._sealed(key, epoch, found)
 
