@@ -65,8 +65,8 @@ from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import ObjectStore, check_store, open_store
 from lakehead.storage.object_store.counted import CountedStore
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.left_logs import LeftLogs
 from lakehead.storage.stream.settings import NodeIdentity
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
 from lakehead.storage.wal.address import locate_wal, public_address
@@ -162,7 +162,7 @@ class Node:
     cold_reads: ColdReads
     counts: RequestCounts
     backpressure: Backpressure
-    left_logs: LeftLogs
+    unrecovered_wals: UnrecoveredWals
     log_recovery: LogRecovery
     controller: Controller
     maintenance: MaintenanceBeside | None
@@ -235,7 +235,7 @@ class Node:
         await check_advertised_address(self.network, self.lifecycle.own, self.state)
         self.lifecycle.serve()
         self.log_recovery.start()
-        self.scope.spawn_duty(self.left_logs.give_back_all, name="give volumes back")
+        self.scope.spawn_duty(self.unrecovered_wals.give_back_all, name="give volumes back")
         self.controller.start()
         if self.maintenance is not None:
             self.scope.spawn_duty(self.maintenance.run, name="start maintenance")
@@ -459,7 +459,7 @@ async def _build(
     )
     dispatcher.serve(services)
 
-    left_logs = LeftLogs(engine, settings.wal_uri, settings=settings.block_wal)
+    unrecovered_wals = UnrecoveredWals(engine, settings.wal_uri, settings=settings.block_wal)
     controller_settings = ControllerSettings(
         is_balancing=settings.auto_leader_rebalance_enable,
         balance_s=settings.leader_imbalance_check_interval_seconds,
@@ -494,8 +494,8 @@ async def _build(
         cold_reads=cold_reads,
         counts=counts,
         backpressure=backpressure,
-        left_logs=left_logs,
-        log_recovery=LogRecovery(settings.node_id, metadata, scope, left_logs.recover),
+        unrecovered_wals=unrecovered_wals,
+        log_recovery=LogRecovery(settings.node_id, metadata, scope, unrecovered_wals.recover),
         controller=Controller(metadata, lifecycle, clock, scope, controller_settings),
         maintenance=MaintenanceBeside(metadata, settings, clock) if is_maintaining else None,
         tables=TablesBeside(metadata, settings, clock, is_lake_installed) if has_tables else None,

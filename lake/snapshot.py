@@ -28,7 +28,7 @@ from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.recovery import uncommitted
 from lakehead.storage.tasks import task_group
-from lakehead.storage.wal.object import WalName, is_tombstone_size, sealed_object, wal_key
+from lakehead.storage.wal.object import WalName, is_seal_size, sealed_object, wal_key
 from lakehead.storage.wal.object.names import node_prefix
 
 _IN_CLUSTER = "object:"
@@ -146,7 +146,7 @@ class Snapshots:
         listed: set[tuple[int, int]] = set()
         for meta in await store.list(prefix, start_after=f"{prefix}{node.wal_epoch:010d}"):
             name = WalName.parse(meta.key)
-            if name is not None and not is_tombstone_size(meta.size):
+            if name is not None and not is_seal_size(meta.size):
                 listed.add((name.epoch, name.number))
         keys = []
         for epoch in range(node.wal_epoch, node.epoch + 1):

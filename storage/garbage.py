@@ -26,7 +26,7 @@ from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal.object.names import PREFIX as WAL_PREFIX
-from lakehead.storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.wal.object.names import WalName, is_seal_size
 
 PREFIXES = (DATA_PREFIX, WAL_PREFIX)
 """Where objects with data are."""
@@ -105,7 +105,7 @@ def _judge_wal(state: ClusterState, name: WalName, size: int) -> Verdict:
         if last is None:
             return Verdict.STRANGE
         return Verdict.OLD_WAL if name.epoch <= last else Verdict.WAL
-    if is_tombstone_size(size):
+    if is_seal_size(size):
         return Verdict.TOMBSTONE
     below = (name.epoch, name.number) < (node.wal_epoch, node.wal_floor)
     return Verdict.OLD_WAL if below else Verdict.WAL

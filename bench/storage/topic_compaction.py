@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from bench.figures import Figure
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.compaction.log_compaction import Compaction, CompactionSettings
+from lakehead.storage.compaction.log_compaction import LogCompaction, LogCompactionSettings
 from lakehead.storage.format.batch_writer import encode_batch
 from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, patch
 from lakehead.storage.metadata.log import MetadataLog
@@ -125,13 +125,13 @@ async def _compact(folder: str) -> None:
     store, clock, rng = open_store(f"file:{folder}"), SystemClock(), random.Random()
     metadata = await MetadataLog.open(store, writer_id="bench", clock=clock, rng=rng)
     began, used = time.monotonic(), time.process_time()
-    result = await Compaction(
+    result = await LogCompaction(
         store,
         metadata,
         clock,
         rng,
         stream_id=0,
-        settings=CompactionSettings(until_ms=1 << 62, delete_retention_ms=86_400_000),
+        settings=LogCompactionSettings(until_ms=1 << 62, delete_retention_ms=86_400_000),
     ).run()
     took = {
         "wall_s": time.monotonic() - began,

@@ -28,7 +28,7 @@ from lakehead.storage.errors import StorageError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
 from lakehead.storage.metadata.state import ClusterState, StreamState
-from lakehead.storage.stream.left_logs import reaches
+from lakehead.storage.stream.unrecovered_wals import reaches
 from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.controller")

@@ -15,7 +15,7 @@ import structlog
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import ClusterState, NodeState
-from lakehead.storage.stream.left_logs import may_reach_device, reaches
+from lakehead.storage.stream.unrecovered_wals import may_reach_device, reaches
 from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.recovery")

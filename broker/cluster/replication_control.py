@@ -41,7 +41,7 @@ from lakehead.storage.metadata.records import (
     Record,
 )
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
-from lakehead.storage.stream.left_logs import reaches
+from lakehead.storage.stream.unrecovered_wals import reaches
 
 PARTITIONS_MAX = 100_000
 OFFSETS_CONFIGS = {

@@ -23,13 +23,13 @@ async def merge_all(
 ) -> tuple[CompactObjectsResult, int]:
     """Do what is due, and return figures and how many items failed: they are logged."""
     from lakehead.storage.compaction.object_compaction import (
-        Merge,  # its kernels are for those alone who merge
+        ObjectCompaction,  # its kernels are for those alone who merge
     )
 
     figures, failures = CompactObjectsResult(), 0
     for item in items:
         try:
-            result = await Merge(store, metadata, clock, rng, item).run()
+            result = await ObjectCompaction(store, metadata, clock, rng, item).run()
             figures = figures.plus(CompactObjectsResult.of(result))
         except LakeheadError as error:
             failures += 1

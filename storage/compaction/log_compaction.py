@@ -34,7 +34,7 @@ class Superseded(LakeheadError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
+class LogCompactionSettings:
     """How a stream is compacted. `map_memory` bounds the map of keys, `group_size` what is replaced
     at once, in bytes; objects with a timestamp above `until_ms` are left alone.
     """
@@ -46,7 +46,7 @@ class CompactionSettings:
 
 
 @dataclass(slots=True)
-class CompactionResult:
+class LogCompactionResult:
     """What a compaction has done."""
 
     passes: int = 0
@@ -60,7 +60,7 @@ class CompactionResult:
     """Batches that cannot be read, and stay."""
 
 
-class Compaction:
+class LogCompaction:
     """One run over one stream."""
 
     def __init__(
@@ -71,9 +71,9 @@ class Compaction:
         rng: random.Random,
         *,
         stream_id: int,
-        settings: CompactionSettings,
+        settings: LogCompactionSettings,
     ) -> None:
-        self.result = CompactionResult()
+        self.result = LogCompactionResult()
         self._store = store
         self._metadata = metadata
         self._clock = clock
@@ -81,7 +81,7 @@ class Compaction:
         self._stream_id = stream_id
         self._settings = settings
 
-    async def run(self) -> CompactionResult:
+    async def run(self) -> LogCompactionResult:
         """Compact all that can be. Raises Superseded, StoreUnavailable, CorruptObject,
         UnsupportedFormat, OutcomeUnknown, and ObjectNotFound when data is lost; what was committed
         by then counts.
@@ -99,7 +99,7 @@ class Compaction:
         stream = self._metadata.state.streams.get(self._stream_id)
         return () if stream is None else tuple(stream.extents)
 
-    async def _run(self) -> CompactionResult:
+    async def _run(self) -> LogCompactionResult:
         while True:
             stream = self._metadata.state.streams.get(self._stream_id)
             if stream is None:

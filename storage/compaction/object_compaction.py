@@ -378,7 +378,7 @@ Runs = dict[int, list[tuple[Extent, ...]]]
 
 
 @dataclass(slots=True)
-class Merge:
+class ObjectCompaction:
     """One run of one item."""
 
     store: ObjectStore

@@ -185,16 +185,16 @@ def _unit(state: "ClusterState", item: CompactObjectsItem) -> Unit:
 
 
 def compact_objects_item(item: CompactObjectsItem) -> CompactObjectsResult:
-    """Do one item. Raises what `Merge.run` raises."""
+    """Do one item. Raises what `ObjectCompaction.run` raises."""
     import random
 
     from lakehead.storage.clock import SystemClock
-    from lakehead.storage.compaction.object_compaction import Merge
+    from lakehead.storage.compaction.object_compaction import ObjectCompaction
     from lakehead.storage.jobs.cluster import in_cluster
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactObjectsResult:
         rng = random.SystemRandom()
-        merge = Merge(store, log, SystemClock(), rng, item.merge, item.rebatch)
+        merge = ObjectCompaction(store, log, SystemClock(), rng, item.merge, item.rebatch)
         return CompactObjectsResult.of(await merge.run())
 
     return in_cluster(item.path, _WRITER, work)

@@ -15,7 +15,7 @@ from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit,
 from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from lakehead.storage.compaction.log_compaction import CompactionResult
+    from lakehead.storage.compaction.log_compaction import LogCompactionResult
     from lakehead.storage.maintenance.rules import DueWork
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
@@ -58,7 +58,7 @@ class CompactTopicsResult(JobResult):
     unreadable: int = total()
 
     @classmethod
-    def of(cls, done: "CompactionResult") -> "CompactTopicsResult":
+    def of(cls, done: "LogCompactionResult") -> "CompactTopicsResult":
         """Return the result of one partition."""
         return cls(
             partitions=int(done.passes > 0),

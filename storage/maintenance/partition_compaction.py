@@ -4,9 +4,9 @@ import random
 
 from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.log_compaction import (
-    Compaction,
-    CompactionResult,
-    CompactionSettings,
+    LogCompaction,
+    LogCompactionResult,
+    LogCompactionSettings,
 )
 from lakehead.storage.maintenance.configs import CLEANER_MEMORY, MaintenanceValues
 from lakehead.storage.maintenance.rules import DueWork, youngest_ms
@@ -21,15 +21,15 @@ async def compact_partition(
     rng: random.Random,
     work: DueWork,
     values: MaintenanceValues,
-) -> CompactionResult:
-    """Compact what can be. Raises what `Compaction.run` raises."""
-    compaction = Compaction(
+) -> LogCompactionResult:
+    """Compact what can be. Raises what `LogCompaction.run` raises."""
+    compaction = LogCompaction(
         store,
         metadata,
         clock,
         rng,
         stream_id=work.stream_id,
-        settings=CompactionSettings(
+        settings=LogCompactionSettings(
             until_ms=youngest_ms(work.rules, clock.now_ms()),
             delete_retention_ms=work.rules.delete_retention_ms,
             map_memory=int(values.of_broker(CLEANER_MEMORY)),

@@ -37,7 +37,7 @@ from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.rebuild.catalog import Rebuilt, rebuilt_catalog
 from lakehead.storage.rebuild.found import FoundObject, FoundRange, look_into
 from lakehead.storage.tasks import task_group
-from lakehead.storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.wal.object.names import WalName, is_seal_size
 
 
 def filler_object(
@@ -169,7 +169,7 @@ def counted(found: Sequence[ObjectMeta]) -> list[ObjectMeta]:
     seals: dict[tuple[int, int], int] = {}
     for one in found:
         name = WalName.parse(one.key)
-        if name is not None and is_tombstone_size(one.size):
+        if name is not None and is_seal_size(one.size):
             at = (name.node_id, name.epoch)
             seals[at] = min(name.number, seals.get(at, name.number))
     kept = []

@@ -1,7 +1,7 @@
 """The stream engine of one node: streams over one write-ahead log, one cache, one uploader, one
 metadata log.
 
-Order of things: append -> WAL -> (released) log cache, confirmed offset, answer -> snapshot ->
+Order of things: append -> WAL -> (released) log cache, confirmed offset, response -> upload set ->
 objects -> metadata entry -> WAL trim. At start the node takes a new epoch, commits what its WAL
 still holds, and only then opens streams.
 """
@@ -34,7 +34,7 @@ from lakehead.storage.stream.recovery import Owner, log_in_cluster, recover_wal
 from lakehead.storage.stream.registration import accepts, begin_log, claim, log_loss, register
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import OnDone, Stream
-from lakehead.storage.stream.takeover import OpenLeftLog, Takeovers
+from lakehead.storage.stream.takeover import OpenUnrecoveredWal, Takeovers
 from lakehead.storage.stream.upload import Uploader, UploadPace, UploadQueue, Writer
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
@@ -234,7 +234,7 @@ class StreamEngine:
         """
         await self.hand_overs.run(stream_ids)
 
-    async def take_over(self, node: NodeState, open_log: OpenLeftLog) -> int:
+    async def take_over(self, node: NodeState, open_log: OpenUnrecoveredWal) -> int:
         """Commit what a node, fenced in the epoch given, left in its log, so that its streams may
         be opened (`NodeState.is_recovered`); return how many objects that were. May be repeated,
         and tried by several. Raises EntryRejected (it is not fenced), what `open_log` raises,

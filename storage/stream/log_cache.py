@@ -1,6 +1,6 @@
 """The log cache: what was released by the write-ahead log, newest in memory, first in first out.
 
-Batches enter in WAL order into the *active* block. Sealing a block makes it a snapshot to upload;
+Batches enter in WAL order into the *active* block. Sealing a block makes it an upload set;
 once it is committed its batches may be evicted, oldest block first, when the cache is over its
 capacity: a few with each batch that enters, so that a large block goes without a pause. What is not
 committed is never evicted.

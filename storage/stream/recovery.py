@@ -25,7 +25,7 @@ from lakehead.storage.metadata.records import (
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch
-from lakehead.storage.stream.upload import Snapshot, Uploader
+from lakehead.storage.stream.upload import Uploader, UploadSet
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import (
     SealableLog,
@@ -39,7 +39,7 @@ from lakehead.storage.wal.protocol import (
 _log = structlog.get_logger("storage.recovery")
 
 
-class Taker(NamedTuple):
+class RecoveringNode(NamedTuple):
     """A live node that commits what a fenced one left behind."""
 
     node_id: int
@@ -51,7 +51,7 @@ class Owner(NamedTuple):
 
     node_id: int
     node_epoch: int
-    taker: Taker | None = None
+    taker: RecoveringNode | None = None
 
     def commit(self, objects: Sequence[CommittedObject], floor: WalFloor) -> CommitObjects:
         """Return what commits objects, and moves the floor of the node's log."""
@@ -126,7 +126,7 @@ async def commit_left_in_cluster(
 
 
 async def take_objects(
-    log: SealableLog, metadata: MetadataLog, *, node_id: int, last_epoch: int, taker: Taker
+    log: SealableLog, metadata: MetadataLog, *, node_id: int, last_epoch: int, taker: RecoveringNode
 ) -> int:
     """Commit for another node, fenced in `last_epoch`, what it left in the cluster's store.
 
@@ -248,9 +248,9 @@ async def _upload_records(
         if block.batches:
             await _reopen(metadata, owner, block)
             infos = {one: metadata.state.stream_info(one, None) for one in block.batches}
-            snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
-            await uploader.write(snapshot)
-            await uploader.commit(snapshot)
+            upload_set = UploadSet(block=block, infos=infos, wal_position=end_position)
+            await uploader.write(upload_set)
+            await uploader.commit(upload_set)
     if position is not None:
         _log.info("wal_recovered", position=position, node_id=owner.node_id)
     return position

@@ -30,13 +30,13 @@ class StorageSettings:
     """Sizes in bytes, times in seconds."""
 
     upload_size: int = 256 * 1024 * 1024
-    """A snapshot is uploaded when this much is not uploaded yet …"""
+    """An upload begins when this much is not uploaded yet …"""
     upload_age_s: float = 10.0
     """… or the oldest of it is this old."""
     uploads_max: int = 3
     """Uploads in flight."""
     stream_object_size: int = 8 * 1024 * 1024
-    """A stream with this much in a snapshot gets objects of its own."""
+    """A stream with this much in an upload set gets objects of its own."""
     object_size_max: int = 64 * 1024 * 1024
     """Objects are cut at this size: between two of them an upload can hold its rate down."""
     cache_size: int = 512 * 1024 * 1024

@@ -26,7 +26,7 @@ from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.recovery import (
     Owner,
-    Taker,
+    RecoveringNode,
     commit_left_in_cluster,
     discard_uncommitted,
     floor_of,
@@ -34,14 +34,14 @@ from lakehead.storage.stream.recovery import (
     take_objects,
 )
 from lakehead.storage.stream.registration import refuse_wrong_log
-from lakehead.storage.stream.upload import Snapshot, Uploader, Writer
+from lakehead.storage.stream.upload import Uploader, UploadSet, Writer
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
 
 _log = structlog.get_logger("storage.takeover")
 
-OpenLeftLog = Callable[[NodeState, WalOwner], Awaitable[WriteAheadLog | None]]
+OpenUnrecoveredWal = Callable[[NodeState, WalOwner], Awaitable[WriteAheadLog | None]]
 """Opens what a fenced node left in a log of its own, once nothing can be acknowledged there any
 more; None when all that it had is in the cluster's store. The owner stands for the fenced node.
 Raises StorageError, SettingsError.
@@ -75,7 +75,7 @@ class Takeovers:
         self._rng = rng
         self._scope = scope
 
-    async def run(self, node: NodeState, open_log: OpenLeftLog) -> int:
+    async def run(self, node: NodeState, open_log: OpenUnrecoveredWal) -> int:
         """See `StreamEngine.take_over`."""
         if not _is_due(await self._metadata.refresh(), node):
             return 0
@@ -120,8 +120,8 @@ class Takeovers:
             taker=self._taker(),
         )
 
-    def _taker(self) -> Taker:
-        return Taker(self._writer.node_id, self._writer.node_epoch)
+    def _taker(self) -> RecoveringNode:
+        return RecoveringNode(self._writer.node_id, self._writer.node_epoch)
 
     def _in_cluster(self, node: NodeState) -> LogSealer:
         return LogSealer(
@@ -142,8 +142,8 @@ class Takeovers:
         end, objects = WalFloor(node.epoch + 1, 0), log.objects
         now = floor_of(self._metadata.state, node.node_id)
         sealed = None if objects is None else await objects.seal(now, before=end.epoch)
-        snapshots, position = await self._upload(node, log)
-        written = [known for snapshot in snapshots for known in snapshot.objects]
+        upload_sets, position = await self._upload(node, log)
+        written = [known for upload_set in upload_sets for known in upload_set.objects]
         found: list[CommittedObject] = []
 
         def plan(state: ClusterState) -> Sequence[Record]:
@@ -162,9 +162,9 @@ class Takeovers:
 
     async def _upload(
         self, node: NodeState, log: WriteAheadLog
-    ) -> tuple[list[Snapshot], int | None]:
+    ) -> tuple[list[UploadSet], int | None]:
         """Write what counts as objects, while more is read; return them in the order of the log."""
-        snapshots: list[Snapshot] = []
+        upload_sets: list[UploadSet] = []
         writes: deque[asyncio.Task[None]] = deque()
         state, end = self._metadata.state, None
         blocks = recovered_blocks(log, state, node.node_id, _BLOCK_SIZE)
@@ -175,8 +175,8 @@ class Takeovers:
                     if not block.batches:
                         continue
                     infos = {one: state.stream_info(one, None) for one in block.batches}
-                    snapshots.append(Snapshot(block=block, infos=infos))
-                    writes.append(self._begin(snapshots[-1]))
+                    upload_sets.append(UploadSet(block=block, infos=infos))
+                    writes.append(self._begin(upload_sets[-1]))
                     if len(writes) == _WRITES_MAX:
                         await writes.popleft()
             while writes:
@@ -184,13 +184,13 @@ class Takeovers:
         finally:
             for write in writes:
                 write.cancel()
-        return snapshots, end
+        return upload_sets, end
 
-    def _begin(self, snapshot: Snapshot) -> asyncio.Task[None]:
+    def _begin(self, upload_set: UploadSet) -> asyncio.Task[None]:
         async def write() -> None:
             with self._uploader.hurry():
-                await self._uploader.write(snapshot, in_few=True)
-            snapshot.block.batches = {}
+                await self._uploader.write(upload_set, in_few=True)
+            upload_set.block.batches = {}
 
         return self._scope.spawn(write(), name="upload for a fenced node", is_awaited=True)
 

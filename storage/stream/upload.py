@@ -127,7 +127,7 @@ Describe = Callable[[int, int, int], StreamInfo]
 
 
 @dataclass(slots=True, kw_only=True)
-class Snapshot:
+class UploadSet:
     """A sealed block on its way: what the streams are, and their partition states at the block's
     end.
     """
@@ -223,14 +223,14 @@ class UploadStats:
     objects: int = 0
     """Objects written, committed or not yet."""
     bytes: int = 0
-    snapshots: int = 0
-    """Snapshots committed."""
+    upload_sets: int = 0
+    """Upload sets committed."""
     unknown_puts: int = 0
     """Puts whose outcome had to be found out by putting again."""
 
 
 class Uploader:
-    """Writes snapshots as objects and commits them."""
+    """Write upload sets as objects and commit them."""
 
     def __init__(
         self,
@@ -259,48 +259,48 @@ class Uploader:
         """While somebody waits for what is written: no limit of speed."""
         return self._pace.hurry()
 
-    async def write(self, snapshot: Snapshot, *, in_few: bool = False) -> None:
-        """Write the snapshot's objects: those of each large stream, and what the others share; or
+    async def write(self, upload_set: UploadSet, *, in_few: bool = False) -> None:
+        """Write the objects of an upload set: those of each large stream, one for all others; or
         as few as their largest size allows, since each takes a flush or a request.
         """
         size_max = self._settings.object_size_max
         planned = plan_objects(
-            snapshot.block.batches,
+            upload_set.block.batches,
             stream_object_size=size_max if in_few else self._settings.stream_object_size,
             object_size_max=size_max,
         )
         for one in planned:
             await self._pace.spend(one.size)
-            await self._write_object(one, snapshot)
+            await self._write_object(one, upload_set)
         failpoint("upload_objects_written")
 
-    async def commit(self, snapshot: Snapshot) -> None:
+    async def commit(self, upload_set: UploadSet) -> None:
         """Commit the written objects in one entry. Raises EntryRejected if this node was fenced."""
-        floor = snapshot.wal_floor
+        floor = upload_set.wal_floor
         committed = CommitObjects(
             node_id=self._writer.node_id,
             node_epoch=self._writer.node_epoch,
-            objects=tuple(snapshot.objects),
+            objects=tuple(upload_set.objects),
             wal_epoch=-1 if floor is None else floor.epoch,
             wal_floor=0 if floor is None else floor.number,
         )
 
         def plan(state: ClusterState) -> Sequence[Record]:
-            closed = self._closed(state, snapshot.closing)
-            is_empty = not (snapshot.objects or floor or closed)
-            return () if is_empty else (self._positioned(state, committed, snapshot), *closed)
+            closed = self._closed(state, upload_set.closing)
+            is_empty = not (upload_set.objects or floor or closed)
+            return () if is_empty else (self._positioned(state, committed, upload_set), *closed)
 
         await self.metadata.commit_with(plan)
-        self.stats.snapshots += 1
+        self.stats.upload_sets += 1
         failpoint("upload_committed")
 
     def _positioned(
-        self, state: ClusterState, committed: CommitObjects, snapshot: Snapshot
+        self, state: ClusterState, committed: CommitObjects, upload_set: UploadSet
     ) -> CommitObjects:
         """Say how far the node's log reaches, if it is one whose positions last: an older state of
         it is known by that.
         """
-        node, position = state.nodes.get(self._writer.node_id), snapshot.wal_position
+        node, position = state.nodes.get(self._writer.node_id), upload_set.wal_position
         if position is None or not self.positions_last or node is None or not node.log.log_id:
             return committed
         return msgspec.structs.replace(committed, wal_position=position)
@@ -316,7 +316,7 @@ class Uploader:
             if stream is not None and stream.is_open and stream.node_id == self._writer.node_id
         ]
 
-    async def _write_object(self, planned: PlannedObject, snapshot: Snapshot) -> None:
+    async def _write_object(self, planned: PlannedObject, upload_set: UploadSet) -> None:
         created_ms = self._clock.now_ms()
         writer = ObjectWriter(
             kind=planned.kind,
@@ -328,8 +328,8 @@ class Uploader:
         )
         epochs, infos = dict[int, int](), dict[int, StreamInfo]()
         for part in planned.parts:
-            batches = snapshot.block.batches[part.stream_id][part.first : part.end]
-            info = _info_of(snapshot.infos[part.stream_id], part, batches)
+            batches = upload_set.block.batches[part.stream_id][part.first : part.end]
+            info = _info_of(upload_set.infos[part.stream_id], part, batches)
             writer.begin_stream(info)
             epochs[part.stream_id] = batches[-1].epoch
             infos[part.stream_id] = info
@@ -345,7 +345,7 @@ class Uploader:
         )
         self.stats.objects += 1
         self.stats.bytes += written.size
-        snapshot.objects.append(
+        upload_set.objects.append(
             CommittedObject(
                 key=key,
                 kind=planned.kind,
@@ -478,7 +478,7 @@ class UploadQueue:
         objects = self._wal.objects
         floor = None if objects is None else objects.floor_at(position)
         self._spawn(
-            Snapshot(block=block, infos=self._infos(block), wal_position=position, wal_floor=floor)
+            UploadSet(block=block, infos=self._infos(block), wal_position=position, wal_floor=floor)
         )
 
     async def all_now(self) -> None:
@@ -493,7 +493,7 @@ class UploadQueue:
         """
         block = self._cache.seal(stream_ids)
         self._is_trim_due |= bool(block.batches)
-        self._spawn(Snapshot(block=block, infos=self._infos(block), closing=tuple(closing)))
+        self._spawn(UploadSet(block=block, infos=self._infos(block), closing=tuple(closing)))
         await self.wait_idle()
         if self._error is not None:
             raise self._error
@@ -510,7 +510,7 @@ class UploadQueue:
         block = self._cache.seal(stream_ids)
         if block.batches:
             self._is_trim_due = True
-            self._spawn(Snapshot(block=block, infos=self._infos(block)))
+            self._spawn(UploadSet(block=block, infos=self._infos(block)))
 
     def waiting_bytes(self, stream_ids: Collection[int]) -> int:
         """Return how much of these streams no upload has begun with."""
@@ -537,9 +537,9 @@ class UploadQueue:
             for stream_id, batches in block.batches.items()
         }
 
-    def _spawn(self, snapshot: Snapshot) -> None:
+    def _spawn(self, upload_set: UploadSet) -> None:
         failpoint("upload_sealed")
-        self._last = self._scope.spawn(self._upload(snapshot, self._last), name="upload snapshot")
+        self._last = self._scope.spawn(self._upload(upload_set, self._last), name="upload")
 
     async def wait_idle(self) -> None:
         """Wait until what was started has been committed, or never will be."""
@@ -547,18 +547,18 @@ class UploadQueue:
             with self._pace.hurry():
                 await asyncio.wait([self._last])
 
-    async def _upload(self, snapshot: Snapshot, previous: asyncio.Task[None] | None) -> None:
+    async def _upload(self, upload_set: UploadSet, previous: asyncio.Task[None] | None) -> None:
         try:
             async with self._slots:
-                await self._uploader.write(snapshot)
+                await self._uploader.write(upload_set)
                 if previous is not None:
                     await asyncio.wait([previous])
                 if self._error is not None:
                     return
-                await self._uploader.commit(snapshot)
-            self._cache.committed(snapshot.block)
-            if snapshot.wal_position is not None:
-                await self._wal.trim(snapshot.wal_position)
+                await self._uploader.commit(upload_set)
+            self._cache.committed(upload_set.block)
+            if upload_set.wal_position is not None:
+                await self._wal.trim(upload_set.wal_position)
                 failpoint("wal_trimmed")
         except LakeheadError as error:
             _log.error("upload_failed", error=str(error))

@@ -104,7 +104,7 @@ _SEGMENT = struct.Struct(">qqq")
 _SLOT_CRC_AT = SECTOR - CRC.size
 _CLEAN = 1
 
-SEGMENTS_MAX = (_SLOT_CRC_AT - _SLICE.size) // _SEGMENT.size
+EPOCH_RANGES_MAX = (_SLOT_CRC_AT - _SLICE.size) // _SEGMENT.size
 IDENTITY_BYTES_MAX = 255
 
 
@@ -182,7 +182,7 @@ class VolumeHeader:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class EpochRange:
     """What one node epoch wrote: positions `[start, end)`; `end` is None while it may grow."""
 
     epoch: int
@@ -203,7 +203,7 @@ class SliceHeader:
     released: int
     window_length: int
     scan_length: int
-    segments: tuple[Segment, ...]
+    segments: tuple[EpochRange, ...]
 
     def encode(self) -> bytes:
         """Return the header slot."""
@@ -246,7 +246,7 @@ class SliceHeader:
             window_length=window_length,
             scan_length=scan_length,
             segments=tuple(
-                Segment(epoch=epoch, start=start, end=None if end < 0 else end)
+                EpochRange(epoch=epoch, start=start, end=None if end < 0 else end)
                 for epoch, start, end in _SEGMENT.iter_unpack(table)
             ),
         )

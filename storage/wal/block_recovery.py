@@ -20,8 +20,8 @@ from lakehead.storage.wal.block_format import (
     PADDING,
     RECORD,
     SECTOR,
+    EpochRange,
     RecordHeader,
-    Segment,
     SliceHeader,
     lap_of,
     read_record_header,
@@ -177,7 +177,7 @@ class RingScan:
             payload=body[BODY.size :],
         )
 
-    async def _check_open_end(self, segment: Segment) -> None:
+    async def _check_open_end(self, segment: EpochRange) -> None:
         """Tell writes that were cut off (left out, never acknowledged) from damage (an error)."""
         header = self._header
         if self.end < header.released:

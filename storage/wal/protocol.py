@@ -133,7 +133,7 @@ class SealedLog(NamedTuple):
     """What a node's epochs left behind, none of which can be acknowledged to any more.
 
     `objects` are in the order of the log. `leftovers` are keys of data that nobody needs: below the
-    floor, or above a seal. Tombstones are in neither.
+    floor, or above a seal. Seals are in neither.
     """
 
     objects: tuple[SealedObject, ...]

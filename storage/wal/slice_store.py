@@ -13,10 +13,10 @@ from dataclasses import replace
 from lakehead.storage.errors import StorageError, WalCorrupted
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.wal.block_format import (
+    EPOCH_RANGES_MAX,
     HOLDER_OFFSET,
     SECTOR,
-    SEGMENTS_MAX,
-    Segment,
+    EpochRange,
     SliceEntry,
     SliceHeader,
     newest,
@@ -115,7 +115,7 @@ def started(
 ) -> SliceHeader:
     """A new epoch begins at `start`. Raises StorageError when the table of segments is full."""
     kept = trimmed_to(header, header.trimmed, released=start, start=start)
-    if len(kept.segments) >= SEGMENTS_MAX:
+    if len(kept.segments) >= EPOCH_RANGES_MAX:
         raise StorageError(
             f"the WAL holds data of {len(kept.segments)} starts of node {header.node_id}, and none "
             "of it could be uploaded: make the object store reachable"
@@ -126,5 +126,5 @@ def started(
         is_clean=False,
         window_length=window_length,
         scan_length=scan_length,
-        segments=(*kept.segments, Segment(epoch=epoch, start=start, end=None)),
+        segments=(*kept.segments, EpochRange(epoch=epoch, start=start, end=None)),
     )

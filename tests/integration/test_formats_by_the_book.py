@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lakehead.storage.format.object_writer import ObjectWriter
 from lakehead.storage.format.stream_object import StreamInfo
-from lakehead.storage.wal.object.names import Tombstone
+from lakehead.storage.wal.object.names import Seal
 from tests.support import metadata_by_the_book, reader_by_the_book
 from tests.support.broker_process import BrokerProcess
 from tests.support.metadata_by_the_book import Cluster, read_checkpoint, read_cluster, read_log
@@ -188,5 +188,5 @@ def test_a_stranger_notices_every_flipped_byte_of_an_object() -> None:
 
 
 def test_a_stranger_reads_a_tombstone() -> None:
-    body = Tombstone(sealer_id=7, incarnation="0123456789abcdef", created_ms=12).encode()
+    body = Seal(sealer_id=7, incarnation="0123456789abcdef", created_ms=12).encode()
     assert read_tombstone(body) == (7, 12, "0123456789abcdef")

@@ -11,7 +11,7 @@ from lakehead.storage.errors import WalFailed, WalFull
 from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.wal import ObjectWal, ObjectWalSettings
-from lakehead.storage.wal.object import BatchingSettings, is_tombstone_size
+from lakehead.storage.wal.object import BatchingSettings, is_seal_size
 from lakehead.storage.wal.protocol import WalFloor
 from tests.support.object_wal_tools import make_sealer, make_wal, offsets
 from tests.support.s3_proxy import (
@@ -139,6 +139,6 @@ async def test_a_store_that_is_gone_for_a_while_holds_producers_back_and_no_more
     await wal.trim(end)
     await wal.close()
     found = await store.list("wal/")
-    assert [meta.key for meta in found if not is_tombstone_size(meta.size)] == []
+    assert [meta.key for meta in found if not is_seal_size(meta.size)] == []
     assert offsets(await make_sealer(store).seal(wal.floor_at(end), before=1)) == []
     await store.close()

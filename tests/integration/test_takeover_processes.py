@@ -15,7 +15,7 @@ from lakehead.storage.errors import SettingsError, StorageError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from tests.support.engine_process import OPENED, fence, open_engine
 
@@ -100,7 +100,7 @@ async def test_what_a_node_acknowledged_is_there_after_a_takeover(
             await asyncio.to_thread(said.read, 60)
             victim.send_signal(how)
             node = await fence(taker, 0)
-            await taker.take_over(node, LeftLogs(taker, wal).open)
+            await taker.take_over(node, UnrecoveredWals(taker, wal).open)
             if how is signal.SIGSTOP and kind == "object":
                 victim.send_signal(signal.SIGCONT)  # it wakes, and finds the log sealed
                 await asyncio.sleep(0.2)
@@ -120,7 +120,7 @@ async def test_a_stopped_process_is_ended_by_who_takes_over_on_its_machine(tmp_p
             said = Acknowledged(victim)
             await asyncio.to_thread(said.read, 60)
             victim.send_signal(signal.SIGSTOP)
-            await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
+            await taker.take_over(await fence(taker, 0), UnrecoveredWals(taker, wal).open)
             assert victim.wait(timeout=30) == -signal.SIGKILL
             said.read()
         await check_streams(taker, said.ends)
@@ -138,7 +138,7 @@ async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
             said = Acknowledged(victim)
             await asyncio.to_thread(said.read, 30)
             node = await fence(taker, 0)
-            logs = LeftLogs(taker, wal)
+            logs = UnrecoveredWals(taker, wal)
             held = await logs.open(node, taker._takeovers.owner_of(node))
             assert held is not None
             victim.wait(timeout=30)  # killed, or gone by itself when it saw that it was fenced
@@ -170,7 +170,7 @@ async def test_a_taker_that_dies_is_followed_by_another(
             said.read()
         with node_process(store, wal, 2, action="take", failpoint=failpoint) as first:
             assert await asyncio.to_thread(first.wait, 60) == KILLED
-        await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
+        await taker.take_over(await fence(taker, 0), UnrecoveredWals(taker, wal).open)
         await check_streams(taker, said.ends)
         await taker.close()
 
@@ -184,7 +184,7 @@ async def test_an_owner_that_dies_while_it_hands_over_has_not_handed_over(tmp_pa
             said.read()
         state = await taker.metadata.refresh()
         assert all(stream.is_open for stream in list(state.streams.values())[:OPENED])
-        await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
+        await taker.take_over(await fence(taker, 0), UnrecoveredWals(taker, wal).open)
         await check_streams(taker, said.ends)
 
 
@@ -199,8 +199,8 @@ async def test_a_node_that_was_started_again_is_left_alone(tmp_path: Path) -> No
         with node_process(store, wal, 0) as again:
             said = Acknowledged(again)
             await asyncio.to_thread(said.read, 30)
-            assert await taker.take_over(node, LeftLogs(taker, wal).open) == 0
+            assert await taker.take_over(node, UnrecoveredWals(taker, wal).open) == 0
             with pytest.raises(StorageError, match="held by its node again"):
-                await LeftLogs(taker, wal).open(node, taker._takeovers.owner_of(node))
+                await UnrecoveredWals(taker, wal).open(node, taker._takeovers.owner_of(node))
             await asyncio.to_thread(said.read, 30)
             assert again.poll() is None

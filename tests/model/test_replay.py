@@ -28,7 +28,7 @@ from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.object.batching import BatchingSettings
 from lakehead.storage.wal.object.log import ObjectWal
-from lakehead.storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.wal.object.names import WalName, is_seal_size
 from lakehead.storage.wal.object.settings import ObjectWalSettings
 from lakehead.storage.wal.protocol import WalOwner
 from tests.model.takeover import TOMBSTONE, State, Takeover
@@ -65,7 +65,7 @@ class Put:
 
     @property
     def is_tombstone(self) -> bool:
-        return WalName.parse(self.key) is not None and is_tombstone_size(len(self.body))
+        return WalName.parse(self.key) is not None and is_seal_size(len(self.body))
 
 
 class HeldStore:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.log_compaction import Compaction, CompactionSettings
-from lakehead.storage.compaction.object_compaction import Merge
+from lakehead.storage.compaction.log_compaction import LogCompaction, LogCompactionSettings
+from lakehead.storage.compaction.object_compaction import ObjectCompaction
 from lakehead.storage.compaction.object_compaction_plan import MergeItem, MergeRules, plan_merges
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.retrying import RetryingStore
@@ -68,20 +68,20 @@ class Maintenance:
             keys = rng.sample(used, rng.randint(1, len(used)))
             items = [MergeItem(sources=tuple(keys), streams=tuple(state.streams), size=0)]
         for item in items:
-            result = await Merge(store, log, self._clock, rng, item).run()
+            result = await ObjectCompaction(store, log, self._clock, rng, item).run()
             if result.is_done:
                 self._world.trace.add(name, f"merged {item.sources}: {result.objects_after}")
 
     async def _compact(self, name: str, store: RetryingStore, log: MetadataLog) -> None:
         rng = self._rng
         for stream_id in rng.sample(list(log.state.streams), len(log.state.streams)):
-            settings = CompactionSettings(
+            settings = LogCompactionSettings(
                 until_ms=1 << 62,
                 delete_retention_ms=0,
                 map_memory=1024,
                 group_size=rng.choice([1, 2000, 20_000]),
             )
-            compaction = Compaction(
+            compaction = LogCompaction(
                 store, log, self._clock, rng, stream_id=stream_id, settings=settings
             )
             result = await compaction.run()

@@ -15,7 +15,7 @@ import pytest
 
 from lakehead.storage import garbage
 from lakehead.storage.compaction import object_compaction
-from lakehead.storage.compaction.object_compaction import Merge, MergePart
+from lakehead.storage.compaction.object_compaction import MergePart, ObjectCompaction
 from lakehead.storage.compaction.rewrite import Rewrite
 from lakehead.storage.errors import OutcomeUnknown
 from lakehead.storage.format.object_names import JobName
@@ -249,14 +249,14 @@ def merge_whole_states_away(patch: Patch) -> None:
 
 
 def clean_up_after_a_merge_that_won(patch: Patch) -> None:
-    commit = Merge._commit
+    commit = ObjectCompaction._commit
 
     async def mutant(self: Any, runs: Any, objects: Sequence[CommittedObject]) -> Any:
         record = await commit(self, runs, objects)
         await self.store.delete([one.key for one in objects])
         return record
 
-    patch.setattr(Merge, "_commit", mutant)
+    patch.setattr(ObjectCompaction, "_commit", mutant)
 
 
 def delete_entries_before_the_boundary_moves(patch: Patch) -> None:

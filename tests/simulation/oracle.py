@@ -24,7 +24,7 @@ from lakehead.storage.metadata.records import (
 )
 from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.wal.object.names import WalName, is_seal_size
 from tests.simulation.bucket import Bucket
 from tests.simulation.ledger import Violation
 
@@ -123,7 +123,7 @@ class MetadataOracle:
             self._broken(f"{key} was deleted while the job may commit it")
         elif wal is not None:
             node = self.state.nodes[wal.node_id]
-            if is_tombstone_size(len(body)):
+            if is_seal_size(len(body)):
                 self._broken(f"the tombstone {key} was deleted")
             elif (wal.epoch, wal.number) >= (node.wal_epoch, node.wal_floor):
                 self._broken(f"{key} was deleted while recovery may need it")

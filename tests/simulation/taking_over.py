@@ -8,7 +8,7 @@ from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata.records import FenceNode, Record
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.stream.recovery import Taker, take_objects
+from lakehead.storage.stream.recovery import RecoveringNode, take_objects
 from lakehead.storage.wal.object.seal import LogSealer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def take_over(one: Incarnation, node_id: int) -> None:
         clock=one.clock,
         rng=one.rng,
     )
-    taker = Taker(one.node_id, one.engine.node_epoch)
+    taker = RecoveringNode(one.node_id, one.engine.node_epoch)
     count = await take_objects(log, metadata, node_id=node_id, last_epoch=last_epoch, taker=taker)
     one.note(f"took over node {node_id}: {count} objects")
     left = [

@@ -19,7 +19,7 @@ from lakehead.storage.garbage import SweepTimes, check_leaks, find_garbage, perf
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.faulty import FaultProfile
 from lakehead.storage.stream.stream import Stream
-from lakehead.storage.wal.object.names import is_tombstone_size
+from lakehead.storage.wal.object.names import is_seal_size
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
 from tests.simulation.compacting import Maintenance
 from tests.simulation.ledger import Ledger, Violation
@@ -395,7 +395,7 @@ class World:
         there = {
             key
             for key, body in self.bucket.objects.items()
-            if not key.startswith("meta/") and not is_tombstone_size(len(body))
+            if not key.startswith("meta/") and not is_seal_size(len(body))
         } - left
         if there != referred:
             raise Violation(f"leaked: {there - referred}, missing: {referred - there}")

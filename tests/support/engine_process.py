@@ -18,9 +18,9 @@ from lakehead.storage.metadata.records import CreateStream, CreateTopic, FenceNo
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store import open_store
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.left_logs import LeftLogs
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
 from lakehead.storage.wal.address import public_address
@@ -106,7 +106,7 @@ async def main(store_uri: str, wal_uri: str, node_id: int, first: int, action: s
     process = HostProcesses().current().name if action == "named" else ""
     engine = await open_engine(store_uri, wal_uri, node_id, scope, process)
     if action == "take":
-        await engine.take_over(await fence(engine, 0), LeftLogs(engine, wal_uri).open)
+        await engine.take_over(await fence(engine, 0), UnrecoveredWals(engine, wal_uri).open)
         return
     await engine.metadata.commit_with(creation)
     streams = await engine.open_streams(range(first, first + OPENED))

@@ -22,7 +22,7 @@ from lakehead.storage.wal import (
     WalRecord,
 )
 from lakehead.storage.wal.object import BatchingSettings, LogSealer, WalName
-from lakehead.storage.wal.object.names import is_tombstone_size
+from lakehead.storage.wal.object.names import is_seal_size
 from lakehead.storage.wal.protocol import LogIdentity, SealedLog, WalFloor, WalObjects
 
 CLUSTER = "c" * 32
@@ -97,9 +97,7 @@ def offsets(log: SealedLog, stream_id: int = 1) -> list[int]:
 
 def numbers(store: MemoryStore, *, tombstones: bool) -> list[tuple[int, int]]:
     """(epoch, number) of the tombstones in a store, or of the other WAL objects."""
-    names = [
-        (WalName.parse(key), is_tombstone_size(len(body))) for key, body in store.objects.items()
-    ]
+    names = [(WalName.parse(key), is_seal_size(len(body))) for key, body in store.objects.items()]
     return sorted(
         (name.epoch, name.number) for name, is_one in names if name and is_one == tombstones
     )

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from lakehead.storage.compaction.log_compaction import (
-    Compaction,
-    CompactionResult,
-    CompactionSettings,
+    LogCompaction,
+    LogCompactionResult,
+    LogCompactionSettings,
 )
 from lakehead.storage.format.object_names import JobName
 from lakehead.storage.garbage import check_leaks
@@ -32,18 +32,18 @@ BAD = FaultProfile(unavailable=0.01, lost_request=0.02, lost_answer=0.05, latenc
 SETTINGS = StorageSettings(upload_size=1 << 30, upload_age_s=3600, cache_size=1 << 26)
 
 
-async def compact(store: ObjectStore, stream: Stream, rng: random.Random) -> CompactionResult:
+async def compact(store: ObjectStore, stream: Stream, rng: random.Random) -> LogCompactionResult:
     """What one process does from its start."""
     writer_id = f"maintenance/{rng.getrandbits(64)}"
     clock, store = LoopClock(asyncio.get_running_loop()), RetryingStore(store, rng=rng)
     log = await MetadataLog.open(store, writer_id=writer_id, clock=clock, rng=rng)
-    settings = CompactionSettings(
+    settings = LogCompactionSettings(
         until_ms=1 << 62,
         delete_retention_ms=1 << 40,
         map_memory=24 * rng.choice([16, 1000]),
         group_size=rng.choice([1, 500, 1 << 20]),
     )
-    return await Compaction(
+    return await LogCompaction(
         store, log, clock, rng, stream_id=stream.stream_id, settings=settings
     ).run()
 

@@ -10,9 +10,9 @@ import pytest
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.compaction.dirtiness import dirtiness
 from lakehead.storage.compaction.log_compaction import (
-    Compaction,
-    CompactionResult,
-    CompactionSettings,
+    LogCompaction,
+    LogCompactionResult,
+    LogCompactionSettings,
     Superseded,
 )
 from lakehead.storage.errors import OffsetOutOfRange
@@ -88,18 +88,18 @@ def job(
     memory: int = 1 << 20,
     group_size: int = 1 << 20,
     until_ms: int = FOREVER,
-) -> Compaction:
+) -> LogCompaction:
     class Clock(SystemClock):
         def now_ms(self) -> int:
             return now_ms
 
-    return Compaction(
+    return LogCompaction(
         engine.reader._store,
         engine.metadata,
         Clock(),
         random.Random(3),
         stream_id=stream.stream_id,
-        settings=CompactionSettings(
+        settings=LogCompactionSettings(
             until_ms=until_ms, delete_retention_ms=100, map_memory=memory, group_size=group_size
         ),
     )
@@ -110,7 +110,7 @@ async def upload(engine: StreamEngine) -> None:
     await engine.upload_now()
 
 
-async def compact(engine: StreamEngine, stream: Stream, **options: int) -> CompactionResult:
+async def compact(engine: StreamEngine, stream: Stream, **options: int) -> LogCompactionResult:
     await upload(engine)
     return await job(engine, stream, **options).run()
 

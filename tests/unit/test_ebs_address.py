@@ -11,7 +11,7 @@ from immutables import Map
 from lakehead.storage.aws.ec2 import EbsVolume
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, NodeState
-from lakehead.storage.stream.left_logs import may_reach_device
+from lakehead.storage.stream.unrecovered_wals import may_reach_device
 from lakehead.storage.wal.address import locate_wal, open_wal, public_address, take_wal
 from lakehead.storage.wal.ebs import may_have
 

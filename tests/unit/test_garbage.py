@@ -26,7 +26,7 @@ from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal import MemoryWal
-from lakehead.storage.wal.object.names import TOMBSTONE_SIZE, wal_key
+from lakehead.storage.wal.object.names import SEAL_SIZE, wal_key
 from tests.unit.test_stream_engine import TOPIC, append, running
 
 SETTINGS = StorageSettings(upload_age_s=3600, stream_object_size=2048, cache_size=1 << 20)
@@ -220,7 +220,7 @@ def test_wal_objects_below_the_floor_go_and_tombstones_stay() -> None:
     }
     for (epoch, number), verdict in wanted.items():
         assert judge(state, wal_key(1, epoch, number), 1000) is verdict
-    assert judge(state, wal_key(1, 0, 3), TOMBSTONE_SIZE) is Verdict.TOMBSTONE
+    assert judge(state, wal_key(1, 0, 3), SEAL_SIZE) is Verdict.TOMBSTONE
 
 
 @pytest.mark.parametrize(

@@ -215,13 +215,13 @@ async def test_other_uploads_wait_for_the_pause_to_end() -> None:
     async with running(store, partitions=3) as (engine, streams):
         for stream in streams:
             await append(stream)
-        snapshots = engine.uploader.stats.snapshots
+        snapshots = engine.uploader.stats.upload_sets
         moving = asyncio.ensure_future(engine.hand_over([0]))
         while streams[0].is_open:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
         trimming = asyncio.ensure_future(streams[2].trim(3))
         await moving
         assert engine.metadata.state.streams[2].end_offset == 0
-        assert engine.uploader.stats.snapshots == snapshots + 2  # ahead, and the rest
+        assert engine.uploader.stats.upload_sets == snapshots + 2  # ahead, and the rest
         await trimming
         assert engine.metadata.state.streams[2].start_offset == 3

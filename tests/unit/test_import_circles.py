@@ -8,7 +8,7 @@ import grimp
 
 PACKAGES = ("lakehead", "pyspark_lakehead")
 
-CIRCLES = {}
+CIRCLES: dict[str, int] = {}
 """The circles that are left: the first module of each, with the number of its modules. It may only
 shrink.
 """

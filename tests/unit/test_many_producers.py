@@ -304,7 +304,7 @@ async def test_each_leader_knows_all_producers_whatever_was_uploaded_ahead(name:
                 if rng.random() < 0.1:
                     await engine.upload_now()
             await engine.wait_durable()
-            uploads += engine.uploader.stats.snapshots
+            uploads += engine.uploader.stats.upload_sets
     assert uploads > 10
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from lakehead.broker.partition.producer_state import ProducerStates
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.compaction.object_compaction import Merge, MergeResult
+from lakehead.storage.compaction.object_compaction import MergeResult, ObjectCompaction
 from lakehead.storage.compaction.object_compaction_plan import (
     MergeItem,
     MergeRules,
@@ -35,8 +35,8 @@ def whole(engine: StreamEngine) -> MergeItem:
     return MergeItem(sources=keys, streams=tuple(state.streams), size=0)
 
 
-def merge(engine: StreamEngine, item: MergeItem, *, small: int = 16384) -> Merge:
-    return Merge(
+def merge(engine: StreamEngine, item: MergeItem, *, small: int = 16384) -> ObjectCompaction:
+    return ObjectCompaction(
         engine.reader._store,
         engine.metadata,
         SystemClock(),

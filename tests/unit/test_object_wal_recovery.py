@@ -16,7 +16,7 @@ from lakehead.storage.object_store import MemoryStore, ObjectStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.recovery import Taker, take_objects, uncommitted
+from lakehead.storage.stream.recovery import RecoveringNode, take_objects, uncommitted
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
@@ -177,7 +177,7 @@ async def test_another_node_takes_over_what_a_fenced_one_left() -> None:
     async with running(store, node_id=1, seed=1, partitions=0) as (engine, _):
         pass
     async with running(store, node_id=2, seed=2, partitions=0) as (engine, _):
-        taker = Taker(2, engine.node_epoch)
+        taker = RecoveringNode(2, engine.node_epoch)
         metadata = engine.metadata
         log = sealer_of(store, metadata, 0)
         with pytest.raises(EntryRejected, match="is not a fenced one"):
@@ -213,7 +213,7 @@ async def test_takers_that_race_commit_once() -> None:
                 engine.metadata,
                 node_id=0,
                 last_epoch=0,
-                taker=Taker(engine.node.node_id, engine.node_epoch),
+                taker=RecoveringNode(engine.node.node_id, engine.node_epoch),
             )
 
         async with asyncio.TaskGroup() as group:

@@ -28,10 +28,10 @@ from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store import FileStore, MemoryStore
 from lakehead.storage.stream import registration
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.left_logs import LeftLogs
 from lakehead.storage.stream.recovery import recovered_blocks
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import BlockWal, MemoryWal, WalOwner, WriteAheadLog, open_wal
 from lakehead.storage.wal.address import public_address
@@ -429,7 +429,7 @@ async def test_a_taker_recovers_no_other_log_than_the_nodes_own(host: Host, kind
     async with host.life(host.address(kind), node_id=1, opens=False, slices=slices) as (taker, _):
         dead = await fence(taker, 0)
         with pytest.raises(WrongLog, match="is another log"):
-            await taker.take_over(dead, LeftLogs(taker, host.address(kind)).open)
+            await taker.take_over(dead, UnrecoveredWals(taker, host.address(kind)).open)
         assert not taker.metadata.state.nodes[0].is_recovered
     own.rename(host.folder / "wrong")
     aside.rename(own)
@@ -445,7 +445,7 @@ async def test_a_node_that_was_taken_over_starts_on_its_own_log_or_another(host:
         _,
     ):
         dead = await fence(taker, 0)
-        assert await taker.take_over(dead, LeftLogs(taker, host.address("block")).open) == 1
+        assert await taker.take_over(dead, UnrecoveredWals(taker, host.address("block")).open) == 1
     for name in ("b", "a"):
         async with host.life(host.address("block", name), clean=True) as (_, streams):
             assert await read_all(streams[0]) == written

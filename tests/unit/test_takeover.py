@@ -15,9 +15,9 @@ from lakehead.storage.metadata.records import FenceNode
 from lakehead.storage.metadata.state import NodeState
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.left_logs import LeftLogs, reaches
 from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals, reaches
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog
 from lakehead.storage.wal.address import public_address
@@ -362,7 +362,7 @@ async def test_a_log_that_is_out_of_reach_is_refused_by_name() -> None:
     async with on_host(store, "a", "block:/w", place.own) as engine:
         registered = engine.metadata.state.nodes[1]
         assert (registered.host_id, registered.wal) == ("a", "block:/w")
-        logs = LeftLogs(engine, "block:/w")
+        logs = UnrecoveredWals(engine, "block:/w")
         owner = engine._takeovers.owner_of(registered)
         with pytest.raises(SettingsError, match="node 0 of host b left its log at block:/w"):
             await logs.open(node_state("block:/w", "b"), owner)

@@ -14,9 +14,9 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import Fenced, SettingsError, StorageError
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.left_logs import LeftLogs
 from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 from lakehead.storage.wal.reservation import ReservationsUnsupported
@@ -78,12 +78,12 @@ class Attached:
             raise self.error
         return await self.disk.take(host_id, other_hosts=tuple(other_hosts))
 
-    def logs(self, engine: StreamEngine, *, is_device: bool = True) -> LeftLogs:
+    def logs(self, engine: StreamEngine, *, is_device: bool = True) -> UnrecoveredWals:
         def look(path: Path) -> bool:
             assert path == Path("/dev/disk/by-id/shared")
             return is_device
 
-        return LeftLogs(engine, "memory:", take=self.take, is_device=look)
+        return UnrecoveredWals(engine, "memory:", take=self.take, is_device=look)
 
 
 async def two_streams(engine: StreamEngine) -> list[Stream]:

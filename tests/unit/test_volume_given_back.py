@@ -19,7 +19,7 @@ from lakehead.storage.errors import LakeheadError, StorageError
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 from lakehead.storage.metadata.table import Table
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.left_logs import LeftLogs, is_to_give_back
+from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals, is_to_give_back
 from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.address import open_wal, take_wal
 from lakehead.storage.wal.ebs import hand_back
@@ -194,7 +194,7 @@ async def test_a_recovery_ends_with_the_volume_given_back() -> None:
     ):
         streams = await two_streams(lost)
         written = [[await append(s) for _ in range(5)] for s in streams]
-        left = LeftLogs(taker, own, take=take, hand_back=give)
+        left = UnrecoveredWals(taker, own, take=take, hand_back=give)
         await left.give_back_all()
         assert given == [], "its node lives"
         dead = await fence(taker, 0)

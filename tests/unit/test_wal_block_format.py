@@ -7,11 +7,11 @@ from crc32c import crc32c
 from lakehead.storage.errors import UnsupportedFormat
 from lakehead.storage.wal.block_format import (
     BODY,
+    EPOCH_RANGES_MAX,
     OVERHEAD,
     RECORD,
     SECTOR,
-    SEGMENTS_MAX,
-    Segment,
+    EpochRange,
     SliceEntry,
     SliceHeader,
     VolumeHeader,
@@ -42,7 +42,7 @@ SLICE = SliceHeader(
     released=2**40,
     window_length=1 << 24,
     scan_length=1 << 27,
-    segments=(Segment(epoch=3, start=0, end=200), Segment(epoch=12, start=4096, end=None)),
+    segments=(EpochRange(epoch=3, start=0, end=200), EpochRange(epoch=12, start=4096, end=None)),
 )
 
 
@@ -54,7 +54,7 @@ def test_sizes_are_those_of_the_format() -> None:
 def test_headers_come_back_as_they_were() -> None:
     assert VolumeHeader.decode(memoryview(VOLUME.encode())) == VOLUME
     assert SliceHeader.decode(memoryview(SLICE.encode())) == SLICE
-    full = replace(SLICE, segments=SLICE.segments[:1] * SEGMENTS_MAX)
+    full = replace(SLICE, segments=SLICE.segments[:1] * EPOCH_RANGES_MAX)
     assert SliceHeader.decode(memoryview(full.encode())) == full
 
 

@@ -17,7 +17,7 @@ from lakehead.storage.format.stream_object import (
 )
 from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.object_store import ObjectStore
-from lakehead.storage.wal.object.names import Tombstone, WalName
+from lakehead.storage.wal.object.names import Seal, WalName
 from lakehead.storage.wal.object.seal import read_wal_object
 
 KeyArgument = Annotated[
@@ -71,7 +71,7 @@ def inspect_object(
     """Show the index of an object and check every byte of it against its checksums."""
     store = open_cluster(path)
     index = run(_index(store, key))
-    if isinstance(index, Tombstone):
+    if isinstance(index, Seal):
         show_fields(_tombstone(key, index), as_json)
         return
     rows, damage = run(_object_rows(store, index, batches))
@@ -123,14 +123,14 @@ def _object_head(index: ObjectIndex) -> dict[str, Any]:
     }
 
 
-async def _index(store: ObjectStore, key: str) -> Tombstone | ObjectIndex:
+async def _index(store: ObjectStore, key: str) -> Seal | ObjectIndex:
     try:
         return await (read_wal_object if WalName.parse(key) else read_index)(store, key)
     except ObjectNotFound:
         raise NotFound(f"there is no object {key}; see: lakehead inspect objects") from None
 
 
-def _tombstone(key: str, tombstone: Tombstone) -> dict[str, Any]:
+def _tombstone(key: str, tombstone: Seal) -> dict[str, Any]:
     return {
         "key": key,
         "kind": "tombstone: the log of this epoch ends before it",

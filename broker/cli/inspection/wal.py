@@ -18,7 +18,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import ObjectMeta, ObjectStore
-from lakehead.storage.wal.object.names import PREFIX, WalName, is_tombstone_size
+from lakehead.storage.wal.object.names import PREFIX, WalName, is_seal_size
 
 
 def inspect_wal(
@@ -88,7 +88,7 @@ def _show_object_wal(place: str, path: str, records: bool, as_json: bool) -> Non
         rows = [
             {
                 "key": item.key,
-                "kind": "tombstone" if is_tombstone_size(item.size) else "data",
+                "kind": "tombstone" if is_seal_size(item.size) else "data",
                 "bytes": item.size,
                 "written": moment(item.modified_ms),
             }
@@ -120,8 +120,8 @@ def _log_row(
     state: ClusterState, node_id: int, epoch: int, items: list[tuple[WalName, ObjectMeta]]
 ) -> dict[str, Any]:
     """Summarise the log of a node's epoch. `floor`: recovery begins at this (epoch, number)."""
-    data = [name.number for name, item in items if not is_tombstone_size(item.size)]
-    tombstones = [name.number for name, item in items if is_tombstone_size(item.size)]
+    data = [name.number for name, item in items if not is_seal_size(item.size)]
+    tombstones = [name.number for name, item in items if is_seal_size(item.size)]
     node = state.nodes.get(node_id)
     return {
         "node": node_id,

@@ -4,7 +4,9 @@ from lakehead.broker.observability.measures.measure import counter
 
 MEASURES = (
     counter(
-        "uploads", "Snapshots uploaded and committed.", lambda n: n.engine.uploader.stats.snapshots
+        "uploads",
+        "Snapshots uploaded and committed.",
+        lambda n: n.engine.uploader.stats.upload_sets,
     ),
     counter(
         "upload_objects",

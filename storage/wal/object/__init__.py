@@ -2,7 +2,7 @@
 
 from lakehead.storage.wal.object.batching import BatchingSettings
 from lakehead.storage.wal.object.log import ObjectWal
-from lakehead.storage.wal.object.names import WalName, is_tombstone_size, wal_key
+from lakehead.storage.wal.object.names import WalName, is_seal_size, wal_key
 from lakehead.storage.wal.object.seal import LogSealer, sealed_object
 from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
 
@@ -13,7 +13,7 @@ __all__ = [
     "ObjectWalSettings",
     "ObjectWalStats",
     "WalName",
-    "is_tombstone_size",
+    "is_seal_size",
     "sealed_object",
     "wal_key",
 ]

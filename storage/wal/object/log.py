@@ -4,7 +4,7 @@ Records gather by stream, payloads referred to and not copied. `Batching` says w
 then it becomes a whole stream object under the next number of this epoch, put if absent. Numbers
 are released strictly in order: number k counts once all of 0..k exist by this writer's hand. A put
 of unknown outcome is repeated with the same bytes under the same name until it is known. A number
-that somebody else has taken, by a tombstone as a rule, ends the log: nothing more is released.
+that somebody else has taken, by a seal as a rule, ends the log: nothing more is released.
 
 Owned by one event loop. What earlier epochs left is `seal`'s.
 """

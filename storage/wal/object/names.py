@@ -1,9 +1,9 @@
-"""Names of WAL objects, and the tombstone that ends an epoch's log.
+"""Names of WAL objects, and the seal that ends an epoch's log.
 
 `wal/<node id>/<epoch, 10 digits>/<number, 20 digits>`: the numbers of an epoch begin at 0 and have
-no gap below its tombstone. Node, epoch and number make a name that is never used for two contents.
+no gap below its seal. Node, epoch and number make a name that is never used for two contents.
 
-A tombstone is 64 bytes, big-endian, and no object with data is that short::
+A seal is 64 bytes, big-endian, and no object with data is that short::
 
     @0  magic "LKHDTOMB"     @8  version u8 = 1, 3 zero    @12 sealer's node id i32
     @16 time i64, ms         @24 sealer's incarnation, 16 bytes
@@ -23,7 +23,7 @@ from lakehead.storage.errors import CorruptObject, UnsupportedFormat
 from lakehead.storage.object_store.protocol import Buffer
 
 PREFIX = "wal/"
-TOMBSTONE_SIZE = 64
+SEAL_SIZE = 64
 _MAGIC = b"LKHDTOMB"
 _VERSION = 1
 _BODY = struct.Struct(">8sB3xiq16s20x")
@@ -55,13 +55,13 @@ def node_prefix(node_id: int) -> str:
     return f"{PREFIX}{node_id}/"
 
 
-def is_tombstone_size(size: int) -> bool:
-    """Whether a listed WAL object is a tombstone: these stay until their node id is retired."""
-    return size == TOMBSTONE_SIZE
+def is_seal_size(size: int) -> bool:
+    """Whether a listed WAL object is a seal: these stay until their node id is retired."""
+    return size == SEAL_SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone:
+class Seal:
     """Who ended an epoch's log, and when."""
 
     sealer_id: int
@@ -80,18 +80,18 @@ class Tombstone:
         return body + _CRC.pack(crc32c(body))
 
 
-def decode_tombstone(key: str, body: Buffer) -> Tombstone:
-    """Return the tombstone in an object of 64 bytes. Raises CorruptObject, UnsupportedFormat."""
-    if len(body) != TOMBSTONE_SIZE or bytes(body[:8]) != _MAGIC:
-        raise CorruptObject(key, 0, "neither a tombstone nor a stream object")
+def decode_seal(key: str, body: Buffer) -> Seal:
+    """Return the seal in an object of 64 bytes. Raises CorruptObject, UnsupportedFormat."""
+    if len(body) != SEAL_SIZE or bytes(body[:8]) != _MAGIC:
+        raise CorruptObject(key, 0, "neither a seal nor a stream object")
     if crc32c(body[: _BODY.size]) != _CRC.unpack_from(body, _BODY.size)[0]:
-        raise CorruptObject(key, 0, "the tombstone does not match its checksum")
+        raise CorruptObject(key, 0, "the seal does not match its checksum")
     _, version, sealer_id, created_ms, incarnation = _BODY.unpack_from(body)
     if version > _VERSION:
         raise UnsupportedFormat(
-            f"tombstone {key} has version {version}, newer than this release: upgrade"
+            f"seal {key} has version {version}, newer than this release: upgrade"
         )
-    return Tombstone(
+    return Seal(
         sealer_id=sealer_id,
         incarnation=incarnation.rstrip(b"\0").decode(errors="replace"),
         created_ms=created_ms,

@@ -20,7 +20,7 @@ from lakehead.storage.format.object_writer import WrittenObject
 from lakehead.storage.format.stream_object import ObjectIndex
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.wal.object.batching import Batching
-from lakehead.storage.wal.object.names import Tombstone
+from lakehead.storage.wal.object.names import Seal
 from lakehead.storage.wal.object.seal import read_wal_object
 from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
 from lakehead.storage.wal.protocol import WalOwner
@@ -59,7 +59,7 @@ class Putter:
     async def put(self, key: str, written: WrittenObject) -> float:
         """Return once the object exists by our hand: the seconds that its last put took.
 
-        Raises Fenced (the number is another's, or has a tombstone), CorruptObject, WalFailed
+        Raises Fenced (the number is another's, or has a seal), CorruptObject, WalFailed
         (stopped before the outcome was known).
         """
         loop = asyncio.get_running_loop()
@@ -107,9 +107,9 @@ class Putter:
                 _log.warning("wal_read_back_failed", key=key, error=str(error))
             await backoff.wait()
 
-    def _check_writer(self, key: str, found: Tombstone | ObjectIndex) -> None:
+    def _check_writer(self, key: str, found: Seal | ObjectIndex) -> None:
         owner = self._owner
-        if isinstance(found, Tombstone):
+        if isinstance(found, Seal):
             raise Fenced(
                 f"{key} was sealed by node {found.sealer_id}, incarnation {found.incarnation}"
             )

@@ -1,14 +1,14 @@
 """Ends what a node's earlier epochs may still write, and says what they have written.
 
 The rule of acknowledgement is that number k counts once all of 0..k exist by the writer's hand. So
-a tombstone at the first number that has no object ends the log there, exactly: the writer's own put
+a seal at the first number that has no object ends the log there, exactly: the writer's own put
 of that number must fail, and whatever lies above it was never acknowledged, whether it was there
-before the tombstone or comes hours later. Put-if-absent is the only thing this rests on. A listing
+before the seal or comes hours later. Put-if-absent is the only thing this rests on. A listing
 tells where to look, so that the walk reads many objects at once; never where the end is.
 
-A tombstone that finds data in its place has met a writer that is still at work, and that may be
+A seal that finds data in its place has met a writer that is still at work, and that may be
 quicker than the walk. So the next one is put ahead of it, as a barrier: the writer cannot pass, and
-the walk comes to an end below. Extra tombstones above the first one do no harm.
+the walk comes to an end below. Extra seals above the first one do no harm.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from lakehead.storage.format.stream_object import (
 )
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.wal.object.names import (
-    Tombstone,
+    Seal,
     WalName,
-    decode_tombstone,
-    is_tombstone_size,
+    decode_seal,
+    is_seal_size,
     node_prefix,
     wal_key,
 )
@@ -92,13 +92,13 @@ _RETRY_MAX_S = 5.0
 _DELETE_BATCH = 1000
 
 
-async def read_wal_object(store: ObjectStore, key: str) -> Tombstone | ObjectIndex:
+async def read_wal_object(store: ObjectStore, key: str) -> Seal | ObjectIndex:
     """Return what is under a number of a log. Raises ObjectNotFound, StoreUnavailable,
     CorruptObject, UnsupportedFormat.
     """
     suffix, size = await store.get_suffix(key, _SUFFIX_GUESS)
-    if is_tombstone_size(size):
-        return decode_tombstone(key, suffix)
+    if is_seal_size(size):
+        return decode_seal(key, suffix)
     start = metadata_start(key, suffix, size)
     if size - start > len(suffix):
         suffix = await store.get_range(key, start, size - start)
@@ -108,7 +108,7 @@ async def read_wal_object(store: ObjectStore, key: str) -> Tombstone | ObjectInd
 class LogSealer:
     """A `SealableLog`: of one node, in one store (one that retries), for the node itself or for
     another that takes over. `are_shared`: the store is the cluster's. `sealer_id` and
-    `incarnation` say who puts the tombstones, for the people who find them.
+    `incarnation` say who puts the seals, for the people who find them.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class LogSealer:
             for epoch, numbers in sorted(listed.items())
             for number, size in sorted(numbers.items())
             if epoch < before
-            and not is_tombstone_size(size)
+            and not is_seal_size(size)
             and wal_key(self._node_id, epoch, number) not in kept
         )
         return SealedLog(tuple(objects), leftovers)
@@ -159,7 +159,7 @@ class LogSealer:
             for number, size in numbers.items()
             if (epoch, number) >= floor
         ]
-        return all(map(is_tombstone_size, sizes))
+        return all(map(is_seal_size, sizes))
 
     async def discard(self, keys: Sequence[str]) -> None:
         """See `WalObjects.discard`."""
@@ -184,7 +184,7 @@ class LogSealer:
         self, epoch: int, first: int, listed: dict[int, int]
     ) -> list[SealedObject]:
         end = first
-        while end in listed and not is_tombstone_size(listed[end]):
+        while end in listed and not is_seal_size(listed[end]):
             end += 1
         objects = await in_order(lambda number: self._read_listed(epoch, number), range(first, end))
         width = 1
@@ -203,7 +203,7 @@ class LogSealer:
                 width = CALLS_AT_ONCE
 
     async def _bar(self, epoch: int, number: int) -> None:
-        """Put a tombstone somewhere above `number`, ahead of whoever writes there."""
+        """Put a seal somewhere above `number`, ahead of whoever writes there."""
         distance = 2 * CALLS_AT_ONCE
         while await self._claim(epoch, number + distance) is not None:
             distance *= 4
@@ -216,14 +216,14 @@ class LogSealer:
             raise WalCorrupted(
                 f"{key}: listed, needed and gone: another process recovers the same node"
             ) from None
-        if isinstance(found, Tombstone):
-            raise WalCorrupted(f"{key}: a tombstone with the size of data")
+        if isinstance(found, Seal):
+            raise WalCorrupted(f"{key}: a seal with the size of data")
         return self._sealed(key, epoch, found)
 
     async def _claim(self, epoch: int, number: int) -> tuple[SealedObject, str] | None:
-        """Put a tombstone. None: it ends the log here, whoever put it; else what was there."""
+        """Put a seal. None: it ends the log here, whoever put it; else what was there."""
         key = wal_key(self._node_id, epoch, number)
-        tombstone = Tombstone(
+        seal = Seal(
             sealer_id=self._sealer_id,
             incarnation=self._incarnation,
             created_ms=self._clock.now_ms(),
@@ -231,18 +231,18 @@ class LogSealer:
         backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
         while True:
             try:
-                await self._store.create(key, [tombstone])
+                await self._store.create(key, [seal])
                 return None
             except ObjectExists:
                 pass
             except OutcomeUnknown as error:
-                _log.warning("tombstone_unknown", key=key, error=str(error))
+                _log.warning("seal_unknown", key=key, error=str(error))
             try:
                 found = await read_wal_object(self._store, key)
             except ObjectNotFound:  # not there yet: only putting it settles who has the number
                 await backoff.wait()
                 continue
-            return None if isinstance(found, Tombstone) else self._sealed(key, epoch, found)
+            return None if isinstance(found, Seal) else self._sealed(key, epoch, found)
 
     def _sealed(self, key: str, epoch: int, index: ObjectIndex) -> tuple[SealedObject, str]:
         """Return an object with its writer's id."""

@@ -75,7 +75,7 @@ TakeWal = Callable[..., Awaitable[WriteAheadLog]]
 HandBack = Callable[..., Awaitable[bool]]
 
 
-class LeftLogs:
+class UnrecoveredWals:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
     engine's own log, with all its options; `take` fences and opens a block log, `hand_back` gives a
     volume back, `is_device` tells disks from files, `processes` are those of this machine,
