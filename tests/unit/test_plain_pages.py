@@ -8,12 +8,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE_FROM_CODE = {"cli.md", "settings.md", "metrics.md", "kafka-compatibility.md"}
-# A changelog tells of what was, in the words of its time.
+# A changelog has the words of its time.
 LEFT_OUT = MADE_FROM_CODE | {"CHANGELOG.md"}
 FOLDERS = ("dags", "docs", "examples", "infra")
 
-OPENING = re.compile(r"(?:What|Who|Whoever|Whose|Whether)\b")
-HEADING = re.compile(r"(?:What|Who|Whoever|Whose|Whether|Which|How|Where)\b")
+OPENING = re.compile(r"(?:What|Who|Whoever|Whose|Whether|Which|How|Where)\b")
 WORDS = re.compile(r"\b(?:whoever|somebody|nobody|anybody|everybody|anew)\b", re.IGNORECASE)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 MARKUP = re.compile(r"^(?:\s|#|>|[-*] |\d+\. |\*|_|\[)+")
@@ -34,14 +33,9 @@ def sentences(text: str) -> Iterator[str]:
             yield bare
 
 
-def headings(text: str) -> list[str]:
-    return re.findall(r"^#+ +(.+)$", CODE.sub("`code`", text), re.MULTILINE)
-
-
 def faults(text: str) -> list[str]:
     """The sentences that hide their subject or their actor."""
-    hidden = [one for one in sentences(text) if OPENING.match(one) or WORDS.search(one)]
-    return hidden + [one for one in headings(text) if HEADING.match(one)]
+    return [one for one in sentences(text) if OPENING.match(one) or WORDS.search(one)]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -71,7 +65,7 @@ def test_a_fault_is_found(text: str) -> None:
         "It shows what is due.",
         "`--group nobody` is a name.",
         "```\nWho is it?\n```\n",
-        "# Versions\n\nHow long it takes depends on the store.",
+        "# Versions\n\nThe time depends on the store, and on how large the objects are.",
     ],
 )
 def test_plain_text_has_no_fault(text: str) -> None:

@@ -61,7 +61,7 @@ variable "vpc_id" {
 }
 
 variable "subnet_ids" {
-  description = "A subnet of the endpoint in each zone, by the zone's name in this account. Where the cluster's zones have names (racks), in all of these."
+  description = "A subnet of the endpoint in each zone, by the zone's name in this account. If the cluster's zones have names (racks), give one in each of them."
   type        = map(string)
 
   validation {
