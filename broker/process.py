@@ -12,14 +12,12 @@ from functools import partial
 
 import uvloop
 
-from lakehead.broker.ec2_events import Ec2Events, drain_by_command
-from lakehead.broker.ec2_notices import Ec2Notices
-from lakehead.broker.forced_end import ForcedEnd
+from lakehead.broker.ec2 import Ec2Events, Ec2Notices, drain_by_command
 from lakehead.broker.node import NodeFailed, start_node
 from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.process_end import ForcedEnd, StopSignals
 from lakehead.broker.service_watchdog import feed_watchdog
 from lakehead.broker.settings import Settings
-from lakehead.broker.stop_signals import StopSignals
 from lakehead.storage.tasks import TaskScope, log_failure
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3

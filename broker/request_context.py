@@ -28,6 +28,13 @@ class RequestContext:
     is_from_node: bool = False
     """Whether it is proven that a node of this cluster sent it."""
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether the request lacks the proof that nodes give in a cluster with a secret. At a
+        feature level without a secret every sender counts as a node.
+        """
+        return bool(self.services.state.node_secret) and not self.is_from_node
+
     def address_of(self, known: NodeState) -> Address:
         """Return the address of a node for this client: that of the listener it connected to."""
         return self.services.listeners.address(self.listener, known)

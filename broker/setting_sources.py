@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehead.broker.configs.definition import Effect
-from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
+from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import GIB, KIB, MIB, Settings
 from lakehead.storage.errors import SettingsError

@@ -13,9 +13,9 @@ import typer
 from docs.kafka_compatibility import compatibility_page
 from lakehead.broker.cli.app import app
 from lakehead.broker.cli.sections import sections, shown_default
-from lakehead.broker.configs.broker_table import BROKER_CONFIGS
-from lakehead.broker.observability.measures import SUBJECTS
-from lakehead.broker.observability.table_metrics import TABLE_MEASURES
+from lakehead.broker.configs.entries import BROKER_CONFIGS
+from lakehead.broker.observability.metrics import SUBJECTS
+from lakehead.broker.observability.table_metrics import TABLE_METRICS
 from lakehead.broker.setting_sources import Setting
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
 from lakehead.lake.source.options import options_table
@@ -158,11 +158,11 @@ def _metrics() -> str:
     lines = [_METRICS_INTRODUCTION]
     for subject, measures in SUBJECTS.items():
         lines += ["", f"## {subject}", "", "| Metric | Kind | Meaning |", "| --- | --- | --- |"]
-        for measure in measures:
-            kind = "counter" if measure.is_counter else "gauge"
-            lines.append(f"| `{measure.shown_name}` | {kind} | {measure.doc} |")
+        for metric in measures:
+            kind = "counter" if metric.is_counter else "gauge"
+            lines.append(f"| `{metric.shown_name}` | {kind} | {metric.doc} |")
     lines += ["", _TABLE_METRICS_INTRODUCTION, "", "| Metric | Meaning |", "| --- | --- |"]
-    lines += [f"| `{measure.shown_name}` | {measure.doc} |" for measure in TABLE_MEASURES]
+    lines += [f"| `{metric.shown_name}` | {metric.doc} |" for metric in TABLE_METRICS]
     return _NOTE + "\n".join(lines) + "\n"
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 
-from lakehead.broker.configs.broker_table import BROKER_CONFIGS
-from lakehead.broker.configs.declared_table import DECLARED_TABLE_CONFIGS
 from lakehead.broker.configs.definition import ConfigDefinition, Effect
-from lakehead.broker.configs.group_table import GROUP_CONFIGS
-from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
-from lakehead.broker.configs.topic_table import KAFKA_TOPIC_CONFIGS, LAKEHEAD_TOPIC_CONFIGS
+from lakehead.broker.configs.entries import BROKER_CONFIGS
+from lakehead.broker.configs.group_configs import GROUP_CONFIGS
+from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
+from lakehead.broker.configs.topic_configs import (
+    DECLARED_TABLE_CONFIGS,
+    KAFKA_TOPIC_CONFIGS,
+    LAKEHEAD_TOPIC_CONFIGS,
+)
 
 _INTRODUCTION = """\
 # Compatibility with Kafka

@@ -14,7 +14,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.node_requests import is_stranger
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.coordinator.transaction.messages import (
     CLIENT_VERSION_1,
@@ -36,7 +35,7 @@ _BATCH_VERSION = 4
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition, when what was added is durable."""
     if context.version >= _BATCH_VERSION:
-        if is_stranger(context):
+        if context.is_stranger:
             return entity(
                 context.response,
                 "AddPartitionsToTxnResponse",

@@ -12,14 +12,13 @@ from typing import Any, TypeAlias
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from lakehead.broker.api.logger_levels import change_levels
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.configs.broker_table import BROKER_CONFIGS
 from lakehead.broker.configs.definition import ConfigDefinition, Effect
-from lakehead.broker.configs.group_table import known_group_config, parse_group_configs
+from lakehead.broker.configs.entries import BROKER_CONFIGS
+from lakehead.broker.configs.group_configs import known_group_config, parse_group_configs
 from lakehead.broker.configs.table_places import TablePlaces
-from lakehead.broker.configs.topic_table import known_topic_config, parse_topic_configs
+from lakehead.broker.configs.topic_configs import known_topic_config, parse_topic_configs
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -36,6 +35,10 @@ from lakehead.storage.metadata.records import (
 )
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.tables.declaration import PREFIX
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+
 
 TABLE_PATH = f"{PREFIX}path"
 _RESOURCE_STEPS = 4

@@ -10,7 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from lakehead.broker.api.config_changes import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from lakehead.broker.api.describe_log_dirs import log_dir
 from lakehead.broker.api.logger_levels import logger_entries
 from lakehead.broker.api.turns import Turns

@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.config_resources import (
+from lakehead.broker.api.config_changes import (
     BROKER,
     BROKER_LOGGER,
     CLIENT_METRICS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.table_places import TablePlaces
-from lakehead.broker.configs.topic_table import parse_topic_configs
+from lakehead.broker.configs.topic_configs import parse_topic_configs
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings

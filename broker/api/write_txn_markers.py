@@ -20,7 +20,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.node_requests import is_stranger
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.partition.partition import OFFSETS_TOPIC, Partition
 from lakehead.broker.protocol.api import Api
@@ -100,7 +99,7 @@ def _begin(context: RequestContext, marker: Any, name: str, index: int) -> Outco
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(index)
-        if is_stranger(context):
+        if context.is_stranger:
             _check_abort(partition, marker)
         partition.end_transaction(
             marker.producer_id,

@@ -20,7 +20,7 @@ from rich.progress import (
 
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
-from lakehead.broker.stop_signals import StopSignals
+from lakehead.broker.process_end import StopSignals
 from lakehead.storage.clock import SystemClock
 
 if TYPE_CHECKING:

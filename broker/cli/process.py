@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lakehead.broker.cli.app import main
-from lakehead.broker.forced_end import end_now
+from lakehead.broker.process_end import end_now
 
 
 def run() -> NoReturn:

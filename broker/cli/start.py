@@ -123,7 +123,7 @@ def _serve(settings: Settings) -> None:
     """Run a node to its end. Of several on this machine, it says which one it is."""
     from lakehead.broker.process import run
     from lakehead.broker.supervisor.lifeline import stop_with_supervisor
-    from lakehead.broker.supervisor.supervised_node import FENCED, UNAVAILABLE
+    from lakehead.broker.supervisor.supervisor import FENCED, UNAVAILABLE
 
     if not is_supervised(os.environ):
         run(settings, on_ready=lambda address: _announce(address, settings))

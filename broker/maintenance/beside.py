@@ -13,8 +13,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from lakehead.broker.configs.broker_table import shown
-from lakehead.broker.configs.entries import upkeep_defaults
+from lakehead.broker.configs.entries import shown, upkeep_defaults
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import SUPERVISOR

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import structlog
 
 from lakehead.broker.configs.entries import upkeep_defaults
-from lakehead.broker.maintenance.merging import merge_all
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.object_compaction_plan import MergeItem, MergeRules
@@ -182,3 +181,38 @@ class Maintainer:
                 start=one.start_offset,
                 bytes=one.size,
             )
+
+
+async def merge_all(
+    items: tuple[MergeItem, ...],
+    store: ObjectStore,
+    metadata: MetadataLog,
+    clock: Clock,
+    rng: random.Random,
+) -> tuple[CompactObjectsResult, int]:
+    """Do what is due, and return figures and how many items failed: they are logged."""
+    from lakehead.storage.compaction.object_compaction import (
+        ObjectCompaction,  # its kernels are for those alone who merge
+    )
+
+    figures, failures = CompactObjectsResult(), 0
+    for item in items:
+        try:
+            result = await ObjectCompaction(store, metadata, clock, rng, item).run()
+            figures = figures.plus(CompactObjectsResult.of(result))
+        except LakeheadError as error:
+            failures += 1
+            _log.warning(
+                "objects_not_merged",
+                streams=item.streams[:5],
+                first=item.sources[0],
+                error=str(error),
+            )
+    if figures.items:
+        _log.info(
+            "objects_merged",
+            before=figures.objects_before,
+            after=figures.objects_after,
+            bytes=figures.bytes_before,
+        )
+    return figures, failures

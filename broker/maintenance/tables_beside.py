@@ -17,7 +17,7 @@ import structlog
 
 from lakehead.broker.maintenance.beside import environment, is_lowest
 from lakehead.broker.settings import Settings
-from lakehead.broker.supervisor.back_off import BackOff
+from lakehead.broker.supervisor.supervisor import BackOff
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import TablesKeeping

@@ -1,13 +1,705 @@
-"""The metrics of a node for Prometheus. Components keep plain counts; they are read here when
-somebody asks, so that counting costs the hot path an addition.
+"""The metrics of a node for Prometheus: their declarations by subject, and their collector.
+
+Components keep plain counts, which are read here at each scrape, so that counting costs the hot
+path an addition. Names follow Prometheus: base units (seconds, bytes), a counter's name without its
+`_total`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from lakehead.broker.observability.measures import MEASURES, Measure
+from lakehead.broker.cluster.controller import Controller
+from lakehead.broker.cluster.membership import Standing
+from lakehead.broker.coordinator.transaction.messages import TransactionState
+from lakehead.broker.maintenance.beside import MaintenanceBeside
 from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.storage.memory_pool import MemoryPool
+from lakehead.storage.object_store.counted import VerbStats
+from lakehead.storage.stream.inflating import InflatedBatches
+from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
+
+Values = float | Mapping[str, float] | None
+"""A value, a value for each value of the label, or None: this node has no such part."""
+
+
+class NodeMetric(NamedTuple):
+    """A metric, with at most one label."""
+
+    name: str
+    doc: str
+    is_counter: bool
+    read: Callable[[ObservedNode], Values]
+    label: str = ""
+
+    @property
+    def shown_name(self) -> str:
+        """The name as Prometheus sees it."""
+        suffix = "_total" if self.is_counter else ""
+        label = f'{{{self.label}="..."}}' if self.label else ""
+        return f"{self.name}{suffix}{label}"
+
+
+def counter(
+    name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
+) -> NodeMetric:
+    """A metric that only grows, until the node starts anew."""
+    return NodeMetric(f"lakehead_{name}", doc, True, read, label)
+
+
+def gauge(
+    name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
+) -> NodeMetric:
+    """A metric that goes up and down."""
+    return NodeMetric(f"lakehead_{name}", doc, False, read, label)
+
+
+# Clients.
+
+
+def _parts(node: ObservedNode) -> dict[str, MemoryPool | InflatedBatches]:
+    """The parts of the memory for requests, by name."""
+    memory = node.memory
+    return {
+        "frames": memory.frames,
+        "responses": memory.responses,
+        "inflated": memory.inflated,
+        "searched": node.engine.reader.searched,
+    }
+
+
+_CLIENTS = (
+    gauge("connections", "Open connections.", lambda n: len(n.server.connections)),
+    gauge(
+        "connections_capacity",
+        "Connections that clients may have: max.connections, or fewer for want of descriptors.",
+        lambda n: n.server.quotas.most,
+    ),
+    counter("connections_accepted", "Connections accepted.", lambda n: n.server.accepted_total),
+    counter(
+        "connections_refused",
+        "Connections closed because there was no place: max.connections, or the descriptors.",
+        lambda n: n.server.refused_total,
+    ),
+    counter(
+        "connections_rejected",
+        "Connections closed because they sent something that is no request that is served.",
+        lambda n: n.server.rejected_total,
+    ),
+    counter(
+        "connections_cut",
+        "Connections closed since they held memory that others waited for; the log names them.",
+        lambda n: n.server.relief.cut_total,
+    ),
+    gauge(
+        "group_memory_bytes",
+        "Memory of the groups that this node coordinates and of their members, of "
+        "group.memory.size.",
+        lambda n: n.groups.memory.used,
+    ),
+    gauge(
+        "request_memory_bytes",
+        "Memory in use, of request.memory.size: for requests (frames), responses that clients have "
+        "not taken and cold reads for them (responses), batches of producers (inflated) and of "
+        "searches for timestamps (searched) that are decompressed.",
+        lambda n: {name: part.used for name, part in _parts(n).items()},
+        "part",
+    ),
+    gauge(
+        "request_memory_capacity_bytes",
+        "Bounds of these parts; one request may go beyond.",
+        lambda n: {name: part.capacity for name, part in _parts(n).items()},
+        "part",
+    ),
+    gauge(
+        "request_memory_waiting",
+        "Requests that wait for memory; their sockets are not read.",
+        lambda n: {name: part.waiting for name, part in _parts(n).items()},
+        "part",
+    ),
+    counter(
+        "request_memory_waits",
+        "Requests that had to wait for memory.",
+        lambda n: {name: part.waits_total for name, part in _parts(n).items()},
+        "part",
+    ),
+    counter(
+        "requests",
+        "Requests, by API.",
+        lambda n: dict(sorted(n.dispatcher.requests_total.items())),
+        "api",
+    ),
+    counter(
+        "requests_failed",
+        "Requests that ended in an unforeseen error.",
+        lambda n: n.dispatcher.failed_total,
+    ),
+    counter("produced_batches", "Record batches produced.", lambda n: n.counts.produced_total),
+    counter(
+        "fetched_partitions",
+        "Partitions answered by fetch requests.",
+        lambda n: n.counts.fetched_total,
+    ),
+    gauge("fetch_sessions", "Fetch sessions kept.", lambda n: len(n.fetch_sessions)),
+    gauge("cold_reads", "Reads from the object store at work.", lambda n: len(n.cold_reads)),
+    gauge("topics", "Topics of the cluster.", lambda n: len(n.topics.by_name)),
+    gauge(
+        "writable",
+        "1 while producers are read from, 0 while they wait for the WAL or the object store.",
+        lambda n: float(n.is_writable()),
+    ),
+    gauge(
+        "event_loop_lag_seconds",
+        "How late the event loop was at its last tick.",
+        lambda n: n.server.lag_s,
+    ),
+    gauge(
+        "event_loop_lag_max_seconds",
+        "How late the event loop ever was at a tick.",
+        lambda n: n.server.lag_max_s,
+    ),
+)
+
+
+# Cluster.
+
+
+def _nodes(node: ObservedNode) -> Values:
+    """Count the registered nodes, this one included, by what this node thinks of them."""
+    counts = dict.fromkeys([*(standing.value for standing in Standing), "fenced"], 0.0)
+    now = node.clock.monotonic()
+    for known in node.state.nodes.values():
+        standing = node.lifecycle.membership.standing(known.node_id, now)
+        counts["fenced" if known.is_fenced else standing.value] += 1
+    return counts
+
+
+def _unled(node: ObservedNode) -> Values:
+    """Count the streams of the cluster that no live node has open."""
+    state = node.state
+    live = {known.node_id for known in state.nodes.values() if not known.is_fenced}
+    streams = state.streams.values()
+    return sum(not (stream.is_open and stream.node_id in live) for stream in streams)
+
+
+def _of_controller(read: Callable[[Controller], float]) -> Callable[[ObservedNode], Values]:
+    def value(node: ObservedNode) -> Values:
+        return read(node.controller) if node.is_ready else None
+
+    return value
+
+
+_CLUSTER = (
+    gauge(
+        "cluster_nodes",
+        "Registered nodes by what this node thinks of them: alive, suspect, dead, or fenced.",
+        _nodes,
+        "state",
+    ),
+    gauge("partitions_led", "Partitions led here.", lambda n: len(n.replica_manager.held)),
+    gauge("partitions_unled", "Partitions of the cluster that no live node leads.", _unled),
+    gauge(
+        "session_age_seconds",
+        "How long ago this node last had proof that it was not fenced.",
+        lambda n: n.clock.monotonic() - n.session.proven_at,
+    ),
+    counter(
+        "partitions_moved_away",
+        "Partitions handed over to other nodes.",
+        lambda n: n.engine.hand_overs.stats.streams,
+    ),
+    counter(
+        "hand_overs",
+        "Batches in which they went.",
+        lambda n: n.engine.hand_overs.stats.batches,
+    ),
+    counter(
+        "hand_over_pause_seconds",
+        "For how long such batches took no writes, until others could open them; summed.",
+        lambda n: n.engine.hand_overs.stats.pause_s,
+    ),
+    gauge(
+        "hand_over_longest_pause_seconds",
+        "The longest of these pauses.",
+        lambda n: n.engine.hand_overs.stats.longest_pause_s,
+    ),
+    counter(
+        "nodes_recovered",
+        "Dead nodes whose write-ahead logs this node has committed.",
+        lambda n: n.log_recovery.recovered_total if n.is_ready else None,
+    ),
+    gauge(
+        "controller",
+        "1 while this node is the controller.",
+        _of_controller(lambda controller: float(controller.is_active)),
+    ),
+    counter(
+        "controller_leases",
+        "Times that this node became the controller.",
+        _of_controller(lambda controller: controller.stats.leases_taken),
+    ),
+    counter(
+        "controller_nodes_fenced",
+        "Nodes that this node, as the controller, has fenced.",
+        _of_controller(lambda controller: controller.stats.nodes_fenced),
+    ),
+    counter(
+        "controller_partitions_assigned",
+        "Partitions that it has assigned.",
+        _of_controller(lambda controller: controller.stats.streams_assigned),
+    ),
+    counter(
+        "controller_partitions_balanced",
+        "Of these, those moved for the sake of balance.",
+        _of_controller(lambda controller: controller.stats.streams_balanced),
+    ),
+)
+
+
+# Transactions.
+
+
+def _ids(node: ObservedNode) -> Values:
+    """Count the transactional ids by the state of their transaction."""
+    if not node.is_ready:
+        return None
+    counts = Counter(
+        machine.current.state
+        for shard in node.transaction_coordinator.shards.loaded()
+        for machine in shard.machines.values()
+    )
+    states = (state for state in TransactionState if state < TransactionState.DEAD)
+    return {state.label: float(counts[state]) for state in states}
+
+
+def _timed_out(node: ObservedNode) -> Values:
+    return node.transaction_coordinator.timed_out_total if node.is_ready else None
+
+
+def _markers(node: ObservedNode) -> Values:
+    return node.transaction_coordinator.markers_waiting if node.is_ready else None
+
+
+def _producers(node: ObservedNode) -> Values:
+    if not node.is_ready:
+        return None
+    return float(sum(len(partition.producers) for partition in node.topics.led()))
+
+
+def _states_size(node: ObservedNode) -> Values:
+    if not node.is_ready:
+        return None
+    return float(sum(partition.producers.size for partition in node.topics.led()))
+
+
+_TRANSACTIONS = (
+    gauge(
+        "producer_ids",
+        "Producers whose last batches are remembered, in the partitions that this node leads.",
+        _producers,
+    ),
+    gauge(
+        "partition_state_bytes",
+        "States of the partitions that this node leads, as they are stored: producers and aborted "
+        "transactions.",
+        _states_size,
+    ),
+    gauge(
+        "transactional_ids",
+        "Transactional ids that this node coordinates, by the state of their transaction.",
+        _ids,
+        "state",
+    ),
+    counter(
+        "transactions_timed_out",
+        "Transactions that were aborted because they were open for too long.",
+        _timed_out,
+    ),
+    gauge(
+        "transaction_markers_waiting",
+        "Transaction markers that are yet to be written, here or on other nodes.",
+        _markers,
+    ),
+)
+
+
+# Write-ahead log.
+
+
+def _objects(value: Callable[[ObjectWalStats], float]) -> Callable[[ObservedNode], Values]:
+    def read(node: ObservedNode) -> Values:
+        return value(node.wal.stats) if isinstance(node.wal, ObjectWal) else None
+
+    return read
+
+
+_WAL = (
+    gauge(
+        "wal_pending_bytes",
+        "Bytes appended that are not durable yet.",
+        lambda n: n.wal.pending_bytes,
+    ),
+    gauge(
+        "wal_used_bytes",
+        "Bytes appended that are not trimmed: what recovery would read.",
+        lambda n: n.wal.next_position - n.wal.trimmed_position,
+    ),
+    gauge("wal_capacity_bytes", "Bytes the log can hold.", lambda n: n.wal.capacity),
+    counter(
+        "wal_appended_bytes",
+        "Object WAL: bytes of record batches appended.",
+        _objects(lambda s: s.appended_bytes),
+    ),
+    counter("wal_puts", "Object WAL: puts, repeated ones included.", _objects(lambda s: s.puts)),
+    counter(
+        "wal_put_bytes",
+        "Object WAL: bytes of the objects, index and footer included.",
+        _objects(lambda s: s.put_bytes),
+    ),
+    counter(
+        "wal_put_retries", "Object WAL: puts that were repeated.", _objects(lambda s: s.put_retries)
+    ),
+    counter(
+        "wal_unknown_puts",
+        "Object WAL: puts of unknown outcome, timeouts and lost answers.",
+        _objects(lambda s: s.put_unknown),
+    ),
+    counter(
+        "wal_trimmed_objects",
+        "Object WAL: objects deleted, or left to the sweep.",
+        _objects(lambda s: s.objects_trimmed),
+    ),
+    gauge(
+        "wal_puts_per_mib",
+        "Object WAL: puts for each MiB appended, since the start; what the log costs.",
+        _objects(lambda s: s.puts_per_mib),
+    ),
+    gauge("wal_puts_in_flight", "Object WAL: puts on their way.", _objects(lambda s: s.in_flight)),
+    gauge(
+        "wal_puts_in_flight_limit",
+        "Object WAL: puts that may be on their way, as the store's latency asks for.",
+        _objects(lambda s: s.in_flight_limit),
+    ),
+    gauge(
+        "wal_put_latency_seconds",
+        "Object WAL: how long a put takes, smoothed.",
+        _objects(lambda s: s.put_latency_s),
+    ),
+    gauge(
+        "wal_linger_seconds",
+        "Object WAL: how far apart puts of small groups start; grows when the bill would.",
+        _objects(lambda s: s.linger_s),
+    ),
+)
+
+
+# Uploads.
+
+_UPLOADS = (
+    counter(
+        "uploads",
+        "Snapshots uploaded and committed.",
+        lambda n: n.engine.uploader.stats.upload_sets,
+    ),
+    counter(
+        "upload_objects",
+        "Objects written by uploads, committed or not yet.",
+        lambda n: n.engine.uploader.stats.objects,
+    ),
+    counter("upload_bytes", "Bytes of those objects.", lambda n: n.engine.uploader.stats.bytes),
+    counter(
+        "upload_unknown_puts",
+        "Uploads whose outcome had to be found out by putting again.",
+        lambda n: n.engine.uploader.stats.unknown_puts,
+    ),
+)
+
+
+# Object store.
+
+
+def _by_operation(value: Callable[[VerbStats], float]) -> Callable[[ObservedNode], Values]:
+    def read(node: ObservedNode) -> Values:
+        stats = node.store.stats
+        verbs = {"put": stats.put, "get": stats.get, "list": stats.list, "delete": stats.delete}
+        return {name: value(verb) for name, verb in verbs.items()}
+
+    return read
+
+
+_STORE = (
+    counter(
+        "store_calls",
+        "Calls of the store, by operation.",
+        _by_operation(lambda v: v.calls),
+        "operation",
+    ),
+    counter(
+        "store_requests",
+        "Requests as S3 bills them: a large object takes several, a list one for each 1,000 keys.",
+        _by_operation(lambda v: v.requests),
+        "operation",
+    ),
+    counter(
+        "store_bytes",
+        "Bytes of bodies written and read whole.",
+        _by_operation(lambda v: v.bytes),
+        "operation",
+    ),
+    counter(
+        "store_failures",
+        "Calls refused, unreachable, timed out or of unknown outcome.",
+        _by_operation(lambda v: v.failures),
+        "operation",
+    ),
+    counter(
+        "store_seconds",
+        "Time that calls took, all together; by store_calls it gives the mean.",
+        _by_operation(lambda v: v.seconds),
+        "operation",
+    ),
+    gauge(
+        "store_call_max_seconds",
+        "The longest call so far.",
+        _by_operation(lambda v: v.seconds_max),
+        "operation",
+    ),
+    counter(
+        "store_throttles",
+        "Answers that asked for fewer requests (503 SlowDown).",
+        lambda n: n.store.stats.throttles,
+    ),
+    counter(
+        "store_unknown_outcomes",
+        "Writes with an outcome that was unknown at first.",
+        lambda n: n.store.stats.unknown,
+    ),
+    counter("store_lost_puts", "Puts of a key that was taken.", lambda n: n.store.stats.lost),
+    counter(
+        "store_cost_dollars",
+        "Price of the requests at S3 standard's prices; storage and traffic come on top.",
+        lambda n: n.store.stats.cost(),
+    ),
+    counter("store_retries", "Calls that were repeated.", lambda n: n.engine.store_retries.retries),
+    gauge(
+        "store_waiting",
+        "Calls that have failed and wait to be repeated; above 0 the store is failing.",
+        lambda n: n.engine.store_retries.waiting,
+    ),
+    counter(
+        "store_waited_seconds",
+        "Time that calls waited to be repeated.",
+        lambda n: n.engine.store_retries.waited_s,
+    ),
+)
+
+
+# Caches and reads.
+
+_CACHES = (
+    gauge("log_cache_bytes", "Recent data held in memory.", lambda n: n.engine.cache.size),
+    gauge(
+        "log_cache_capacity_bytes",
+        "Bound of the log cache (cache.size).",
+        lambda n: n.engine.cache.capacity,
+    ),
+    gauge(
+        "log_cache_uncommitted_bytes",
+        "Data in the log cache that is not in objects yet; producers wait when it fills the cache.",
+        lambda n: n.engine.cache.uncommitted,
+    ),
+    counter(
+        "block_cache_hits",
+        "Blocks that were in the block cache when a reader wanted them.",
+        lambda n: n.engine.reader.stats.hits,
+    ),
+    counter(
+        "block_cache_misses",
+        "Blocks that a reader had to wait for.",
+        lambda n: n.engine.reader.stats.misses,
+    ),
+    gauge(
+        "block_cache_bytes", "Data read back from objects.", lambda n: n.engine.reader.blocks.size
+    ),
+    gauge(
+        "block_cache_capacity_bytes",
+        "Bound of the block cache (block.cache.size).",
+        lambda n: n.engine.reader.blocks.capacity,
+    ),
+    gauge("index_cache_bytes", "Indexes of objects held.", lambda n: n.engine.reader.indexes.size),
+    counter("index_reads", "Indexes of objects read.", lambda n: n.engine.reader.indexes.reads),
+    counter(
+        "cold_read_gets", "Ranged GETs of data by readers.", lambda n: n.engine.reader.stats.gets
+    ),
+    counter("cold_read_bytes", "Bytes of those.", lambda n: n.engine.reader.stats.get_bytes),
+    gauge(
+        "cold_read_in_flight_bytes",
+        "Bytes on their way from the store to readers.",
+        lambda n: n.engine.reader.budget.in_flight,
+    ),
+    counter(
+        "readahead_bytes",
+        "Bytes asked for before a reader wanted them.",
+        lambda n: n.engine.reader.stats.ahead_bytes,
+    ),
+    counter(
+        "readahead_wasted",
+        "Times that data fetched ahead was evicted before it was read.",
+        lambda n: n.engine.reader.stats.wasted,
+    ),
+    counter(
+        "corrupt_blocks",
+        "Blocks that failed their checksum twice; the log names object and position.",
+        lambda n: n.engine.reader.stats.corrupt_blocks,
+    ),
+)
+
+
+# Metadata and garbage.
+
+_METADATA = (
+    gauge(
+        "metadata_entries",
+        "Entries of the metadata log so far: the next one's number.",
+        lambda n: n.state.next_entry,
+    ),
+    gauge("metadata_streams", "Streams of the cluster.", lambda n: len(n.state.streams)),
+    gauge("metadata_objects", "Objects the metadata names.", lambda n: len(n.state.objects)),
+    gauge(
+        "metadata_unreferenced_objects",
+        "Objects that nothing refers to any more and that wait to be deleted.",
+        lambda n: len(n.state.unreferenced),
+    ),
+    counter(
+        "metadata_commits",
+        "Changes that this node committed.",
+        lambda n: n.engine.metadata.stats.commits,
+    ),
+    counter(
+        "metadata_entries_put",
+        "Entries that this node created; commits by it say how well they are grouped.",
+        lambda n: n.engine.metadata.stats.entries_put,
+    ),
+    counter(
+        "metadata_entries_applied",
+        "Entries read and applied, this node's own included.",
+        lambda n: n.engine.metadata.stats.entries_applied,
+    ),
+    counter(
+        "metadata_entries_refused",
+        "Entries that took a number and changed nothing, by the rules.",
+        lambda n: n.engine.metadata.stats.entries_refused,
+    ),
+    counter(
+        "metadata_races_lost",
+        "Numbers that another node had first.",
+        lambda n: n.engine.metadata.stats.races_lost,
+    ),
+    counter(
+        "metadata_unknown_outcomes",
+        "Entries of which only reading could tell whether they were there.",
+        lambda n: n.engine.metadata.stats.unknown_outcomes,
+    ),
+    counter(
+        "metadata_loads",
+        "Starts from a checkpoint: at opening, and when this node had fallen far behind.",
+        lambda n: n.engine.metadata.stats.loads,
+    ),
+    counter(
+        "metadata_checkpoints",
+        "Checkpoints that this node wrote.",
+        lambda n: n.engine.metadata.stats.checkpoints_written,
+    ),
+    gauge(
+        "metadata_checkpoint_bytes",
+        "Size of the last checkpoint written here.",
+        lambda n: n.engine.metadata.stats.checkpoint_bytes,
+    ),
+    counter(
+        "metadata_corrupt_checkpoints",
+        "Checkpoints that failed their checksums; an older one was taken.",
+        lambda n: n.engine.metadata.stats.corrupt_checkpoints,
+    ),
+    counter(
+        "metadata_deleted",
+        "Old entries and checkpoints deleted.",
+        lambda n: n.engine.metadata.stats.objects_deleted,
+    ),
+    gauge(
+        "garbage_waiting",
+        "Of those, this node's to delete, within their grace period.",
+        lambda n: n.engine.garbage.stats.waiting,
+    ),
+    counter(
+        "garbage_objects", "Objects deleted.", lambda n: n.engine.garbage.stats.deleted_objects
+    ),
+    counter("garbage_bytes", "Bytes deleted.", lambda n: n.engine.garbage.stats.deleted_bytes),
+    counter(
+        "garbage_sweeps",
+        "Times the store was listed for what crashes left.",
+        lambda n: n.engine.garbage.stats.sweeps,
+    ),
+    counter(
+        "garbage_failures",
+        "Times that deleting failed and was put off.",
+        lambda n: n.engine.garbage.stats.failures,
+    ),
+)
+
+
+# Maintenance.
+
+
+def _of_maintenance(read: Callable[[MaintenanceBeside], float]) -> Callable[[ObservedNode], Values]:
+    def value(node: ObservedNode) -> Values:
+        return None if node.maintenance is None else read(node.maintenance)
+
+    return value
+
+
+def _tables_running(node: ObservedNode) -> Values:
+    return None if node.tables is None else float(node.tables.is_running)
+
+
+_MAINTENANCE = (
+    gauge(
+        "tables_process_running",
+        "Whether this node's process that keeps the declared tables runs.",
+        _tables_running,
+    ),
+    counter(
+        "maintenance_runs",
+        "Processes that this node started for compaction and retention.",
+        _of_maintenance(lambda m: m.runs),
+    ),
+    counter(
+        "maintenance_failures",
+        "Those of them that could not be started, or did not end well.",
+        _of_maintenance(lambda m: m.failures),
+    ),
+    gauge(
+        "maintenance_due",
+        "Partitions of which something was due when this node looked last.",
+        _of_maintenance(lambda m: m.due),
+    ),
+)
+
+
+SUBJECTS: dict[str, tuple[NodeMetric, ...]] = {
+    "Clients": _CLIENTS,
+    "Cluster": _CLUSTER,
+    "Transactions": _TRANSACTIONS,
+    "Write-ahead log": _WAL,
+    "Uploads": _UPLOADS,
+    "Object store": _STORE,
+    "Caches and reads": _CACHES,
+    "Metadata and garbage": _METADATA,
+    "Maintenance": _MAINTENANCE,
+}
+"""All metrics of a node by subject, in the order of the documentation."""
+METRICS: tuple[NodeMetric, ...] = tuple(one for group in SUBJECTS.values() for one in group)
 
 
 class NodeCollector:
@@ -18,18 +710,18 @@ class NodeCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Return every metric with its value of now."""
-        for measure in MEASURES:
-            if (metric := self._read(measure)) is not None:
-                yield metric
+        for metric in METRICS:
+            if (family := self._read(metric)) is not None:
+                yield family
 
-    def _read(self, measure: Measure) -> Metric | None:
-        kind = CounterMetricFamily if measure.is_counter else GaugeMetricFamily
-        values = measure.read(self._node)
+    def _read(self, metric: NodeMetric) -> Metric | None:
+        kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+        values = metric.read(self._node)
         if values is None:
             return None
         if not isinstance(values, Mapping):
-            return kind(measure.name, measure.doc, value=values)
-        family = kind(measure.name, measure.doc, labels=[measure.label])
+            return kind(metric.name, metric.doc, value=values)
+        family = kind(metric.name, metric.doc, labels=[metric.label])
         for label, value in values.items():
             family.add_metric([label], value)
         return family

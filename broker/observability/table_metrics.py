@@ -19,7 +19,7 @@ _KEPT_S = 10.0
 
 class Status(Protocol):
     """What is known of a table: `lakehead.lake.jobs.table_status.TableStatus`, which this side of
-    the program does not import. Its fields are those of `TABLE_MEASURES`.
+    the program does not import. Its fields are those of `TABLE_METRICS`.
     """
 
     @property
@@ -30,7 +30,7 @@ class Status(Protocol):
 Statuses = Callable[[], Sequence[Status]]
 
 
-class TableMeasure(NamedTuple):
+class TableMetric(NamedTuple):
     """A metric of each table, by topic, and the field of its status, None where it is not known."""
 
     field: str
@@ -48,8 +48,8 @@ class TableMeasure(NamedTuple):
         return None if value is None else float(value)
 
 
-TABLE_MEASURES = tuple(
-    TableMeasure(field, f"lakehead_table_{name}", doc)
+TABLE_METRICS = tuple(
+    TableMetric(field, f"lakehead_table_{name}", doc)
     for field, name, doc in (
         ("failed", "failed", "1 while the table or its declaration cannot be read."),
         ("records_behind", "lag_records", "Offsets in objects that the table does not hold."),
@@ -101,10 +101,10 @@ class TableCollector:
             found = self._now()
         except LakeheadError:
             return
-        for measure in TABLE_MEASURES:
-            family = GaugeMetricFamily(measure.name, measure.doc, labels=["topic"])
+        for metric in TABLE_METRICS:
+            family = GaugeMetricFamily(metric.name, metric.doc, labels=["topic"])
             for status in found:
-                value = measure.read(status)
+                value = metric.read(status)
                 if value is not None:
                     family.add_metric([status.topic], value)
             yield family

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from lakehead.broker.stop_signals import StopSignals
+from lakehead.broker.process_end import StopSignals
 from lakehead.connectors.runtime.kafka_clients import Cluster
 from tests.support.broker_process import KEEPING, BrokerProcess
 from tests.support.connect_runs import ConnectFile, values

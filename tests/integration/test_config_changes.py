@@ -11,7 +11,7 @@ import pytest_asyncio
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from lakehead.broker.api.config_changes import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from lakehead.broker.configs.entries import ConfigSource
 from lakehead.broker.protocol.messages import entity
 from lakehead.storage.maintenance.configs import ALL_BROKERS

@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 STUCK = """
 import socket, sys, threading
-from lakehead.broker.forced_end import ForcedEnd
+from lakehead.broker.process_end import ForcedEnd
 
 listening = socket.create_server(("127.0.0.1", 0))
 print(listening.getsockname()[1], flush=True)
@@ -37,7 +37,7 @@ def test_sockets_go_though_the_kernel_keeps_the_process(tmp_path: Path) -> None:
     """`let_go` alone: descriptors stay, as those of a process do that cannot end."""
     program = """
 import socket, sys, threading
-from lakehead.broker.forced_end import let_go
+from lakehead.broker.process_end import let_go
 
 shared, ours = socket.socketpair()
 listening = socket.create_server(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from bench.process import free_port
 from bench.s3_server import running_server
-from lakehead.broker.observability.measures import MEASURES
+from lakehead.broker.observability.metrics import METRICS
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -82,9 +82,9 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
         assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > 0, 20)
         found = page.metrics()
     expected = {
-        measure.name + ("_total" if measure.is_counter else "")
-        for measure in MEASURES
-        if wal == "object" or not measure.doc.startswith("Object WAL")
+        metric.name + ("_total" if metric.is_counter else "")
+        for metric in METRICS
+        if wal == "object" or not metric.doc.startswith("Object WAL")
     }
     assert set(found) == expected
     assert found["lakehead_store_calls_total"]["put"] > 0

@@ -9,17 +9,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lakehead.broker.supervisor.back_off import FIRST_S, LONGEST_S
 from lakehead.broker.supervisor.placement import NodeCommand
-from lakehead.broker.supervisor.supervised_node import (
+from lakehead.broker.supervisor.supervisor import (
     ENDING_S,
     FAILURES_MAX,
     FENCED,
+    FIRST_S,
+    LONGEST_S,
     UNAVAILABLE,
     Life,
+    NodeNotStarted,
+    NodeNotStopped,
     Phase,
+    Supervisor,
 )
-from lakehead.broker.supervisor.supervisor import NodeNotStarted, NodeNotStopped, Supervisor
 from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
 

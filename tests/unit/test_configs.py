@@ -7,9 +7,9 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.configs.broker_table import BROKER_CONFIGS
 from lakehead.broker.configs.definition import LONG_MAX, ConfigType, Effect
 from lakehead.broker.configs.entries import (
+    BROKER_CONFIGS,
     BrokerValues,
     ConfigSource,
     broker_entries,
@@ -20,8 +20,8 @@ from lakehead.broker.configs.entries import (
     topic_entries,
     topic_value,
 )
-from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
-from lakehead.broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
+from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
+from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, parse_topic_configs
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings

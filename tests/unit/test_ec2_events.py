@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakehead.broker.ec2_events import LEAD_S, POLL_S, Ec2Events
+from lakehead.broker.ec2 import EVENT_POLL_S, LEAD_S, Ec2Events
 from lakehead.storage.aws.instance import InstanceMetadata, MetadataUnanswered, ScheduledEvent
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds
@@ -79,7 +79,7 @@ def test_nodes_are_drained_minutes_before_any_event_and_not_days(code: str) -> N
     asked = Machine((0, (event(120, code),))).lived(120 * 60)
     assert {is_draining for _, is_draining in asked} == {True}
     first = asked[0][0]
-    assert 120 * 60 - LEAD_S <= first <= 120 * 60 - LEAD_S + POLL_S
+    assert 120 * 60 - LEAD_S <= first <= 120 * 60 - LEAD_S + EVENT_POLL_S
     assert len(asked) > 10, "a node that started again would lead again"
 
 
@@ -88,7 +88,7 @@ def test_a_drain_is_taken_back_when_the_event_is_over_put_off_or_cancelled() -> 
         asked = Machine((0, (event(5),)), (600, after)).lived(2000)
         assert [is_draining for _, is_draining in asked if not is_draining] == [False]
         assert asked[-1][1] is False
-        assert 600 <= asked[-1][0] <= 600 + POLL_S
+        assert 600 <= asked[-1][0] <= 600 + EVENT_POLL_S
 
 
 def test_a_silent_metadata_service_ends_no_drain() -> None:

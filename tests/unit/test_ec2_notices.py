@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.broker.ec2_notices import Ec2Notices
+from lakehead.broker.ec2 import Ec2Notices
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.placement import node_commands
 from lakehead.storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered, Notice

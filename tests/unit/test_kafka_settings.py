@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lakehead.broker.configs.definition import Effect
-from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
-from lakehead.broker.configs.topic_table import TOPIC_CONFIGS
+from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
+from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
 from lakehead.broker.setting_sources import SETTINGS, load, without_effect
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.broker.ec2_notices import Ec2Notices
+from lakehead.broker.ec2 import Ec2Notices
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
 from lakehead.storage.aws.instance import Instance, MetadataUnanswered, Notice
 from lakehead.storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lakehead.broker.setting_sources import load
-from lakehead.broker.supervisor.back_off import FIRST_S, LONGEST_S, SERVED_WELL_S, BackOff
 from lakehead.broker.supervisor.placement import NodeCommand, node_commands
+from lakehead.broker.supervisor.supervisor import FIRST_S, LONGEST_S, SERVED_WELL_S, BackOff
 from lakehead.storage.errors import SettingsError
 
 

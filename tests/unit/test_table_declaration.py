@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
+from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, parse_topic_configs
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.layout import METADATA

@@ -1,12 +1,213 @@
-"""Kafka 4.2's configs of brokers that are about the node: places, network, security, threads, and
-groups of kinds that are not served.
-"""
+"""Every config of brokers that Kafka 4.2 documents: `KAFKA_CONFIGS`."""
 
-from lakehead.broker.configs.definition import Effect
-from lakehead.broker.configs.table import Group
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from lakehead.broker.configs.definition import ConfigDefinition, ConfigType, Effect
+from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigGroup:
+    """Configs that are treated alike, a line for each: name, type, Kafka's default (`-`: null,
+    `""`: empty), and `dynamic` where Kafka changes it while a broker runs.
+    """
+
+    effect: Effect
+    reason: str
+    configs: str
+
+    def definitions(self) -> Iterator[ConfigDefinition]:
+        """Yield the configs."""
+        for line in self.configs.split("\n"):
+            if not line:
+                continue
+            name, kind, default, *rest = line.split(" ")
+            yield ConfigDefinition(
+                name=name,
+                kind=ConfigType[kind.upper()],
+                default=_DEFAULTS.get(default, default),
+                note=self.reason,
+                effect=self.effect,
+                is_dynamic=rest == ["dynamic"],
+            )
+
+
+_DEFAULTS: Mapping[str, str | None] = {"-": None, '""': ""}
+
+
+LOG_CONFIGS = (
+    ConfigGroup(
+        effect=Effect.HONOURED,
+        reason="",
+        configs="""
+auto.create.topics.enable boolean true
+auto.leader.rebalance.enable boolean true
+broker.heartbeat.interval.ms int 2000
+broker.rack string -
+broker.session.timeout.ms int 9000
+compression.type string producer dynamic
+connections.max.idle.ms long 600000
+default.replication.factor int 1
+delete.topic.enable boolean true
+fetch.max.bytes int 57671680
+group.initial.rebalance.delay.ms int 3000
+group.max.session.timeout.ms int 1800000
+group.max.size int 2147483647
+group.min.session.timeout.ms int 6000
+leader.imbalance.check.interval.seconds long 300
+log.cleanup.policy list delete dynamic
+log.message.timestamp.after.max.ms long 3600000 dynamic
+log.message.timestamp.before.max.ms long 9223372036854775807 dynamic
+log.message.timestamp.type string CreateTime dynamic
+log.retention.bytes long -1 dynamic
+log.retention.ms long - dynamic
+max.connections int 2147483647 dynamic
+max.incremental.fetch.session.cache.slots int 1000
+message.max.bytes int 1048588 dynamic
+node.id int -
+num.partitions int 1
+offset.metadata.max.bytes int 4096
+offsets.commit.timeout.ms int 5000
+offsets.retention.check.interval.ms long 600000
+offsets.retention.minutes int 10080
+offsets.topic.num.partitions int 50
+producer.id.expiration.ms int 86400000 dynamic
+socket.receive.buffer.bytes int 102400
+socket.request.max.bytes int 104857600
+socket.send.buffer.bytes int 102400
+transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000
+transaction.max.timeout.ms int 900000
+transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
+transaction.state.log.num.partitions int 50
+transactional.id.expiration.ms int 604800000
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.HONOURED,
+        reason="Read where log.retention.ms is not given.",
+        configs="""
+log.retention.hours int 168
+log.retention.minutes int -
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason="Storage is shared: nothing is replicated.",
+        configs="""
+alter.log.dirs.replication.quota.window.num int 11
+alter.log.dirs.replication.quota.window.size.seconds int 1
+follower.replication.throttled.rate long 9223372036854775807 dynamic
+leader.replication.throttled.rate long 9223372036854775807 dynamic
+num.replica.alter.log.dirs.threads int -
+num.replica.fetchers int 1 dynamic
+offsets.topic.replication.factor short 3
+replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 dynamic
+replica.fetch.backoff.ms int 1000
+replica.fetch.max.bytes int 1048576
+replica.fetch.min.bytes int 1
+replica.fetch.response.max.bytes int 10485760
+replica.fetch.wait.max.ms int 500
+replica.high.watermark.checkpoint.interval.ms long 5000
+replica.lag.time.max.ms long 30000
+replica.socket.receive.buffer.bytes int 65536
+replica.socket.timeout.ms int 30000
+replication.quota.window.num int 11
+replication.quota.window.size.seconds int 1
+transaction.state.log.min.isr int 2
+transaction.state.log.replication.factor short 3
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason="A partition is no folder of files: it is a stream of objects.",
+        configs="""
+log.dir.failure.timeout.ms long 30000
+log.flush.offset.checkpoint.interval.ms int 60000
+log.flush.scheduler.interval.ms long 9223372036854775807
+log.flush.start.offset.checkpoint.interval.ms int 60000
+log.retention.check.interval.ms long 300000
+log.roll.hours int 168
+log.roll.jitter.hours int 0
+num.recovery.threads.per.data.dir int 2 dynamic
+offsets.load.buffer.size int 5242880
+offsets.topic.compression.codec int 0
+offsets.topic.segment.bytes int 104857600
+transaction.state.log.load.buffer.size int 5242880
+transaction.state.log.segment.bytes int 104857600
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason="Compaction is a job of `lakehead maintain`, with bounds of its own.",
+        configs="""
+log.cleaner.backoff.ms long 15000 dynamic
+log.cleaner.dedupe.buffer.size long 134217728 dynamic
+log.cleaner.enable boolean true
+log.cleaner.io.buffer.load.factor double 0.9 dynamic
+log.cleaner.io.buffer.size int 524288 dynamic
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 dynamic
+log.cleaner.threads int 1 dynamic
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason="Everything is in the object store in any case.",
+        configs="""
+remote.fetch.max.wait.ms int 500 dynamic
+remote.list.offsets.request.timeout.ms long 30000 dynamic
+remote.log.index.file.cache.total.size.bytes long 1073741824 dynamic
+remote.log.manager.copier.thread.pool.size int 10 dynamic
+remote.log.manager.copy.max.bytes.per.second long 9223372036854775807 dynamic
+remote.log.manager.copy.quota.window.num int 11
+remote.log.manager.copy.quota.window.size.seconds int 1
+remote.log.manager.expiration.thread.pool.size int 10 dynamic
+remote.log.manager.fetch.max.bytes.per.second long 9223372036854775807 dynamic
+remote.log.manager.fetch.quota.window.num int 11
+remote.log.manager.fetch.quota.window.size.seconds int 1
+remote.log.manager.follower.thread.pool.size int 2 dynamic
+remote.log.manager.task.interval.ms long 30000
+remote.log.manager.thread.pool.size int 2
+remote.log.metadata.custom.metadata.max.bytes int 128
+remote.log.metadata.manager.class.name string -
+remote.log.metadata.manager.class.path string -
+remote.log.metadata.manager.impl.prefix string rlmm.config.
+remote.log.metadata.manager.listener.name string -
+remote.log.reader.max.pending.tasks int 100
+remote.log.reader.threads int 10 dynamic
+remote.log.storage.manager.class.name string -
+remote.log.storage.manager.class.path string -
+remote.log.storage.manager.impl.prefix string rsm.config.
+remote.log.storage.system.enable boolean false
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason="Done in any case, or by other means.",
+        configs="""
+add.partitions.to.txn.retry.backoff.max.ms int 100
+add.partitions.to.txn.retry.backoff.ms int 20
+controlled.shutdown.enable boolean true
+group.coordinator.rebalance.protocols list classic,consumer,streams
+max.request.partition.size.limit int 2000
+transaction.partition.verification.enable boolean true dynamic
+transaction.two.phase.commit.enable boolean false
+""",
+    ),
+)
+
+THROTTLES = frozenset(
+    (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+"""Configs that Kafka's brokers only have while they are set."""
+
 
 NODE_CONFIGS = (
-    Group(
+    ConfigGroup(
         effect=Effect.REFUSED,
         reason=(
             "Said with data, store, wal, node.id, host, port, advertised.host and advertised.port."
@@ -24,7 +225,7 @@ metadata.log.dir string -
 process.roles list ""
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.REFUSED,
         reason="Names of Java classes: this broker can load none.",
         configs="""
@@ -37,7 +238,7 @@ replica.selector.class string -
 security.providers string -
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.REFUSED,
         reason="TLS, SASL and access rules are not served yet, so do not rely on them.",
         configs="""
@@ -72,7 +273,7 @@ ssl.truststore.location string - dynamic
 ssl.truststore.password password - dynamic
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason="TLS, SASL and delegation tokens are not served yet.",
         configs="""
@@ -131,7 +332,7 @@ ssl.trustmanager.algorithm string PKIX dynamic
 ssl.truststore.type string JKS dynamic
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason="There is no quorum: metadata is a log in the object store.",
         configs="""
@@ -159,7 +360,7 @@ metadata.max.retention.bytes long 104857600
 metadata.max.retention.ms long 604800000
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason="The groups that this is about are not served yet.",
         configs="""
@@ -209,7 +410,7 @@ share.coordinator.write.timeout.ms int 5000
 share.fetch.purgatory.purge.interval.requests int 1000
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason=("Metrics are served for Prometheus, without windows; quotas are not enforced yet."),
         configs="""
@@ -221,7 +422,7 @@ quota.window.size.seconds int 1
 telemetry.max.bytes int 1048576
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason="Not enforced yet, as no quota is: max.connections alone limits connections.",
         configs="""
@@ -230,7 +431,7 @@ max.connections.per.ip int 2147483647 dynamic
 max.connections.per.ip.overrides string "" dynamic
 """,
     ),
-    Group(
+    ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason="A node is one event loop with bounds of its own: it has no such pool or queue.",
         configs="""
@@ -251,3 +452,25 @@ socket.listen.backlog.size int 50
 """,
     ),
 )
+
+
+_WITHOUT_DEFAULT = frozenset(
+    ("log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms")
+)
+"""Broker configs that are null unless they are set: topics have the default of their own then, and
+of Kafka's broker it is a config in hours that has it.
+"""
+
+
+def _definitions() -> Iterator[ConfigDefinition]:
+    for group in (*LOG_CONFIGS, *NODE_CONFIGS):
+        yield from group.definitions()
+    for config in TOPIC_CONFIGS.values():
+        if config.synonym:
+            default = None if config.synonym in _WITHOUT_DEFAULT else config.default
+            name = config.synonym
+            yield replace(config, name=name, synonym="", is_dynamic=True, default=default)
+
+
+KAFKA_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _definitions()}
+"""By name. What a broker's config is the default of for topics is as it is for topics."""
