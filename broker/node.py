@@ -37,9 +37,9 @@ from lakehead.broker.cluster.replication_control import InternalTopic, Replicati
 from lakehead.broker.configs.entries import BrokerValues, broker_values
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.transaction.add_partitions_manager import AddPartitionsToTxnManager
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.markers import MarkerSender
-from lakehead.broker.coordinator.transaction.transactions import Transactions
 from lakehead.broker.maintenance.beside import MaintenanceBeside
 from lakehead.broker.maintenance.tables_beside import (
     TablesBeside,
@@ -152,7 +152,7 @@ class Node:
     inter_broker_client: InterBrokerClient
     groups: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
-    transactions: Transactions
+    transactions: AddPartitionsToTxnManager
     services: BrokerServices
     dispatcher: Dispatcher
     server: Server
@@ -403,7 +403,7 @@ async def _build(
         MarkerSender(client, cache, scope),
         lifecycle.session.ensure,
     )
-    transactions = Transactions(
+    transactions = AddPartitionsToTxnManager(
         settings.node_id, transaction_coordinator, states, cache, client, scope
     )
     offsets = InternalTopic(control, topics, OFFSETS_TOPIC)

@@ -135,7 +135,7 @@ class TransactionVerifier(Protocol):
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Return the code of the transaction's coordinator for each partition. Never raises."""
 
-    async def answer(
+    async def verify_here(
         self,
         transactional_id: str,
         producer: Producer,

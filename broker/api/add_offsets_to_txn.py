@@ -7,7 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer
+from lakehead.broker.coordinator.transaction.messages import TV_0, Producer
 from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
@@ -29,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             [(OFFSETS_TOPIC, index)],
-            CLIENT_VERSION_1,
+            TV_0,
         )
         code = ErrorCode.none
     except LakeheadError as error:

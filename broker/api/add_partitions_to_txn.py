@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.coordinator.transaction.messages import (
-    CLIENT_VERSION_1,
+    TV_0,
     Producer,
     TopicPartition,
 )
@@ -74,7 +74,7 @@ async def _for_node(asked: Any, context: RequestContext) -> Mapping[TopicPartiti
     missing = _missing(partitions, context)
     if missing:
         return missing
-    return await context.services.transactions.answer(
+    return await context.services.transactions.verify_here(
         asked.transactional_id,
         Producer(asked.producer_id, asked.producer_epoch),
         partitions,
@@ -94,7 +94,7 @@ async def _for_producer(
             request.v3_and_below_transactional_id,
             Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
             partitions,
-            CLIENT_VERSION_1,
+            TV_0,
         )
         code = ErrorCode.none
     except LakeheadError as error:

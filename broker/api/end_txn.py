@@ -11,10 +11,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.transaction.messages import (
-    CLIENT_VERSION_1,
-    CLIENT_VERSION_2,
     NO_EPOCH,
     NO_PRODUCER_ID,
+    TV_0,
+    TV_2,
     Producer,
 )
 from lakehead.broker.protocol.api import Api
@@ -36,7 +36,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         producer = await context.services.transaction_coordinator.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
-            CLIENT_VERSION_2 if is_bumping else CLIENT_VERSION_1,
+            TV_2 if is_bumping else TV_0,
             is_commit=request.committed,
         )
         code = ErrorCode.none

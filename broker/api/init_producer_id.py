@@ -56,7 +56,7 @@ async def _producer(request: Any, context: RequestContext) -> Producer:
         return Producer(await context.services.producer_ids.take(), 0)
     if getattr(request, "enable2_pc", False):
         raise KafkaError(ErrorCode.transactional_id_authorization_failed)
-    return await context.services.transaction_coordinator.initialize(
+    return await context.services.transaction_coordinator.init_producer_id(
         InitRequest(
             transactional_id=request.transactional_id,
             timeout_ms=milliseconds(request.transaction_timeout),

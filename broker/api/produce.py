@@ -12,7 +12,7 @@ acks, and the batch itself. Each batch is checked, given its offsets, patched in
 to the WAL. The answer leaves when the last of them is durable. A full WAL holds the request where
 it is, and the connection with it: nothing is dropped. So does, for a moment, a partition that is
 about to be led here (`lakehead.broker.cluster.replica_manager`), the question whether it is in the
-request's transaction (`lakehead.broker.api.transaction_inquiry`), what is compressed again
+request's transaction (`lakehead.broker.api.transaction_verification`), what is compressed again
 (`lakehead.broker.partition.validation`), and records that are looked into
 (`lakehead.broker.partition.record_checks`), unless they are few.
 """
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.transaction_inquiry import TransactionInquiry
+from lakehead.broker.api.transaction_verification import TransactionVerification
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.network.connection import Connection, Slot
@@ -121,7 +121,6 @@ class ProduceCall:
         "_good_size",
         "_has_moved",
         "_header",
-        "_inquiry",
         "_is_transactional",
         "_next",
         "_now_ms",
@@ -131,6 +130,7 @@ class ProduceCall:
         "_slot",
         "_topics",
         "_transactional_id",
+        "_verification",
         "_waiting",
         "_wakeup",
         "_walked",
@@ -153,7 +153,7 @@ class ProduceCall:
         self._topics = request.topics
         self._transactional_id = request.transactional_id
         self._is_transactional = False
-        self._inquiry: TransactionInquiry | None = None
+        self._verification: TransactionVerification | None = None
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
         self._checks: Iterator[int] | None = None
@@ -243,7 +243,7 @@ class ProduceCall:
             return self._hold()
         if not self._check():
             return self._rest_later()
-        if self._is_transactional and self._inquiry is None and self._inquires():
+        if self._is_transactional and self._verification is None and self._needs_verification():
             return False
         if self._prepares:
             self._prepares = False
@@ -282,14 +282,14 @@ class ProduceCall:
             except Exception as crash:  # noqa: BLE001  # the write-ahead log calls this
                 self._crash(crash)
 
-    def _inquires(self) -> bool:
+    def _needs_verification(self) -> bool:
         """Whether the coordinator of the transaction has to be asked first."""
-        self._inquiry = TransactionInquiry(
+        self._verification = TransactionVerification(
             self._context.services, self._transactional_id, self._header.version
         )
         known = [(work.partition, work.header) for work in self._work]
         batches = [(one, header) for one, header in known if one is not None and header is not None]
-        return self._inquiry.start(batches, self._go_on, self._crash)
+        return self._verification.start(batches, self._go_on, self._crash)
 
     async def _prepare(self) -> None:
         """Look into records and compress again, as the topics of the batches want it; go on."""
@@ -326,14 +326,14 @@ class ProduceCall:
 
     def _admitted(self, work: Work) -> tuple[Partition, BatchHeader]:
         """Return where a batch may be appended, and its header. Raises KafkaError."""
-        inquiry = self._inquiry
-        if inquiry is not None and inquiry.refusal is not None:
-            raise inquiry.refusal
+        verification = self._verification
+        if verification is not None and verification.refusal is not None:
+            raise verification.refusal
         if work.partition is None or work.header is None:
             assert work.error is not None
             raise work.error
-        if inquiry is not None:
-            inquiry.check_answer(work.partition)
+        if verification is not None:
+            verification.check_codes(work.partition)
         if self._refusal is not None:
             raise self._refusal
         return work.partition, work.header
@@ -341,8 +341,8 @@ class ProduceCall:
     def _append(self, work: Work, partition: Partition, header: BatchHeader) -> PartitionResult:
         if work.error is not None:
             raise work.error
-        if self._inquiry is not None:
-            self._inquiry.check_verified(partition, header)
+        if self._verification is not None:
+            self._verification.check_verified(partition, header)
         records = work.records
         plan = partition.plan(records, header)
         append_time = NO_TIMESTAMP

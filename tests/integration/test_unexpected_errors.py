@@ -11,7 +11,7 @@ from lakehead.broker.api.fetch import FetchCall
 from lakehead.broker.cluster import replica_manager
 from lakehead.broker.cluster.broker_lifecycle import Session
 from lakehead.broker.coordinator.log import CoordinatorLog
-from lakehead.broker.coordinator.transaction.transactions import Transactions
+from lakehead.broker.coordinator.transaction.add_partitions_manager import AddPartitionsToTxnManager
 from lakehead.broker.node import Node
 from lakehead.broker.partition import cold_reads
 from lakehead.broker.protocol.api import schema
@@ -124,7 +124,7 @@ async def test_an_unexpected_error_of_a_coordinator_ends_one_connection_alone() 
     async with running() as node:
         client = await with_topic(node)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Transactions, "verify", broken_later)
+            patch.setattr(AddPartitionsToTxnManager, "verify", broken_later)
             of_transaction = batch(
                 b"a",
                 producer_id=1,

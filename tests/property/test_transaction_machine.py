@@ -74,7 +74,7 @@ class Transactions(RuleBasedStateMachine):
         client = self.clients[number]
         known = client.me if is_continuing and client.me.epoch >= 0 else None
         decision = self.decide(
-            lambda fresh: self.machine.initialize(known, TIMEOUT_MS, self.now_ms, fresh)
+            lambda fresh: self.machine.init_producer_id(known, TIMEOUT_MS, self.now_ms, fresh)
         )
         if isinstance(decision, Refused) and decision.code is ErrorCode.producer_fenced:
             assert known is not None, "a new producer is never fenced"
@@ -192,7 +192,7 @@ class Transactions(RuleBasedStateMachine):
         """Whatever happened, a new producer gets the id in a few steps."""
         machine = TransactionMachine(decode_value("x", self.durable))
         for _ in range(4):
-            decision = machine.initialize(None, TIMEOUT_MS, self.now_ms, 10**6)
+            decision = machine.init_producer_id(None, TIMEOUT_MS, self.now_ms, 10**6)
             if isinstance(decision, Store):
                 machine.stored(is_durable=True)
             if machine.current.state is TransactionState.EMPTY:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.transaction.markers import Job, Marker, MarkerSender
+from lakehead.broker.coordinator.transaction.markers import Marker, MarkerSender, PendingMarkers
 from lakehead.broker.coordinator.transaction.messages import TopicPartition
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
@@ -105,9 +105,9 @@ class Sending:
             producer_epoch=0,
             coordinator_epoch=0,
             is_commit=True,
-            client_version=0,
+            transaction_version=0,
         )
-        job = Job(marker=marker, is_wanted=lambda: self.is_wanted, on_marked=self._note)
+        job = PendingMarkers(marker=marker, is_wanted=lambda: self.is_wanted, on_marked=self._note)
         self.sender.send(job, PLACES)
 
     def _note(self, partitions: Collection[TopicPartition]) -> None:

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from lakehead.broker.api.turns import ELEMENTS_AT_ONCE_MAX
+from lakehead.broker.coordinator.transaction.add_partitions_manager import AddPartitionsToTxnManager
 from lakehead.broker.coordinator.transaction.messages import TopicPartition
-from lakehead.broker.coordinator.transaction.transactions import Transactions
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.messages import entity
@@ -97,7 +97,7 @@ async def test_questions_of_many_transactions_are_within_what_the_other_node_tak
     failures: list[Any] = []
     scope = TaskScope(lambda *failure: failures.append(failure))
     topic: Any = Topic()
-    asker = Transactions(OWN, topic, topic, topic, other, scope)
+    asker = AddPartitionsToTxnManager(OWN, topic, topic, topic, other, scope)
     places = [(f"t{n}", index) for n in range(topics) for index in range(partitions)]
     asked = (
         asker.verify(f"id-{n}", n, 0, places, is_adding=bool(n % 2)) for n in range(transactions)
@@ -115,7 +115,7 @@ async def test_two_questions_about_one_transaction_take_two_requests() -> None:
     other, topic = OtherNode(ELEMENTS_AT_ONCE_MAX), Topic()
     scope = TaskScope(lambda *_: None)
     wide: Any = topic
-    asker = Transactions(OWN, wide, wide, wide, other, scope)
+    asker = AddPartitionsToTxnManager(OWN, wide, wide, wide, other, scope)
     first, second, third = await asyncio.gather(
         asker.verify("id", 1, 0, [("t", 0)], is_adding=False),
         asker.verify("id", 1, 0, [("t", 1)], is_adding=False),

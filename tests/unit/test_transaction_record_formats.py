@@ -27,7 +27,7 @@ transactions = st.builds(
     start_ms=longs,
     previous_producer_id=longs,
     next_producer_id=longs,
-    client_version=shorts,
+    transaction_version=shorts,
 )
 ONGOING = Transaction(
     transactional_id="tx",
@@ -39,7 +39,7 @@ ONGOING = Transaction(
     updated_ms=0x0A,
     start_ms=0x0B,
     previous_producer_id=0x0102,
-    client_version=2,
+    transaction_version=2,
 )
 
 
@@ -71,7 +71,7 @@ def test_version_0_of_older_kafkas_is_read() -> None:
     found = decode_value("tx", data)
     assert (found.producer_id, found.producer_epoch) == (0x0102, 3)
     assert found.partitions == {("t", 0), ("t", 1)}
-    assert (found.previous_producer_id, found.client_version) == (-1, 0)
+    assert (found.previous_producer_id, found.transaction_version) == (-1, 0)
 
 
 @given(transactions)

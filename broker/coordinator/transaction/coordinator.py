@@ -86,7 +86,7 @@ class TransactionCoordinator:
 
     # What producers ask.
 
-    async def initialize(self, request: InitRequest) -> Producer:
+    async def init_producer_id(self, request: InitRequest) -> Producer:
         """InitProducerId: fence who had the id, and return what its new producer is."""
         _check_id(request.transactional_id)
         if not 0 < request.timeout_ms <= self._settings.transaction_max_timeout_ms:
@@ -100,7 +100,7 @@ class TransactionCoordinator:
 
         def decide(machine: TransactionMachine, fresh_id: int | None) -> Decision:
             now_ms = self._clock.now_ms()
-            return machine.initialize(request.expected, request.timeout_ms, now_ms, fresh_id)
+            return machine.init_producer_id(request.expected, request.timeout_ms, now_ms, fresh_id)
 
         stored = await self._settle(request.transactional_id, decide)
         if isinstance(stored, Settled) or stored.state is not TransactionState.EMPTY:
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         transactional_id: str,
         producer: Producer,
         partitions: Collection[TopicPartition],
-        client_version: int,
+        transaction_version: int,
     ) -> None:
         """AddPartitionsToTxn and AddOffsetsToTxn; returns when it is durable. While the transaction
         before it is being completed it waits a little, rather than have the client do so.
@@ -120,7 +120,7 @@ class TransactionCoordinator:
 
         def decide(machine: TransactionMachine, _fresh_id: int | None) -> Decision:
             now_ms = self._clock.now_ms()
-            return machine.add_partitions(producer, partitions, client_version, now_ms)
+            return machine.add_partitions(producer, partitions, transaction_version, now_ms)
 
         await self._settle(transactional_id, decide, timeout_s=_ADD_TIMEOUT_S)
 
@@ -132,14 +132,19 @@ class TransactionCoordinator:
         return machine.verify(producer, partitions)
 
     async def end(
-        self, transactional_id: str, producer: Producer, client_version: int, *, is_commit: bool
+        self,
+        transactional_id: str,
+        producer: Producer,
+        transaction_version: int,
+        *,
+        is_commit: bool,
     ) -> Producer:
         """EndTxn; returns when the decision is durable, with what the producer is from now on."""
 
         def decide(machine: TransactionMachine, fresh_id: int | None) -> Decision:
             now_ms = self._clock.now_ms()
             was = machine.current
-            made = machine.end(producer, client_version, now_ms, fresh_id, is_commit=is_commit)
+            made = machine.end(producer, transaction_version, now_ms, fresh_id, is_commit=is_commit)
             if isinstance(made, Refused) and made.code is ErrorCode.invalid_txn_state:
                 # A client gives its producer up for this: who looks for the reason finds it here.
                 _log.warning(

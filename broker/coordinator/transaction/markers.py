@@ -1,9 +1,9 @@
-"""Transaction markers on their way to the leaders of partitions, as WriteTxnMarkers requests.
+"""Send the markers of transactions to the leaders of partitions, as WriteTxnMarkers requests.
 
-A job is one transaction's markers. It ends when every partition has its marker, or is no more, or
-when nobody wants it any longer: the coordinator has moved, and its successor sends them again. What
-fails is tried again, at whoever leads the partition by then. One request to a node is under way at
-a time; what comes meanwhile shares the next.
+The markers of a transaction are done when every partition has its marker or is deleted, or when
+this node does not coordinate the transaction any more: its new coordinator sends them again. A
+marker that fails is sent again, to the leader that the partition has by then. One request to a node
+is in flight at a time; markers that come meanwhile share the next.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from lakehead.storage.tasks import TaskScope
 
 _KEY, _VERSION = 27, 2
 _PARTITIONS_MAX = 1_000
-"""Markers in a request."""
+"""Maximum markers of a request."""
 _PAUSE_S = 0.1
-"""Between attempts."""
+"""Pause between attempts, in seconds."""
 _SETTLED = frozenset(
     {
         ErrorCode.none,
@@ -46,38 +46,42 @@ class RequestSender(Protocol):
 
 
 class Leaders(Protocol):
-    """Who leads what."""
+    """The leaders of partitions: `lakehead.broker.cluster.metadata_image.MetadataCache`."""
 
     def exists(self, where: TopicPartition) -> bool:
-        """Whether there is such a partition."""
+        """Whether the partition exists."""
 
     def leader(self, where: TopicPartition) -> int | None:
-        """The node that leads a partition, None when none does now."""
+        """Return the id of the node that leads a partition, or None without a leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What is written to each partition of a transaction."""
+    """The end of a transaction, as its marker in each partition says it."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     is_commit: bool
-    client_version: int
+    transaction_version: int
     """The transaction version of the client whose transaction it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
-    """One transaction's markers; `on_marked` is called with the partitions that are done."""
+class PendingMarkers:
+    """The markers of one transaction that are not written yet.
+
+    `on_marked` is called with partitions as their markers are written. `is_wanted` turns false when
+    this node does not coordinate the transaction any more.
+    """
 
     marker: Marker
     is_wanted: Callable[[], bool]
     on_marked: Callable[[Collection[TopicPartition]], None]
 
 
-class _Errand(NamedTuple):
-    job: Job
+class _MarkerEntry(NamedTuple):
+    pending: PendingMarkers
     where: TopicPartition
 
 
@@ -88,32 +92,34 @@ class MarkerSender:
         self._client = client
         self._leaders = leaders
         self._scope = scope
-        self._queues: dict[int, deque[_Errand]] = {}
-        """By node; one that is here has a task."""
-        self._waiting: deque[_Errand] = deque()
-        """To be tried again after the pause."""
+        self._queues: dict[int, deque[_MarkerEntry]] = {}
+        """By node. Each queue has a task that sends it."""
+        self._waiting: deque[_MarkerEntry] = deque()
+        """To be sent again after the pause."""
         self._is_pausing = False
 
     @property
     def waiting(self) -> int:
-        """Markers in the queues."""
+        """The number of markers to send."""
         return len(self._waiting) + sum(map(len, self._queues.values()))
 
-    def send(self, job: Job, partitions: Iterable[TopicPartition]) -> None:
-        """Begin to send a transaction's markers; `on_marked` may be called before this returns."""
-        self._route([_Errand(job, where) for where in partitions])
+    def send(self, pending: PendingMarkers, partitions: Iterable[TopicPartition]) -> None:
+        """Start to send the markers of a transaction; `on_marked` may be called before this
+        returns.
+        """
+        self._route([_MarkerEntry(pending, where) for where in partitions])
 
-    def _route(self, errands: Iterable[_Errand]) -> None:
-        gone: dict[Job, list[TopicPartition]] = defaultdict(list)
-        for errand in errands:
-            if not errand.job.is_wanted():
+    def _route(self, entries: Iterable[_MarkerEntry]) -> None:
+        gone: dict[PendingMarkers, list[TopicPartition]] = defaultdict(list)
+        for entry in entries:
+            if not entry.pending.is_wanted():
                 continue
-            if not self._leaders.exists(errand.where):
-                gone[errand.job].append(errand.where)
+            if not self._leaders.exists(entry.where):
+                gone[entry.pending].append(entry.where)
                 continue
-            node_id = self._leaders.leader(errand.where)
+            node_id = self._leaders.leader(entry.where)
             if node_id is None:
-                self._again(errand)
+                self._retry(entry)
                 continue
             queue = self._queues.get(node_id)
             if queue is None:
@@ -121,12 +127,12 @@ class MarkerSender:
                 self._scope.spawn_apart(
                     self._drain(node_id, queue), name=f"markers to node {node_id}"
                 )
-            queue.append(errand)
-        for job, partitions in gone.items():
-            job.on_marked(partitions)
+            queue.append(entry)
+        for pending, partitions in gone.items():
+            pending.on_marked(partitions)
 
-    def _again(self, errand: _Errand) -> None:
-        self._waiting.append(errand)
+    def _retry(self, entry: _MarkerEntry) -> None:
+        self._waiting.append(entry)
         if not self._is_pausing:
             self._is_pausing = True
             self._scope.spawn_apart(self._pause(), name="markers to be tried again")
@@ -134,61 +140,63 @@ class MarkerSender:
     async def _pause(self) -> None:
         await asyncio.sleep(_PAUSE_S)
         self._is_pausing = False
-        errands, self._waiting = self._waiting, deque()
+        entries, self._waiting = self._waiting, deque()
         try:
-            self._route(errands)
+            self._route(entries)
         except Exception:
-            self._all_again(errands)
+            self._retry_all(entries)
             raise
 
-    def _all_again(self, errands: Iterable[_Errand]) -> None:
-        for errand in errands:
-            self._again(errand)
+    def _retry_all(self, entries: Iterable[_MarkerEntry]) -> None:
+        for entry in entries:
+            self._retry(entry)
 
-    async def _drain(self, node_id: int, queue: deque[_Errand]) -> None:
-        await asyncio.sleep(0)  # what is sent in the same moment goes together
-        batch: list[_Errand] = []
+    async def _drain(self, node_id: int, queue: deque[_MarkerEntry]) -> None:
+        await asyncio.sleep(0)  # markers of the same turn share a request
+        batch: list[_MarkerEntry] = []
         try:
             while queue:
                 batch = [queue.popleft() for _ in range(min(len(queue), _PARTITIONS_MAX))]
-                by_job: dict[Job, list[TopicPartition]] = defaultdict(list)
-                for job, where in batch:
-                    if job.is_wanted():
-                        by_job[job].append(where)
-                if by_job:
-                    await self._send(node_id, by_job)
+                by_transaction: dict[PendingMarkers, list[TopicPartition]] = defaultdict(list)
+                for pending, where in batch:
+                    if pending.is_wanted():
+                        by_transaction[pending].append(where)
+                if by_transaction:
+                    await self._send(node_id, by_transaction)
         except Exception:
-            self._all_again((*batch, *queue))  # a marker may be written twice, and never not at all
+            self._retry_all((*batch, *queue))  # a marker may be written twice, but must be written
             raise
         finally:
             del self._queues[node_id]
 
-    async def _send(self, node_id: int, by_job: dict[Job, list[TopicPartition]]) -> None:
+    async def _send(
+        self, node_id: int, by_transaction: dict[PendingMarkers, list[TopicPartition]]
+    ) -> None:
         try:
-            answer = await self._client.send(node_id, _KEY, _VERSION, _request(by_job))
-            codes = _codes(answer)
+            response = await self._client.send(node_id, _KEY, _VERSION, _request(by_transaction))
+            codes = _codes(response)
         except (OSError, TimeoutError, MalformedFrame, LakeheadError) as error:
             _log.info("markers_not_sent", node_id=node_id, error=repr(error))
             codes = []
-        for position, (job, partitions) in enumerate(by_job.items()):
+        for position, (pending, partitions) in enumerate(by_transaction.items()):
             found = codes[position] if position < len(codes) else {}
-            self._note(job, {where: found.get(where) for where in partitions})
+            self._note(pending, {where: found.get(where) for where in partitions})
 
-    def _note(self, job: Job, codes: dict[TopicPartition, ErrorCode | None]) -> None:
+    def _note(self, pending: PendingMarkers, codes: dict[TopicPartition, ErrorCode | None]) -> None:
         if ErrorCode.transaction_coordinator_fenced in codes.values():
             return  # a newer coordinator sends them
         for where, code in codes.items():
             if code not in _SETTLED:
-                self._again(_Errand(job, where))
+                self._retry(_MarkerEntry(pending, where))
         done = [where for where, code in codes.items() if code in _SETTLED]
-        if done and job.is_wanted():
-            job.on_marked(done)
+        if done and pending.is_wanted():
+            pending.on_marked(done)
 
 
-def _request(by_job: dict[Job, list[TopicPartition]]) -> Any:
+def _request(by_transaction: dict[PendingMarkers, list[TopicPartition]]) -> Any:
     module = schema(_KEY, _VERSION).request_module
     markers = []
-    for job, partitions in by_job.items():
+    for pending, partitions in by_transaction.items():
         by_topic: dict[str, list[int]] = defaultdict(list)
         for topic, index in partitions:
             by_topic[topic].append(index)
@@ -200,18 +208,18 @@ def _request(by_job: dict[Job, list[TopicPartition]]) -> Any:
             entity(
                 module,
                 "WritableTxnMarker",
-                producer_id=job.marker.producer_id,
-                producer_epoch=job.marker.producer_epoch,
-                transaction_result=job.marker.is_commit,
+                producer_id=pending.marker.producer_id,
+                producer_epoch=pending.marker.producer_epoch,
+                transaction_result=pending.marker.is_commit,
                 topics=topics,
-                coordinator_epoch=job.marker.coordinator_epoch,
-                transaction_version=job.marker.client_version,
+                coordinator_epoch=pending.marker.coordinator_epoch,
+                transaction_version=pending.marker.transaction_version,
             )
         )
     return entity(module, "WriteTxnMarkersRequest", markers=markers)
 
 
-def _codes(answer: Any) -> list[dict[TopicPartition, ErrorCode]]:
+def _codes(response: Any) -> list[dict[TopicPartition, ErrorCode]]:
     """Return the codes of each marker, in the order of the request."""
     return [
         {
@@ -219,5 +227,5 @@ def _codes(answer: Any) -> list[dict[TopicPartition, ErrorCode]]:
             for topic in marker.topics
             for partition in topic.partitions
         }
-        for marker in answer.markers
+        for marker in response.markers
     ]

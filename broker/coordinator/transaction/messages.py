@@ -13,10 +13,10 @@ NO_EPOCH = -1
 EPOCH_MAX = 32_767
 TEXT_SIZE_MAX = 32_767
 """Longest transactional id in bytes, as UTF-8."""
-CLIENT_VERSION_1 = 0
+TV_0 = 0
 """The client adds partitions itself and keeps its epoch; Kafka stores it as transaction.version
 0."""
-CLIENT_VERSION_2 = 2
+TV_2 = 2
 """The broker adds partitions, and each transaction has an epoch of its own (KIP-890)."""
 
 
@@ -63,7 +63,7 @@ class Transaction:
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
-    client_version: int = CLIENT_VERSION_1
+    transaction_version: int = TV_0
 
     @property
     def is_epoch_exhausted(self) -> bool:
@@ -73,7 +73,7 @@ class Transaction:
     @property
     def bumps_epochs(self) -> bool:
         """Whether each transaction gets an epoch of its own (KIP-890)."""
-        return self.client_version >= CLIENT_VERSION_2
+        return self.transaction_version >= TV_2
 
 
 class Refused(NamedTuple):

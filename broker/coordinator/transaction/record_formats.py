@@ -21,8 +21,8 @@ from typing import TypeVar
 
 from lakehead.broker.coordinator.record_reader import RecordReader, UnknownRecord
 from lakehead.broker.coordinator.transaction.messages import (
-    CLIENT_VERSION_1,
     NO_PRODUCER_ID,
+    TV_0,
     TopicPartition,
     Transaction,
     TransactionState,
@@ -37,7 +37,7 @@ _TIMES = struct.Struct(">qq")
 
 _KEY_VERSION = 0
 _WRITTEN_VERSION = 1
-_PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
+_PREVIOUS_ID_TAG, _NEXT_ID_TAG, _TRANSACTION_VERSION_TAG = 0, 1, 2
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def encode_value(value: Transaction) -> bytes:
     tags = [
         (_PREVIOUS_ID_TAG, _LONG, value.previous_producer_id, NO_PRODUCER_ID),
         (_NEXT_ID_TAG, _LONG, value.next_producer_id, NO_PRODUCER_ID),
-        (_CLIENT_VERSION_TAG, _SHORT, value.client_version, CLIENT_VERSION_1),
+        (_TRANSACTION_VERSION_TAG, _SHORT, value.transaction_version, TV_0),
     ]
     tagged = [
         uvarint(tag) + uvarint(layout.size) + layout.pack(number)
@@ -102,7 +102,7 @@ def decode_value(transactional_id: str, data: bytes) -> Transaction:
         start_ms=start_ms,
         previous_producer_id=_tag(tags, _PREVIOUS_ID_TAG, RecordReader.i64, NO_PRODUCER_ID),
         next_producer_id=_tag(tags, _NEXT_ID_TAG, RecordReader.i64, NO_PRODUCER_ID),
-        client_version=_tag(tags, _CLIENT_VERSION_TAG, RecordReader.i16, CLIENT_VERSION_1),
+        transaction_version=_tag(tags, _TRANSACTION_VERSION_TAG, RecordReader.i16, TV_0),
     )
 
 

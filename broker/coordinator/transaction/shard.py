@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.log import CoordinatorLog
 from lakehead.broker.coordinator.record_reader import UnknownRecord
-from lakehead.broker.coordinator.transaction.markers import Job, Marker
+from lakehead.broker.coordinator.transaction.markers import Marker, PendingMarkers
 from lakehead.broker.coordinator.transaction.messages import (
     IDLE,
     PREPARED,
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 class Sender(Protocol):
     """What sends markers (`MarkerSender`)."""
 
-    def send(self, job: Job, partitions: Collection[TopicPartition]) -> None:
+    def send(self, job: PendingMarkers, partitions: Collection[TopicPartition]) -> None:
         """Begin to send a transaction's markers."""
 
 
@@ -175,10 +175,10 @@ class TransactionShard:
             producer_epoch=prepared.producer_epoch,
             coordinator_epoch=self._epoch(),
             is_commit=prepared.state is TransactionState.PREPARE_COMMIT,
-            client_version=prepared.client_version,
+            transaction_version=prepared.transaction_version,
         )
         if prepared.partitions:
-            job = Job(marker=marker, is_wanted=is_wanted, on_marked=on_marked)
+            job = PendingMarkers(marker=marker, is_wanted=is_wanted, on_marked=on_marked)
             self._sender.send(job, prepared.partitions)
         else:
             on_marked(())

@@ -12,13 +12,13 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.transaction.messages import (
-    CLIENT_VERSION_2,
     COMPLETED,
     EPOCH_MAX,
     IDLE,
     NO_EPOCH,
     NO_PRODUCER_ID,
     PREPARED,
+    TV_2,
     Decision,
     NeedsProducerId,
     Producer,
@@ -49,7 +49,7 @@ class TransactionMachine:
 
     # Requests.
 
-    def initialize(
+    def init_producer_id(
         self, expected: Producer | None, timeout_ms: int, now_ms: int, fresh_id: int | None
     ) -> Decision:
         """InitProducerId. `expected` is what the producer was before, if it says so (KIP-360).
@@ -100,7 +100,7 @@ class TransactionMachine:
         self,
         producer: Producer,
         partitions: Collection[TopicPartition],
-        client_version: int,
+        transaction_version: int,
         now_ms: int,
     ) -> Decision:
         """AddPartitionsToTxn and AddOffsetsToTxn: the transaction begins, or goes on."""
@@ -121,7 +121,7 @@ class TransactionMachine:
                 partitions=known.partitions.union(partitions),
                 start_ms=known.start_ms if is_ongoing else now_ms,
                 updated_ms=now_ms,
-                client_version=client_version,
+                transaction_version=transaction_version,
             )
         )
 
@@ -144,14 +144,14 @@ class TransactionMachine:
     def end(
         self,
         producer: Producer,
-        client_version: int,
+        transaction_version: int,
         now_ms: int,
         fresh_id: int | None,
         *,
         is_commit: bool,
     ) -> Decision:
         """EndTxn. The answer to a `Store` is `outcome` of it."""
-        known = replace(self.current, client_version=client_version)
+        known = replace(self.current, transaction_version=transaction_version)
         if not known.bumps_epochs:
             return self._end_plainly(producer, known, now_ms, is_commit=is_commit)
         is_retry = self._is_ended_by(producer)
@@ -320,7 +320,7 @@ class TransactionMachine:
                 last_producer_epoch=known.producer_epoch,
                 state=TransactionState.PREPARE_ABORT,
                 updated_ms=now_ms,
-                client_version=CLIENT_VERSION_2,
+                transaction_version=TV_2,
             )
         )
 

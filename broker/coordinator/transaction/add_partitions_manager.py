@@ -1,8 +1,8 @@
-"""What partitions ask about transactions, wherever those are coordinated (KIP-890).
+"""Verify that partitions are in transactions, whichever node coordinates those (KIP-890).
 
-A partition takes the first batch of a transaction only when the coordinator says that the partition
-is in it, or has just been added. Questions to another node that come in the same moment, or while
-it is being asked, share a request.
+A partition accepts the first batch of a transaction only if the coordinator responds that the
+partition is in it, or has just been added. Verifications at the same node that come in the same
+turn, or while a request is in flight, share a request.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from lakehead.broker.coordinator.shards import CoordinatorTopic, partition_of
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.markers import Leaders, RequestSender
 from lakehead.broker.coordinator.transaction.messages import (
-    CLIENT_VERSION_2,
+    TV_2,
     Producer,
     TopicPartition,
 )
@@ -29,8 +29,8 @@ from lakehead.storage.tasks import TaskScope
 
 _KEY, _VERSION = 24, 5
 _ELEMENTS_MAX = 2_000
-"""Array elements in a request: what every node takes, whatever the partitions that it knows of. One
-transaction's partitions are never divided: each is one of the cluster's, so a node takes them all
+"""Maximum array elements of a request, which every node accepts. The partitions of one transaction
+are never divided: they are partitions of the cluster, so a node accepts them all
 (`lakehead.broker.api.turns`).
 """
 
@@ -38,21 +38,21 @@ Codes = Mapping[TopicPartition, ErrorCode]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Question:
+class _Verification:
     transactional_id: str
     producer: Producer
     partitions: Collection[TopicPartition]
     is_adding: bool
-    answer: "asyncio.Future[Codes]"
+    outcome: "asyncio.Future[Codes]"
 
     @property
     def elements(self) -> int:
-        """Array elements of the request that it is in, for its sake."""
+        """The array elements that it adds to a request."""
         return 1 + len({topic for topic, _ in self.partitions}) + len(self.partitions)
 
 
-class Transactions:
-    """Asks coordinators for the partitions of this node (`own_id`)."""
+class AddPartitionsToTxnManager:
+    """Sends verifications to coordinators for the partitions of this node (`own_id`)."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Transactions:
         self._leaders = leaders
         self._client = client
         self._scope = scope
-        self._queues: dict[int, deque[_Question]] = {}
-        """By node; one that is here has a task."""
+        self._queues: dict[int, deque[_Verification]] = {}
+        """By node. Each queue has a task that sends it."""
 
     async def verify(
         self,
@@ -81,9 +81,9 @@ class Transactions:
         *,
         is_adding: bool,
     ) -> Codes:
-        """Return the coordinator's code for each partition; with `is_adding` those that are not in
-        the transaction are added, which may begin it. Never raises; nobody to ask is
-        COORDINATOR_NOT_AVAILABLE.
+        """Return the coordinator's code for each partition. With `is_adding` the coordinator adds
+        partitions that are not in the transaction, which may begin it. Never raises: without a
+        coordinator the code is COORDINATOR_NOT_AVAILABLE.
         """
         producer = Producer(producer_id, producer_epoch)
         count = self._topic.partition_count()
@@ -94,13 +94,15 @@ class Transactions:
         if node_id is None:
             return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
         if node_id == self._own_id:
-            return await self.answer(transactional_id, producer, partitions, is_adding=is_adding)
-        question = _Question(
+            return await self.verify_here(
+                transactional_id, producer, partitions, is_adding=is_adding
+            )
+        verification = _Verification(
             transactional_id=transactional_id,
             producer=producer,
             partitions=partitions,
             is_adding=is_adding,
-            answer=asyncio.get_running_loop().create_future(),
+            outcome=asyncio.get_running_loop().create_future(),
         )
         queue = self._queues.get(node_id)
         if queue is None:
@@ -108,10 +110,10 @@ class Transactions:
             self._scope.spawn_apart(
                 self._drain(node_id, queue), name=f"transactions of node {node_id}"
             )
-        queue.append(question)
-        return await question.answer
+        queue.append(verification)
+        return await verification.outcome
 
-    async def answer(
+    async def verify_here(
         self,
         transactional_id: str,
         producer: Producer,
@@ -119,27 +121,25 @@ class Transactions:
         *,
         is_adding: bool,
     ) -> Codes:
-        """Answer such a question here, where the transaction is coordinated. Never raises."""
+        """Answer such a verification here, where the transaction is coordinated. Never raises."""
         try:
             if not is_adding:
                 return await self._coordinator.verify(transactional_id, producer, partitions)
-            await self._coordinator.add_partitions(
-                transactional_id, producer, partitions, CLIENT_VERSION_2
-            )
+            await self._coordinator.add_partitions(transactional_id, producer, partitions, TV_2)
         except LakeheadError as error:
             return dict.fromkeys(partitions, error_code(error))
         return dict.fromkeys(partitions, ErrorCode.none)
 
-    async def _drain(self, node_id: int, queue: deque[_Question]) -> None:
+    async def _drain(self, node_id: int, queue: deque[_Verification]) -> None:
         try:
-            await asyncio.sleep(0)  # what is asked in the same moment goes together
+            await asyncio.sleep(0)  # verifications of the same turn share a request
             while queue:
-                await self._ask(node_id, _next_batch(queue))
+                await self._send(node_id, _next_batch(queue))
         finally:
             del self._queues[node_id]
             _settle(queue, {})
 
-    async def _ask(self, node_id: int, batch: dict[str, _Question]) -> None:
+    async def _send(self, node_id: int, batch: dict[str, _Verification]) -> None:
         found: Mapping[str, Codes] = {}
         try:
             response = await self._client.send(node_id, _KEY, _VERSION, _request(batch))
@@ -150,48 +150,50 @@ class Transactions:
             _settle(batch.values(), found)
 
 
-def _next_batch(queue: deque[_Question]) -> dict[str, _Question]:
-    """Take questions off a queue for one request: the first, and others that fit beside it."""
-    batch: dict[str, _Question] = {}
+def _next_batch(queue: deque[_Verification]) -> dict[str, _Verification]:
+    """Take verifications off a queue for one request: the first, and others that fit."""
+    batch: dict[str, _Verification] = {}
     elements = 0
     for _ in range(len(queue)):
-        question = queue.popleft()
-        size = question.elements
-        # An answer names the id only: two questions about one take two requests.
-        if question.transactional_id in batch or (batch and elements + size > _ELEMENTS_MAX):
-            queue.append(question)
+        verification = queue.popleft()
+        size = verification.elements
+        # A response names the id only: two verifications of one id take two requests.
+        if verification.transactional_id in batch or (batch and elements + size > _ELEMENTS_MAX):
+            queue.append(verification)
         else:
-            batch[question.transactional_id] = question
+            batch[verification.transactional_id] = verification
             elements += size
     return batch
 
 
-def _settle(questions: Iterable[_Question], found: Mapping[str, Codes]) -> None:
-    """Answer questions by what the coordinator said; of what it left out nothing is known."""
+def _settle(verifications: Iterable[_Verification], found: Mapping[str, Codes]) -> None:
+    """Complete verifications with the codes of the coordinator. Partitions without a code get
+    COORDINATOR_NOT_AVAILABLE.
+    """
     unknown = ErrorCode.coordinator_not_available
-    for question in questions:
-        codes = found.get(question.transactional_id, {})
-        if not question.answer.done():  # done: its connection is gone
-            question.answer.set_result(
-                {where: codes.get(where, unknown) for where in question.partitions}
+    for verification in verifications:
+        codes = found.get(verification.transactional_id, {})
+        if not verification.outcome.done():  # done: its connection is gone
+            verification.outcome.set_result(
+                {where: codes.get(where, unknown) for where in verification.partitions}
             )
 
 
-def _request(batch: dict[str, _Question]) -> Any:
+def _request(batch: dict[str, _Verification]) -> Any:
     module = schema(_KEY, _VERSION).request_module
     transactions = []
-    for transactional_id, question in batch.items():
+    for transactional_id, verification in batch.items():
         by_topic: dict[str, list[int]] = defaultdict(list)
-        for topic, index in question.partitions:
+        for topic, index in verification.partitions:
             by_topic[topic].append(index)
         transactions.append(
             entity(
                 module,
                 "AddPartitionsToTxnTransaction",
                 transactional_id=transactional_id,
-                producer_id=question.producer.producer_id,
-                producer_epoch=question.producer.epoch,
-                verify_only=not question.is_adding,
+                producer_id=verification.producer.producer_id,
+                producer_epoch=verification.producer.epoch,
+                verify_only=not verification.is_adding,
                 topics=[
                     entity(module, "AddPartitionsToTxnTopic", name=name, partitions=indexes)
                     for name, indexes in by_topic.items()

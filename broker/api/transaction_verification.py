@@ -1,8 +1,8 @@
-"""The question whether the partitions of a produce request are in its transaction (KIP-890).
+"""Verify that the partitions of a produce request are in its transaction (KIP-890).
 
-Asked of the transaction's coordinator, once for a request, for the partitions in which its batches
-begin a transaction. A client of transactions of version 2 (Produce 12) does not add partitions to
-its transaction: asking does.
+A request sends one verification to the transaction's coordinator, for the partitions in which its
+batches begin a transaction. A client of transaction version 2 (Produce 12) does not add partitions
+to its transaction: the verification does.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from lakehead.storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
 ADDING_SINCE = 12
 """First version of Produce whose partitions are added to the transaction (KIP-890)."""
 ABORTABLE_SINCE = 11
-"""First version of Produce that may be answered with TRANSACTION_ABORTABLE (KIP-890)."""
+"""First version of Produce whose response may have TRANSACTION_ABORTABLE (KIP-890)."""
 
 _UNREACHED = frozenset(
     {
@@ -32,8 +32,8 @@ _UNREACHED = frozenset(
 Batches = Iterable[tuple[Partition, BatchHeader]]
 
 
-class TransactionInquiry:
-    """What one produce request asks, and what it was told."""
+class TransactionVerification:
+    """The verification of one produce request, and its outcome."""
 
     def __init__(
         self, services: BrokerServices, transactional_id: str | None, version: int
@@ -44,30 +44,31 @@ class TransactionInquiry:
         self._confirmed: dict[Partition, Verification] = {}
         self._refused: dict[Partition, KafkaError] = {}
         self.refusal: KafkaError | None = None
-        """Why the whole request is refused."""
+        """The error of the whole request, if it is refused."""
 
     def start(
         self,
         batches: Batches,
-        on_answer: Callable[[], None],
+        on_response: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> bool:
-        """Ask about the transactional ones of a request's batches, of which there is one; False:
-        nothing has to be asked. Else `on_answer` is called once, later, or `on_error` with an
-        unexpected error.
+        """Verify the transactional batches of a request, of which there is at least one.
+
+        Return False if no verification is necessary. Otherwise call `on_response` once, later, or
+        `on_error` with an unexpected error.
         """
         if self._transactional_id is None:
             self.refusal = KafkaError(ErrorCode.transactional_id_authorization_failed)
             return False
-        asked = [(one, header) for one, header in batches if _is_of_transaction(header)]
-        producers = {(header.producer_id, header.producer_epoch) for _, header in asked}
+        transactional = [(one, header) for one, header in batches if _is_of_transaction(header)]
+        producers = {(header.producer_id, header.producer_epoch) for _, header in transactional}
         if len(producers) > 1:
             self.refusal = KafkaError(
                 ErrorCode.invalid_producer_id_mapping,
                 "Transactional records contained more than one producer ID",
             )
             return False
-        for partition, header in asked:
+        for partition, header in transactional:
             try:
                 verification = partition.verification(header, is_adding=self._is_adding)
             except KafkaError as error:
@@ -77,21 +78,19 @@ class TransactionInquiry:
                 self._confirmed[partition] = verification
         if not self._confirmed:
             return False
-        asking = self._ask(self._transactional_id, *producers.pop(), on_answer)
-        self._services.scope.spawn_apart(
-            asking, name="ask a transaction coordinator", on_error=on_error
-        )
+        sending = self._verify(self._transactional_id, *producers.pop(), on_response)
+        self._services.scope.spawn_apart(sending, name="verify a transaction", on_error=on_error)
         return True
 
-    def check_answer(self, partition: Partition) -> None:
-        """Raise what the coordinator has against a partition: KafkaError."""
+    def check_codes(self, partition: Partition) -> None:
+        """Raise KafkaError if the coordinator refused a partition."""
         if self.refusal is not None:
             raise self.refusal
         if partition in self._refused:
             raise self._refused[partition]
 
     def check_verified(self, partition: Partition, header: BatchHeader) -> None:
-        """Refuse a batch of a transaction that is not open. Raises KafkaError."""
+        """Raise KafkaError for a batch of a transaction that is not open."""
         if _is_of_transaction(header):
             partition.check_verified(header, self._confirmed.get(partition))
 
@@ -99,22 +98,26 @@ class TransactionInquiry:
     def _is_adding(self) -> bool:
         return self._version >= ADDING_SINCE
 
-    async def _ask(
+    async def _verify(
         self,
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        on_answer: Callable[[], None],
+        on_response: Callable[[], None],
     ) -> None:
-        places = {(one.topic.name, one.index): one for one in self._confirmed}
+        partitions = {(one.topic.name, one.index): one for one in self._confirmed}
         codes = await self._services.transactions.verify(
-            transactional_id, producer_id, producer_epoch, list(places), is_adding=self._is_adding
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            list(partitions),
+            is_adding=self._is_adding,
         )
-        for place, partition in places.items():
-            code = codes.get(place, ErrorCode.coordinator_not_available)
+        for where, partition in partitions.items():
+            code = codes.get(where, ErrorCode.coordinator_not_available)
             if code is not ErrorCode.none:
                 self._refused[partition] = _for_client(code, self._version)
-        asyncio.get_running_loop().call_soon(on_answer)
+        asyncio.get_running_loop().call_soon(on_response)
 
 
 def _is_of_transaction(header: BatchHeader) -> bool:
@@ -122,8 +125,8 @@ def _is_of_transaction(header: BatchHeader) -> bool:
 
 
 def _for_client(code: ErrorCode, version: int) -> KafkaError:
-    """Return a coordinator's error as a producer of this version understands it. What passes by
-    itself is NOT_ENOUGH_REPLICAS for it, as in Kafka: it tries again, and looks for no new leader.
+    """Return a coordinator's error for a producer of this version. A transient error becomes
+    NOT_ENOUGH_REPLICAS, as in Kafka: the producer retries, and does not look for a new leader.
     """
     busy = code is ErrorCode.concurrent_transactions and version < ADDING_SINCE
     if busy or code in _UNREACHED:
