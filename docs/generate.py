@@ -104,7 +104,7 @@ def pages() -> dict[str, str]:
 
 
 def _with_options(name: str, table: str) -> str:
-    """The page as it is, with the options that the code has."""
+    """Return the page with the options of the code."""
     before, begin, rest = (FOLDER / name).read_text().partition(_OPTIONS_BEGIN)
     _, end, after = rest.partition(_OPTIONS_END)
     assert begin

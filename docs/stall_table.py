@@ -1,5 +1,5 @@
-"""Writes the table of docs/operations.md from what `make stalls` measured: of each API the request
-that held the event loop longest.
+"""Writes the table of docs/operations.md from the results of `make stalls`: for each API the
+request that held the event loop longest.
 
     python docs/stall_table.py RESULTS
 

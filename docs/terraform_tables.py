@@ -47,7 +47,7 @@ class Declaration:
 
     @property
     def default(self) -> str | None:
-        """Its default as JSON; None where it has to be given."""
+        """Its default as JSON; None if it is required."""
         value = self.body.get("default", NOTHING)
         return None if value is NOTHING else json.dumps(value, indent=2)
 
@@ -58,7 +58,7 @@ def _source(file: Path) -> str:
 
 
 def _expression(file: Path, variable: str, argument: str) -> str:
-    """Return an argument of a variable as the file has it, to where its brackets are closed."""
+    """Return an argument of a variable as in the file, up to its closing bracket."""
     block = _source(file).partition(f'variable "{variable}" {{\n')[2].partition("\n}\n")[0]
     found = re.search(rf"^  {argument} *= *", block, re.MULTILINE)
     if found is None:
@@ -78,7 +78,7 @@ def folders() -> list[Path]:
 
 @functools.cache  # a file takes a tenth of a second
 def parsed(file: Path) -> dict[str, Any]:
-    """Return what a file of HCL holds, blocks as lists of dictionaries."""
+    """Return the content of a file of HCL, blocks as lists of dictionaries."""
     with file.open() as text:
         return dict(hcl2.load(text, serialization_options=OPTIONS))
 
@@ -133,7 +133,7 @@ def _input(one: Declaration) -> str:
 
 
 def code(text: str) -> str:
-    """Return a type or a value as it stands in a table: of several lines, in one, unaligned."""
+    """Return a type or a value in the form of a table: in one line, unaligned."""
     if "\n" not in text:
         return f"`{text}`"
     lines = (re.sub(r"\s*=\s*", " = ", line).strip() for line in text.splitlines())
