@@ -1,9 +1,19 @@
-"""What becomes of an object that a listing shows: a pure function of its name and the metadata.
+"""Garbage: objects of a bucket that nothing needs any more, and their deletion.
 
-The metadata must be newer than the listing. No verdict rests on a clock: that an object which no
-entry names is garbage follows from who could still commit it, which is nobody once the node epoch
-in its name has ended, or the metadata log is too far beyond the entry in its name (every reader
-refuses such a commit).
+The verdict on an object is a pure function of its name and the metadata, which must be newer than
+the listing that showed it. No verdict rests on a clock. An object that no entry names is garbage
+once nothing can commit it: the node epoch in its name has ended, or the metadata log is too far
+beyond the entry in its name (every reader refuses such a commit).
+
+A sweep lists the bucket, reads the metadata, plans, deletes the objects, then drops them from the
+metadata. A crash at any point leaves at most work for the next sweep: an object is deleted before
+the entry that drops it, deleting an absent object is not an error, and the entry names only objects
+that are still known and still unreferenced.
+
+A running node collects its own garbage: an object without a reference is deleted after this process
+has seen it so for the grace period, by its monotonic clock, so a jump of the wall clock hastens
+nothing. That costs no request while there is nothing to delete. The node lists the bucket only now
+and then, for objects that crashes left. The leak check compares a listing with the metadata.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""What kernels do to memory beyond what numba has: copies as fast as the machine can, lines of it
-asked for before they are needed, eight bytes as one number.
+"""Memory primitives for kernels that numba lacks: fast copies, prefetching, eight bytes as one
+number.
 """
 
 from typing import Any

@@ -1,4 +1,10 @@
-"""What a verification has found, in words that name topic, partition, offsets and object."""
+"""Verification: compare the objects of a cluster with its metadata, and describe the damage found.
+
+The metadata and a listing of the bucket are checked first, which needs no reads. Then each object
+is read: every byte that streams refer to is compared with the object's own index and with the
+metadata. At most some ten megabytes are in memory, plus the inflated size of one batch. Damage is
+described by topic, partition, offsets and object.
+"""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace

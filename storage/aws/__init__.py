@@ -1,4 +1,4 @@
-"""What a machine on Amazon EC2 is told of itself, and the EBS volumes it has or may have.
+"""Amazon EC2: the instance's metadata, its EBS volumes and network interfaces.
 
-Used only where an address or a setting asks for it; boto3 is imported at the first call.
+Used only if an address or a setting requires it; boto3 is imported at the first call.
 """

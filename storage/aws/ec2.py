@@ -1,7 +1,7 @@
-"""What is asked of EC2 about volumes: a few calls, with the three ends of
+"""Requests to EC2 about volumes and network interfaces, with the three outcomes of
 `lakehead.storage.aws.client`.
 
-After one that was not answered, DescribeVolumes tells whether it was done.
+After an attach request without a response, a describe request shows whether it was done.
 """
 
 from __future__ import annotations

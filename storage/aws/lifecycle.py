@@ -1,5 +1,4 @@
-"""What an instance tells the auto-scaling group that started it: that it serves, that it may end,
-that it is not healthy.
+"""Report to an instance's auto-scaling group: in service, may be terminated, unhealthy.
 
 A group with lifecycle hooks waits for these words before it counts an instance as its own, and
 before it ends one; or for the hook's time to run out

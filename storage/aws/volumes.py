@@ -1,4 +1,5 @@
-"""The EBS volumes of an instance: found by their tags, and attached where they are not.
+"""The EBS volumes of an instance: found by their tags, attached, and mapped to disks by serial
+number.
 
 A volume is known by the tags `lakehead:bucket`, `lakehead:cluster` and `lakehead:wal`, the last the
 name of the slot whose log it carries. Names of clusters may meet in an account, those of buckets

@@ -1,6 +1,13 @@
-"""Compaction by keys (`cleanup.policy=compact`): of each key the newest record stays.
+"""Two jobs that rewrite objects, and the kernels that both use.
 
-`plan` says how much there is to do, `scan` finds what is newest, `cleaner` decides what stays (of
-many plain batches at once, of others one by one), `rewrite` makes new objects, `job` does all of it
-for one stream.
+*Log compaction*, Kafka's, keeps the newest record of each key (`cleanup.policy=compact`):
+`dirtiness` measures how much there is to do, `log_cleaner` finds the newest record of each key and
+decides what stays, with the map of `offset_map`; `log_compaction` compacts one stream.
+
+*Object compaction* replaces small objects by larger ones and changes no record:
+`object_compaction_plan` chooses the objects, `batch_merging` merges small batches,
+`object_compaction` runs one item.
+
+`rewrite` writes the new objects of both; `batches`, `kernels` and `record_kernels` read batches and
+records.
 """

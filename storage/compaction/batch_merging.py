@@ -1,6 +1,13 @@
-"""Runs of batches become one batch each, or a few: the kernels' Python side.
+"""Merge small record batches of one producer into larger ones, without a change that a client can
+see.
 
-Here are codecs and memory.
+Each record keeps its offset, timestamp, sequence number and bytes; the merged batch keeps the
+producer, the attributes (codec, kind of timestamps, transaction) and the leader epoch.
+
+Batches are merged only if they follow each other without a gap and agree in all of these. Control
+batches, batches that log compaction has touched, and batches that are malformed or fail their
+checksum stay as they are: in doubt a batch is kept. Adjacent kept batches are one span of bytes of
+their source. The work is done by `kernels`; codecs and memory are handled here.
 """
 
 import struct

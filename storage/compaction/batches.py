@@ -1,7 +1,9 @@
-"""Memory for jobs, in large pages: new memory in small ones costs as much as what is done in it.
+"""Read the batches of a stream's objects, write empty ones, and allocate memory for both.
 
-Numpy asks for large pages for arrays of four megabytes and more, but only those pages become large
-that lie wholly in one; so pieces are much larger than that, and what is never touched costs
+Items are read from the objects once, in order, and become rows of the table of `kernels`. Memory
+comes in large pages, since faulting in small ones costs as much as the work done in them. Numpy
+requests large pages for arrays of four megabytes and more, but only pages that lie wholly within an
+array become large. So the pieces are much larger than that; pages that are never touched cost
 nothing.
 """
 

@@ -1,7 +1,7 @@
-"""How much of a stream is not compacted yet, and in which groups its objects are replaced: pure.
+"""Measure how much of a stream is not compacted yet, and group its objects for replacement. Pure.
 
-What compaction wrote are objects of kind `compacted`. It rewrites a stream from its start, so what
-is compacted is the beginning of the stream.
+Objects of kind `compacted` were written by log compaction. It rewrites a stream from its start, so
+the compacted part is the beginning of the stream.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,12 @@
-"""Kernels: the record batches in data blocks, which of them may become one, and the one that they
-become.
+"""Kernels: list the record batches in data blocks, find the runs that can be merged, merge them,
+and verify and compute checksums.
 
-A table has a row for each batch, and positions in the bytes of its source (one data block each).
-Nothing here trusts a length: what does not lie inside its parent is a fault, or stays as it is. A
-record is: length, attributes i8, timestamp delta, offset delta, and what follows; numbers are
-zigzag varints (KIP-98). Both deltas change, and with them perhaps the length; the rest is copied.
+A table has a row for each batch, and positions in the bytes of its source (one data block each). No
+length is trusted: a part that does not lie inside its parent is a fault, or stays as it is. A
+record is: length, attributes i8, timestamp delta, offset delta, then the rest; numbers are zigzag
+varints (KIP-98). Merging changes both deltas, and with them perhaps the length; the rest is copied.
+Checksums are computed for many batches in one call, since a call from Python costs more than the
+checksum of a small batch.
 """
 
 from typing import Any

@@ -1,9 +1,20 @@
-"""One record batch and what is left of it: Kafka's rules, and its bytes.
+"""The two passes of log compaction over a stream's batches, by the rules of Kafka's log cleaner.
+
+The first pass scans what is not compacted for the newest record of each key, and for the ends of
+transactions. Keys of a transaction count once its commit is seen; until then they wait, within the
+same bound of memory. The compacted range ends before the first batch whose transaction is still
+open.
+
+The second pass decides what becomes of each batch, in the order of offsets from the start of the
+stream. A record stays if the scan found no newer one of its key. Records of aborted transactions
+are removed. A marker is removed `delete.retention.ms` after the last record of its transaction. The
+last batch of a producer stays for a day, empty if need be: the last batch with records for its
+sequence number, and a marker of another epoch for that epoch.
 
 A batch keeps its base offset, its last offset, its producer fields and its codec; records that stay
-keep their bytes. Where a batch holds tombstones, its base timestamp becomes the moment from which
-they may go, and an attribute says so (`DELETE_HORIZON`, KIP-534); then the records' timestamp
-deltas are written anew. A batch of which nothing changes stays as it is, byte by byte.
+keep their bytes. If a batch holds tombstones, its base timestamp becomes the time from which they
+may be removed, and an attribute is set (`DELETE_HORIZON`, KIP-534); the timestamp deltas of the
+records are then rewritten. A batch of which nothing changes stays as it is, byte by byte.
 """
 
 import random

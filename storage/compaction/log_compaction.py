@@ -1,10 +1,11 @@
-"""Compacts one stream: scan what is dirty, rewrite from the start, group after group.
+"""Compact one stream: scan the dirty part, then rewrite from the start, group after group.
 
-Each group of objects is replaced by one entry of the metadata log, which is refused when the stream
-does not refer to those objects any more: it was trimmed, deleted, or compacted by another. A job
-may be killed anywhere; what it wrote and did not commit is garbage after a while (`JobName`).
-Rewriting begins at the stream's start, so what is compacted stays the stream's beginning: a job
-that was killed goes on, at the next run, where the first object is that it did not replace.
+One entry of the metadata log replaces each group of objects. It is refused if the stream no longer
+refers to those objects: it was trimmed, deleted, or compacted by another run. A job may be killed
+at any time; objects that it wrote and did not commit become garbage (`JobName`).
+
+Rewriting begins at the start of the stream, so the compacted part is always the beginning of the
+stream. After a kill, the next run continues at the first object that was not replaced.
 """
 
 import asyncio

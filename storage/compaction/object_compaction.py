@@ -1,4 +1,16 @@
-"""What a merge reads: of each object what is wanted, once, and several objects at a time."""
+"""Object compaction: replace small objects by larger ones, one item of the job at a time.
+
+The new objects hold all that readers and partitions can learn from the old ones: each record with
+its offset, timestamp and producer; the state of each partition (a whole state at the end of a
+range, or the headers to build it from); aborted transactions. Adjacent ranges of a stream become
+one range of one object. Large ranges get an object of their own, small ones share an object with
+other streams. Each source object is read once, several at a time.
+
+One entry of the metadata log puts the new objects in the place of the old ones, for those streams
+that still refer to them as before. It leaves out what was trimmed, deleted, log-compacted or merged
+by another run meanwhile. The job may be killed at any time; objects that it wrote and did not
+commit become garbage (`JobName`).
+"""
 
 import asyncio
 import random

@@ -1,11 +1,10 @@
-"""Which small objects are merged into large ones: pure.
+"""Choose the small objects to merge into large ones. Pure.
 
-Two kinds of work. Objects that many streams share, and that are small (group commits of an object
-WAL, uploads of a quiet node), are gathered: one item takes many of them, for all their streams at
-once, so that each is read once. What is small of one stream then is merged stream by stream.
-
-Nothing is rewritten often: what a merge makes is at least twice as large as the largest object in
-it, or large for good.
+There are two kinds of work. Small objects that many streams share (group commits of an object WAL,
+uploads of a quiet node) are gathered: one item takes many of them, for all their streams at once,
+so that each is read once. Small objects of one stream are then merged stream by stream. Nothing is
+rewritten often: a merged object is at least twice as large as the largest of its sources, or large
+enough to stay.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""Kernels: the records of a batch as compaction sees them, the table of newest offsets, what is
-left of a batch, and both passes over many batches.
+"""Kernels of log compaction: the records of a batch, the table of newest offsets, the rewritten
+batch, and both passes over many batches.
 
 Record (KIP-98, zigzag varints): length, attributes i8, timestamp delta, offset delta, key length
 and key (-1: null), value length and value, headers. A row per record: offset, flags, 128 bits that

@@ -1,5 +1,5 @@
-"""New objects for a group of old ones: what is left of their batches, with their offsets, and all
-that they tell of the partition's state.
+"""Write the new objects that replace a group of old ones: the remaining batches at their offsets,
+and the partition state that the old objects carry.
 """
 
 import random

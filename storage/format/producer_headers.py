@@ -1,10 +1,10 @@
-"""What a partition's state is made of: an object that has no newer state of a partition carries it
-of the batches that it holds, so that opening the partition needs none of its data.
+"""The batch headers from which a partition's state is built. An object without a newer state of a
+partition carries the headers of its batches, so that opening the partition reads no data.
 
-A state remembers five batches of each idempotent producer, and what is under way of transactions;
-so the newest five of each producer are there, and all that belong to transactions. They are batch
-headers as they are, 61 bytes each, in offset order; of a control batch the whole of it, since its
-record says whether the transaction was committed.
+A state remembers five batches of each idempotent producer, and open transactions. So the newest
+five headers of each producer are kept, and all that belong to transactions: unchanged batch
+headers, 61 bytes each, in offset order. A control batch is kept whole, since its record says
+whether the transaction was committed.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""How a work item reaches its cluster: a store and the metadata log, while the item runs."""
+"""Open the cluster of a work item, a store and the metadata log, while the item runs."""
 
 import asyncio
 import random

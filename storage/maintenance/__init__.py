@@ -1,5 +1,5 @@
-"""Upkeep: what topics' configs ask for beside serving, retention and compaction by keys.
+"""Maintenance of partitions by the configs of their topics: retention and log compaction.
 
-`rules` says what is due, `retention` and `partition_compaction` do it: for the maintainer of a
-cluster, and for jobs.
+`rules` decides what is due; `retention` and `partition_compaction` do it, for a cluster's
+maintenance process and for jobs.
 """

@@ -1,8 +1,8 @@
-"""The configs that upkeep goes by: their built-in defaults, and which value is in force.
+"""The configs that maintenance uses: their built-in defaults, and the value in force.
 
-A topic that does not set one has the brokers' value, which they keep under a name of its own. That
-is, the first of: what was set for one broker, or for all of them, while they ran (both are in the
-metadata); what their settings say; the built-in default.
+A topic that does not set a config has the broker default, which has a name of its own in Kafka. The
+value in force is the first of: the value set for one broker or for all of them at run time (both
+are in the metadata), the value in their settings, the built-in default.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Compaction by keys of one partition, as its topic's configs say."""
+"""Log compaction of one partition by its topic's configs."""
 
 import random
 

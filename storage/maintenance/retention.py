@@ -1,8 +1,8 @@
-"""Retention: what topics' configs are over for goes, of many partitions in one entry of the
-metadata log.
+"""Retention: delete records past the retention limits of their topics, of many partitions in one
+entry of the metadata log.
 
-It is looked at anew when the entry is made: what another run has removed, what a config keeps now,
-what a table that was declared meanwhile does not hold yet, is left alone.
+The limits are evaluated again when the entry is made. So nothing is deleted that another run has
+deleted already, that a changed config keeps, or that a table declared meanwhile does not hold yet.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,5 @@
-"""What is due of a partition, by its topic's configs and the metadata alone: pure.
+"""Decide the maintenance that is due in a partition, by its topic's configs and the metadata alone.
+Pure.
 
 Compaction is due when the dirty share of a partition's bytes is above min.cleanable.dirty.ratio, or
 its oldest dirty object is older than max.compaction.lag.ms. Retention takes whole objects, as Kafka

@@ -1,8 +1,11 @@
-"""A state as the tables of a checkpoint, and back.
+"""Convert a cluster state to the tables of a checkpoint, and back.
 
-What has not changed since the checkpoint a state began with is copied from column to column, in
-runs; so writing a checkpoint of a million objects of which a thousand changed costs little more
-than the copy. Both ways go step by step: whoever drives them gives way to others in between.
+Streams and objects have tables of columns; the small tables hold everything else, a row per value.
+Rows of streams and objects become values when they are read.
+
+Values that have not changed since the last checkpoint are copied from column to column, in runs; so
+a checkpoint of a million objects of which a thousand changed costs little more than the copy. Both
+directions run in steps, between which the caller may run other tasks.
 """
 
 from array import array

@@ -1,4 +1,4 @@
-"""What lies under `meta/`: entries, checkpoints and the boundary, by name.
+"""Names under `meta/`: entries, checkpoints and the boundary.
 
 meta/log/<20-digit number>.json          entry `number`
 meta/checkpoint/<20-digit number>.parquet  the state before entry `number`

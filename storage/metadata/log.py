@@ -1,5 +1,5 @@
-"""The metadata log: numbered entries, each created with put-if-absent. Whoever creates number N has
-decided N.
+"""The metadata log: numbered entries, each created with put-if-absent. The writer that creates
+number N has decided N.
 
 A commit plans records against the newest state known here, checks them by the rules, and tries to
 create the next number: done when the store says so and the boundary stands where it stood; *lost*

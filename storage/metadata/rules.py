@@ -1,7 +1,14 @@
-"""One rule per record: what it demands of the state, and what it does to it.
+"""One rule per record of the metadata log: its conditions on the state, and its effect.
 
-Every function takes a state, a record and its entry's time (milliseconds, for what is shown and for
-grace periods: no rule decides by it) and returns the next state, or raises EntryRejected.
+A rule takes a state, a record and the time of its entry, and returns the next state, or raises
+EntryRejected. The same rules judge an entry before it is put and after it is read, so all readers
+agree. Time is in milliseconds and decides nothing: it is for display and for grace periods. Whether
+a lease has expired is for its next holder to judge; a lease holder that was paused is rejected by
+its term.
+
+Access rules, quotas and credentials are stored as given: only their shape is checked. Kafka's names
+(operations, quota names, mechanisms) are checked by the broker before it commits. If a rule knew
+them, two releases with different names would disagree about one entry.
 """
 
 import math

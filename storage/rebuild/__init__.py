@@ -1,5 +1,5 @@
-"""A cluster's catalog from its objects alone, for when the metadata is lost.
+"""Rebuild a cluster's catalog from its objects alone, when the metadata is lost.
 
-`found` reads what objects say of themselves, `cover` decides which of them count, `catalog` makes a
-state of that, `publish` puts it where nodes look for it.
+`found` reads each object's description of itself, `catalog` decides which ranges count and makes a
+state of them, `run` does the whole rebuild and publishes the result.
 """

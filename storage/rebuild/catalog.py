@@ -1,8 +1,21 @@
-"""The state of a cluster from what was found of its objects: pure.
+"""The state of a cluster from the objects found. Pure.
 
-What objects do not tell is not in it: configs, access rules, quotas and credentials; topics and
-partitions that never held a record; where a log was trimmed to, so that deleted records whose
-objects are still there are back; who leads what beyond who wrote last.
+Objects do not hold everything, so these are absent: configs, access rules, quotas and credentials;
+topics and partitions that never held a record; the offset to which a log was trimmed, so deleted
+records reappear if their objects still exist; leadership, beyond the last writer.
+
+*Ranges that count.* A bucket holds more than the metadata named: objects that were replaced and not
+yet deleted, and objects that a job or a node wrote and never committed. They hold the same records
+as others, or records that were never acknowledged. If a node was superseded without knowing it (a
+later stream epoch begins at a lower offset), its records beyond that offset do not count. Of the
+rest, the fewest ranges that together cover the most offsets are taken.
+
+*The end of a stream.* A node has several uploads, and several groups of its write-ahead log, in
+flight at once, and a crash may leave a later one without an earlier one. Data behind such a hole
+was never committed: with an object WAL it was not acknowledged, with a block WAL the log still
+holds it. So the stream ends at the hole, and a node that starts again continues there; bridging the
+hole would take the place of records that the log still holds. A hole that is further from a node's
+last object than its writes reach is a loss, not an end.
 """
 
 from bisect import bisect_right

@@ -1,5 +1,5 @@
-"""What one object tells of itself: by its name, its index and its extension; of data only the
-records' stream epochs are looked up, where the index does not tell them.
+"""Read one object's description of itself: its name, index and extension block. Data is read only
+for the stream epochs of records that the index does not hold.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,13 @@
-"""One rebuild of a catalog: list the bucket, read the indexes of objects, decide, publish."""
+"""One rebuild of a catalog: list the bucket, read the indexes of objects, decide, publish.
+
+Offsets that no object holds any more are bridged by an object with empty batches, which readers
+pass over as they pass over compacted records.
+
+The rebuilt state becomes the cluster's by one checkpoint, put where nodes look for the newest one.
+Its number is above that of everything under `meta/`, so putting it is the one moment at which the
+new catalog takes the place of the old one. The old one is untouched until then, and a copy of it is
+kept. The boundary that follows closes everything older.
+"""
 
 import asyncio
 import random

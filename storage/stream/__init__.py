@@ -1,1 +1,1 @@
-"""Streams: append, fetch and trim over a write-ahead log, a cache and an object store."""
+"""Streams: the storage of partitions, over one write-ahead log, caches and objects."""

@@ -1,8 +1,12 @@
-"""The block cache: what was read back from objects, in slices of the bytes of its GETs.
+"""Caches of data read from objects: blocks, and indexes.
 
-One GET brings a *segment*: a buffer with one or several blocks in it. Slices pin the whole buffer,
-so a segment is what is charged and what is evicted. Blocks of it that were read to their end have
-done their work: when all have, the segment is the next to go.
+The block cache holds slices of the bytes of GETs. One GET brings a *segment*: a buffer with one or
+several blocks. Slices pin the whole buffer, so segments are charged and evicted. When all blocks of
+a segment have been read to their end, it is the next to be evicted.
+
+The index cache fetches the index of an object by one GET for all concurrent requests, and by none
+while it is cached. It is bounded in bytes and evicts the least recently used first; an index that
+is being read is not charged yet.
 """
 
 import asyncio

@@ -1,9 +1,14 @@
-"""The stream engine of one node: streams over one write-ahead log, one cache, one uploader, one
+"""The stream engine of one node: streams over one write-ahead log, one cache, one uploader and one
 metadata log.
 
-Order of things: append -> WAL -> (released) log cache, confirmed offset, response -> upload set ->
-objects -> metadata entry -> WAL trim. At start the node takes a new epoch, commits what its WAL
+The path of a batch: append -> WAL -> (released) log cache, confirmed offset, response -> upload set
+-> objects -> metadata entry -> WAL trim. At start the node takes a new epoch, commits what its WAL
 still holds, and only then opens streams.
+
+A stream is handed over soon after the decision, with a pause that depends neither on its size nor
+on the node's other work. While the stream still takes appends, its data in memory is uploaded. Then
+it stops, the small rest is uploaded apart from everything else, and the entry that commits it
+closes the stream.
 """
 
 from __future__ import annotations

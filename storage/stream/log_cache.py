@@ -1,9 +1,9 @@
-"""The log cache: what was released by the write-ahead log, newest in memory, first in first out.
+"""The log cache: batches that the write-ahead log has released, in memory, first in, first out.
 
-Batches enter in WAL order into the *active* block. Sealing a block makes it an upload set;
-once it is committed its batches may be evicted, oldest block first, when the cache is over its
-capacity: a few with each batch that enters, so that a large block goes without a pause. What is not
-committed is never evicted.
+Batches enter in WAL order into the *active* block. Sealing a block makes it part of an upload set.
+Once it is committed its batches may be evicted, the oldest block first, when the cache exceeds its
+capacity: a few with each batch that enters, so that a large block is evicted without a pause.
+Uncommitted batches are never evicted.
 """
 
 from bisect import bisect_right

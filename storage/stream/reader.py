@@ -1,9 +1,15 @@
 """Cold reads: from a stream's extents through the index cache and the block cache to the object
 store.
 
-What is missing is fetched by one GET per run of adjacent items, whoever of the readers of this
-moment wants them; each byte once. Bytes in flight are bounded over the node, and streams take
-turns.
+Missing data is fetched by one GET per run of adjacent items, on behalf of all waiting readers, each
+byte once. Bytes in flight are bounded per node. Reads that a consumer waits for come before reads
+ahead; within each the streams take turns, so a stream that reads much delays another by one GET,
+not by all of its own.
+
+Readahead tells readers apart by position: a read that begins at the end of an earlier read of the
+same stream continues it, so several consumers of one stream need no names. A reader that has to
+wait gets more read ahead, from 512 KiB up to 32 MiB; a reader whose data was evicted before use
+gets little for a minute.
 """
 
 import asyncio

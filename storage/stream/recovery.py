@@ -1,8 +1,8 @@
-"""What a write-ahead log still holds that is not in committed objects, and how it gets there.
+"""Recovery: commit the part of a write-ahead log that is not in committed objects yet.
 
-A log of records is read, and what counts is uploaded like anything else. A log of objects is
-sealed, and its objects are committed as they are: nothing is copied. Both may be killed anywhere
-and run again; what is committed by then does not count any more.
+A log of records is read, and the records that count are uploaded. A log of objects is sealed, and
+its objects are committed as they are, without a copy. Both may be killed at any time and repeated;
+a repetition skips what is committed.
 """
 
 from collections.abc import AsyncGenerator, Sequence

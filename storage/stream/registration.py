@@ -1,5 +1,11 @@
-"""How a node that starts becomes the owner of its id: under the next epoch, so that no other is,
-and with the log that holds what it acknowledged.
+"""Registration of a starting node: under the next epoch of its id, with the log that holds its
+acknowledged records.
+
+The metadata keeps, for each node, the id of the log on which its last epoch began, that epoch, and
+a position up to which the log was uploaded. A log with another id, with an earlier epoch or with a
+nearer end is the wrong one: acknowledged records beyond the uploads would be lost, and their
+offsets given to other records. The starting node and a recovering node both refuse such a log,
+unless nothing can be lost: the node has no open stream, or was recovered.
 """
 
 from __future__ import annotations

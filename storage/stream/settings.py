@@ -1,4 +1,4 @@
-"""What a stream engine is told: who its node is, and its sizes and times.
+"""Settings of a stream engine: the identity of its node, sizes and times.
 
 The sizes bound its memory: `cache_size` + `wal_pending_max` for what is produced,
 `block_cache_size` + `index_cache_size` + `cold_read_max` for what is read back.

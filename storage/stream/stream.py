@@ -1,4 +1,12 @@
-"""One stream, open on this node: the storage of one partition. Offsets are Kafka offsets."""
+"""A stream open on this node, the storage of one partition, and its search by timestamp. Offsets
+are Kafka offsets.
+
+The search (KIP-79, KIP-734) goes from metadata, indexes and batch headers down to single records.
+Records are examined one by one, which takes long: searches take turns, and yield to other tasks of
+the loop. A waiting search holds offsets and no data; data is read again at its turn. Offsets that
+are trimmed meanwhile are skipped. A batch that cannot be decompressed counts as one record at its
+first offset with its greatest timestamp, so the rest of the stream is still searched.
+"""
 
 from __future__ import annotations
 

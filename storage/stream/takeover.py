@@ -1,11 +1,11 @@
-"""Recovering another node: what a fenced one acknowledged and had not uploaded is committed for it,
-and then its streams may be opened anywhere.
+"""Recovery of another node: commit what a fenced node acknowledged and had not uploaded, so that
+its streams may be opened anywhere.
 
-A log of objects in the cluster's store is sealed, and one entry lists what is in it. Any other log
-is opened in the place of its node, which fences it where it writes, and read; what counts is
-uploaded, and one entry commits all of it. That entry moves the node's floor beyond its last epoch,
-which says that it is recovered. So a taker may be killed anywhere and another begins again; of
-several that try, one commits and the others find nothing left to do.
+A log of objects in the cluster's store is sealed, and one entry lists its objects. Any other log is
+opened in the place of its node, which fences the node where it writes, and read; the records that
+count are uploaded, and one entry commits all of them. That entry moves the node's floor beyond its
+last epoch, which marks the node as recovered. So a recovering node may be killed at any time and
+another begins again; of several that try, one commits and the others find nothing left to do.
 """
 
 from __future__ import annotations

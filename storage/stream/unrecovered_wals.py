@@ -1,4 +1,6 @@
-"""Which logs of fenced nodes a node can reach, opening them, and giving back what they lie on."""
+"""Unrecovered WALs: find the logs of fenced nodes that a node can reach, open them, and give their
+volumes back.
+"""
 
 from __future__ import annotations
 

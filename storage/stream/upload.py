@@ -1,6 +1,16 @@
-"""How fast uploads go: at twice the rate at which data comes in, so that they are a steady stream
-beside the foreground and not a burst that it has to wait out; faster as memory and WAL fill up, and
-without limit before producers would have to wait.
+"""Uploads: the log cache becomes objects, then one metadata entry, then the WAL may be trimmed.
+
+`UploadQueue` seals the log cache by size, age or WAL use. Uploads overlap; commits happen in the
+order of seals, so that every stream's ranges are contiguous, and the WAL is trimmed after each
+commit. Some streams can be uploaded ahead of the others; the next upload of everything trims the
+WAL then.
+
+`Uploader` writes an upload set. A stream with much data gets objects of its own, the others share
+one; no object exceeds a limit.
+
+`UploadPace` spreads building and putting over time, at twice the rate at which data comes in: a
+steady stream rather than a burst that delays producers and consumers. It is faster as memory and
+WAL fill up, and unlimited before producers would have to wait.
 """
 
 import asyncio

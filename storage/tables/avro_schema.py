@@ -1,11 +1,15 @@
-"""Avro schemas: read and judged the way that Avro's Java library does it (1.12).
+"""Avro schemas: parse and validate them as Avro's Java library does (1.12).
 
-Confluent's registry parses with `Schema.Parser` (strict names, defaults checked) and keeps what
-`Schema.toString()` gives. So what is registered here can be read by every Java consumer, and a
-schema that came with other blanks, another order of attributes or full names where short ones do is
-the same schema with the same id. Rules: Avro 1.12, "Schema Declaration" and "Names"; where Java is
-more lenient than the specification (an invalid logical type is an ordinary property, a type may be
-named before it is defined), so is this.
+Confluent's registry parses with `Schema.Parser` (strict names, defaults checked) and stores the
+result of `Schema.toString()`. So every Java consumer can read a schema registered here, and a
+schema that differs only in whitespace, in the order of attributes or in full instead of short names
+is the same schema with the same id. Rules: Avro 1.12, "Schema Declaration" and "Names". Java is
+more lenient than the specification in places (an invalid logical type is an ordinary property, a
+type may be named before it is defined), and so is this module.
+
+Defaults are those that `Schema.isValidDefault` accepts: a default of a union may be of any of its
+branches, text stands for numbers of float and double, and text of any content for bytes, fixed and
+enums.
 """
 
 import json

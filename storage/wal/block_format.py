@@ -1,4 +1,4 @@
-"""What a block WAL looks like on a device: layouts, encoding, decoding, checksums.
+"""The format of a block WAL on a device: layout, encoding, decoding, checksums.
 
 Integers are big-endian, checksums CRC-32C (Castagnoli). A *sector* is 4096 bytes here, whatever the
 device calls one: nothing is written in smaller pieces, and a header slot is one sector.

@@ -1,9 +1,14 @@
-"""A block WAL on an EBS volume that is named by what it is, not by where its disk appears.
+"""A block WAL on an EBS volume, addressed by volume instead of by device name.
 
 `block:ebs:vol-0123?...`, `block:ebs:SLOT?...` or `block:ebs:?...`: a volume by its id, by the tag
-`lakehead:wal`, or by that of the instance's own tag `lakehead:slot`. What a node tells the cluster
-is the id with `zone` and `shared`, so that another node knows whether it may have the volume at
-all, and one that has it attached takes it over without asking EC2.
+`lakehead:wal`, or by that of the instance's own tag `lakehead:slot`. A node publishes the id with
+`zone` and `shared`, so that another node knows whether it can attach the volume; a node that has it
+attached takes it over without a request to EC2.
+
+After a takeover, a volume that only one instance can have is detached, so that its own instance can
+attach it again; a shared volume stays. The node that recovered the last slice detaches it, after
+closing its own log of that slice. If another process still has a slice open, the slice is locked,
+and that process detaches the volume later.
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
 """A volume: a device that carries slices, one per node of a host, each a log of its own.
 
-The volume header says whose device it is and where the slices lie. Who reads it to change it holds
-the lock on everything below the first slice; one write at a time goes to the older of two slots, so
-a crash leaves the table of before or after. What is not a volume is never made one here: that is
-for `volume_file` and `disk`.
+The volume header holds the owner of the device and the places of the slices. A process that changes
+it holds the lock on everything below the first slice. One write at a time goes to the older of two
+slots, so a crash leaves the table before or after the change. This module never formats a device:
+that is for `volume_file` and `disk`.
+
+When a volume has grown, its slices share the new space. A slice cannot grow beyond its successor,
+so the slices move apart, the last one first, each by one write of the volume's table, whose older
+slot stays valid until then. Only empty slices without a holder move, since every position changes
+with a slice's place and length. So the first node of a host that starts after a clean stop of all
+nodes does it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a node does before it trusts an S3 bucket: everything that it will ever ask of it, once.
+"""Check an S3 bucket before a node trusts it: every kind of request that the node will make, once.
 
 A missing permission or a store that ignores conditions would show itself late otherwise, as an
 outage or as lost data. Some twenty-five requests, under a key that is deleted again.

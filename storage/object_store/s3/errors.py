@@ -1,4 +1,4 @@
-"""What the answers of an S3 server mean for whoever called.
+"""The meaning of an S3 server's responses for the caller.
 
 A write has three outcomes. *Not done*: the server refused before it did anything (503 SlowDown,
 429, 409, 403, a connection that was never made): repeat. *Lost*: 412, the key is taken. *Unknown*:

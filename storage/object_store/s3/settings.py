@@ -1,4 +1,4 @@
-"""What is said about an S3 store: by its URI first, then by the standard `AWS_…` variables."""
+"""Settings of an S3 store: from its URI first, then from the standard `AWS_…` variables."""
 
 import os
 import urllib.parse

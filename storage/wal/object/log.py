@@ -1,12 +1,13 @@
 """The write-ahead log in an object store: group commits as numbered objects, several in flight.
 
-Records gather by stream, payloads referred to and not copied. `Batching` says when a group starts;
-then it becomes a whole stream object under the next number of this epoch, put if absent. Numbers
-are released strictly in order: number k counts once all of 0..k exist by this writer's hand. A put
-of unknown outcome is repeated with the same bytes under the same name until it is known. A number
-that somebody else has taken, by a seal as a rule, ends the log: nothing more is released.
+Records gather by stream; payloads are referenced, not copied. `Batching` decides when a group is
+put; then it becomes a whole stream object under the next number of this epoch, by put-if-absent.
+Numbers are released strictly in order: number k counts once this writer has put all of 0..k. A put
+of unknown outcome is repeated with the same bytes under the same name until its outcome is known. A
+number that another writer has taken, by a seal as a rule, ends the log: nothing more is released.
 
-Owned by one event loop. What earlier epochs left is `seal`'s.
+Trimmed objects are deleted in the background; objects that a crash leaves are found by the sweep.
+Owned by one event loop. `seal` handles earlier epochs.
 """
 
 from __future__ import annotations
