@@ -1,4 +1,4 @@
-"""The seam for time: everything in the core asks a `Clock`, so that a simulation can own it."""
+"""Time: everything in the core reads a `Clock`, so that a simulation can control it."""
 
 import time
 from typing import Protocol

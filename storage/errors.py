@@ -61,15 +61,17 @@ class StoreUnavailable(StorageError):
 
 
 class StoreRefused(StoreUnavailable):
-    """The store says no until somebody acts: permission denied, read-only. Nothing was written."""
+    """The store refuses until an operator acts: permission denied, read-only. Nothing was
+    written.
+    """
 
 
 class StoreThrottled(StoreUnavailable):
-    """The store asks for fewer requests. Nothing was written."""
+    """The store requires fewer requests. Nothing was written."""
 
 
 class OutcomeUnknown(StorageError):
-    """A write may or may not have happened (timeout, lost answer): read back before deciding."""
+    """A write may or may not have happened (timeout, lost response): read back before deciding."""
 
 
 class CorruptObject(StorageError):
@@ -157,4 +159,4 @@ class StreamClosed(StorageError):
 
 
 class OffsetOutOfRange(StorageError):
-    """The offset lies outside [start offset, confirmed offset] of the stream."""
+    """The offset is outside [start offset, confirmed offset] of the stream."""

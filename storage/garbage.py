@@ -43,7 +43,7 @@ PREFIXES = (DATA_PREFIX, WAL_PREFIX)
 
 
 class Verdict(StrEnum):
-    """What an object is."""
+    """The verdict on an object."""
 
     REFERENCED = "referenced"
     """A stream's data."""
@@ -149,7 +149,7 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What a sweep would delete, and how many objects of each kind there are."""
+    """The objects that a sweep would delete, and the number of objects by verdict."""
 
     doomed: tuple[Doomed, ...]
     counts: dict[Verdict, int] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
-    """What a sweep has done."""
+    """The result of a sweep."""
 
     deleted: int
     deleted_bytes: int
@@ -279,7 +279,7 @@ _log = structlog.get_logger("storage.garbage")
 
 @dataclass(slots=True)
 class GarbageStats:
-    """What a node has done about garbage since its start."""
+    """Garbage collection by a node since its start."""
 
     waiting: int = 0
     """Objects without a reference that wait for the end of the grace period."""

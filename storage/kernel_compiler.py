@@ -30,7 +30,7 @@ INT = types.int32
 
 
 def results(count: int) -> Any:
-    """Return the type of a kernel that answers `count` integers."""
+    """Return the type of a kernel that returns `count` integers."""
     return types.UniTuple(types.int64, count)  # type: ignore[no-untyped-call]
 
 

@@ -37,7 +37,7 @@ class MemoryPool:
 
     @property
     def waiting(self) -> int:
-        """How many takers wait."""
+        """The number of requests that wait."""
         return sum(map(len, self._queues.values()))
 
     def has_room(self, share: float = 1.0) -> bool:

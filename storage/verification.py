@@ -120,8 +120,8 @@ SAMPLE_ALL = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedRange:
-    """What an object is to hold of a stream, as the metadata say. `is_state`: trimmed, and kept for
-    the partition's state alone.
+    """The range of a stream that an object holds according to the metadata. `is_state`: trimmed,
+    and kept for the partition's state alone.
     """
 
     place: Place
@@ -247,10 +247,10 @@ _INVALID_SHOWN_MAX = 20
 
 @dataclass(slots=True)
 class ObjectReport:
-    """What one object, or several, have shown. Bytes are of batches; `sequence_gaps` are places
-    where a producer's numbers do not go on, which may have a good reason. Of the batches with
-    records that cannot be read (`invalid_batches`) and those with times beyond what a TIMESTAMP
-    holds (`invalid_times`), `invalid` has the first of each range.
+    """The findings about one object, or several. Bytes are of batches; `sequence_gaps` are gaps in
+    a producer's sequence numbers, which may have a good reason. Of the batches with records that
+    cannot be read (`invalid_batches`) and those with times beyond a TIMESTAMP (`invalid_times`),
+    `invalid` has the first of each range.
     """
 
     objects: int = 0

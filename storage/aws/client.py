@@ -1,8 +1,8 @@
-"""A call of AWS, by boto3, with its three ends.
+"""A request to AWS, by boto3, with its three outcomes.
 
-It is done when it returns. `AwsRefused` says no, and nothing was changed. After `AwsUnanswered` (a
-timeout, a lost answer, an error of the service, too many requests) it may or may not have been
-done: whoever asked looks what is so.
+It is done when the call returns. After `AwsRefused` nothing was changed. After `AwsUnanswered` (a
+timeout, a lost response, an error of the service, too many requests) it may or may not have been
+done: the caller reads the state back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AwsRefused(StorageError):
 
 
 class AwsUnanswered(StorageError):
-    """AWS gave no answer that counts: what was asked for may have been done."""
+    """No usable response from AWS: the request may have been carried out."""
 
 
 class AwsClient:

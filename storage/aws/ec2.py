@@ -23,7 +23,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EbsVolume:
-    """A volume, as DescribeVolumes tells of it."""
+    """A volume in a DescribeVolumes response."""
 
     volume_id: str
     zone: str
@@ -37,7 +37,7 @@ class EbsVolume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ec2Instance:
-    """An instance, as DescribeInstances tells of it."""
+    """An instance in a DescribeInstances response."""
 
     state: str
     """pending, running, shutting-down, terminated, stopping, stopped"""
@@ -137,7 +137,7 @@ def _tags(found: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkInterface:
-    """An interface, as DescribeNetworkInterfaces tells of it."""
+    """An interface in a DescribeNetworkInterfaces response."""
 
     interface_id: str
     zone: str

@@ -36,7 +36,7 @@ _ENDS = {"Terminated", "Warmed:Terminated"}
 
 
 class MetadataUnanswered(StorageError):
-    """The service did not answer, or not as it should: ask again later, on EC2."""
+    """The metadata service gave no valid response: repeat the request later, on EC2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What EC2 says is coming. `when` is its own text, ISO 8601."""
+    """A coming event, as EC2 announces it. `when` is EC2's own text, ISO 8601."""
 
     kind: str
     """`interruption`, which follows in two minutes, `rebalance`, which says it may, or `scaling`:
@@ -85,7 +85,7 @@ class ScheduledEvent:
 
 
 class InstanceMetadata:
-    """The service, as one process asks it. Requests block a thread, for `timeout_s` a step."""
+    """A client of the service. Requests block a thread, for `timeout_s` a step."""
 
     def __init__(self, endpoint: str = ENDPOINT, *, timeout_s: float = TIMEOUT_S) -> None:
         url = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
@@ -96,7 +96,7 @@ class InstanceMetadata:
         self._token = ""
 
     async def instance(self) -> Instance:
-        """Return who this machine is. Raises SettingsError where it is not on EC2."""
+        """Return this machine's instance. Raises SettingsError if it is not on EC2."""
         try:
             document = _parsed(await self._get(_DOCUMENT), _DOCUMENT)
             return Instance(

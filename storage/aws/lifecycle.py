@@ -122,7 +122,7 @@ class Lifecycle:
 
 
 def machine_lifecycle() -> Lifecycle:
-    """Return that of the machine that this runs on. Asks nothing yet."""
+    """Return the lifecycle of the machine that this runs on. Makes no request yet."""
     return Lifecycle(instance_metadata().instance, Boto3ScalingGroups)
 
 

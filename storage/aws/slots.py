@@ -138,7 +138,7 @@ class SlotClaims:
 
 
 def machine_slots(wait_s: float = WAIT_S) -> SlotClaims:
-    """Return what claims a slot for the machine that this runs on. Asks nothing yet."""
+    """Return the slot claims of the machine that this runs on. Makes no request yet."""
     return SlotClaims(
         instance_metadata().instance, Boto3NetworkInterfaces, has_address, wait_s=wait_s
     )

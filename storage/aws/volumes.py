@@ -30,7 +30,7 @@ _LINK = "nvme-Amazon_Elastic_Block_Store_"
 
 
 class Devices(Protocol):
-    """Where the volumes that are attached appear."""
+    """The disks at which attached volumes appear."""
 
     def path(self, volume_id: str) -> Path:
         """Return where the disk of a volume is, or would be."""
@@ -318,7 +318,7 @@ class InstanceVolumes:
 
 
 def this_instance() -> InstanceVolumes:
-    """Return the volumes of the machine that this runs on. Asks nothing yet."""
+    """Return the volumes of the machine that this runs on. Makes no request yet."""
     return InstanceVolumes(instance_metadata().instance, Boto3Ec2, NvmeDevices())
 
 

@@ -214,7 +214,7 @@ def without_records(header: BatchHeader) -> bytes:
 
 
 def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """Return a batch of nobody's without records, which has these offsets."""
+    """Return a batch without records and without a producer, which covers these offsets."""
     header = BatchHeader(
         base_offset=base_offset,
         length=0,

@@ -30,14 +30,14 @@ class Dirtiness:
 
     @property
     def ratio(self) -> float:
-        """Which share of the bytes is dirty: 0 to 1."""
+        """The share of dirty bytes: 0 to 1."""
         dirty = sum(extent.size for extent in self.dirty)
         total = dirty + sum(extent.size for extent in self.clean)
         return dirty / total if total else 0.0
 
     @property
     def dirty_offsets(self) -> int:
-        """How many offsets are dirty: not fewer than records."""
+        """The number of dirty offsets: at least the number of records."""
         return sum(extent.end_offset - extent.start_offset for extent in self.dirty)
 
     @property

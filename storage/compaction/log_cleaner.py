@@ -163,7 +163,7 @@ class _Open:
 
 
 class DirtyScan:
-    """What a pass over batches of so many `offsets` has found. `memory` in bytes bounds the map of
+    """The result of a scan of batches over `offsets` offsets. `memory` in bytes bounds the map of
     keys; records from `keys_until` on supersede nothing.
     """
 
@@ -295,8 +295,8 @@ PRODUCER_EXPIRY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRules:
-    """What one cleaning goes by: offsets below `start_offset` are trimmed, those from
-    `clean_end` on are not cleaned. Times in milliseconds.
+    """The rules of one cleaning: offsets below `start_offset` are trimmed, those from `clean_end`
+    on are not cleaned. Times in milliseconds.
     """
 
     start_offset: int

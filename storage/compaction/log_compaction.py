@@ -36,8 +36,8 @@ class Superseded(LakeheadError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCompactionSettings:
-    """How a stream is compacted. `map_memory` bounds the map of keys, `group_size` what is replaced
-    at once, in bytes; objects with a timestamp above `until_ms` are left alone.
+    """Settings of one compaction. `map_memory` bounds the map of keys and `group_size` the objects
+    replaced at once, both in bytes; objects with a timestamp above `until_ms` stay as they are.
     """
 
     until_ms: int
@@ -48,7 +48,7 @@ class LogCompactionSettings:
 
 @dataclass(slots=True)
 class LogCompactionResult:
-    """What a compaction has done."""
+    """The result of a compaction."""
 
     passes: int = 0
     """How often the stream was rewritten: more than once where the keys outgrow the map."""

@@ -178,7 +178,7 @@ OWN_OBJECT_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePart:
-    """What becomes one range: offsets [start_offset, end_offset) of a stream."""
+    """A part that becomes one range: offsets [start_offset, end_offset) of a stream."""
 
     info: StreamInfo
     start_offset: int
@@ -372,7 +372,7 @@ def _object(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What a merge has done. Without `is_done` it came too late and changed nothing. Bytes are of
+    """The result of a merge. Without `is_done` it came too late and changed nothing. Bytes are of
     batches.
     """
 

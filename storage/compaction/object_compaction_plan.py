@@ -37,7 +37,7 @@ class MergeRules:
 
     @property
     def large_bytes(self) -> int:
-        """What is as large as this stays as it is."""
+        """The size from which on an object stays as it is."""
         return self.target_bytes // 2
 
 

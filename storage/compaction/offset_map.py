@@ -39,7 +39,7 @@ Rows = Any
 
 
 class CleanRules(NamedTuple):
-    """What the second pass goes by: see `record_kernels`."""
+    """The rules of the second pass: see `record_kernels`."""
 
     end_offset: int
     start_offset: int
@@ -58,8 +58,8 @@ _CLEAN = [
 
 
 class Cleaned(NamedTuple):
-    """What became of batches up to a row: what is left, and whether that is not all of them as they
-    were.
+    """The result for batches up to a row: the remaining batches, and whether any differs from
+    before.
     """
 
     row: int

@@ -58,7 +58,7 @@ STATES_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Who writes: goes into the objects and their names."""
+    """The identity of a writing job, for its objects and their names."""
 
     cluster_id: str
     job_id: str

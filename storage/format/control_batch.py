@@ -18,7 +18,9 @@ _ABORT, _COMMIT = 0, 1
 
 
 class Marker(NamedTuple):
-    """How a transaction ended, and the epoch of the coordinator that said so."""
+    """The end of a transaction: committed or aborted, and the epoch of the coordinator that wrote
+    it.
+    """
 
     is_commit: bool
     coordinator_epoch: int

@@ -1,10 +1,11 @@
-"""Names of data objects: `data/<2 hex digits>/<node id>-<node epoch>-<number>` of a node's uploads,
-`data/<2 hex digits>/job-<entry>-<16 hex digits>` of jobs, which put objects in the place of others.
+"""Names of data objects: `data/<2 hex digits>/<node id>-<node epoch>-<number>` for a node's
+uploads, `data/<2 hex digits>/job-<entry>-<16 hex digits>` for jobs, which put objects in the place
+of others.
 
-Neither is used twice, and each tells who may still commit it. Of a node: nobody once that epoch has
-ended. Of a job: nobody once the metadata log is `JOB_ENTRIES_MAX` entries beyond `entry`, the next
-one when the job began to write. The first digits are of the name's CRC; they spread keys over a
-store's partitions.
+No name is used twice, and each limits the time of its commit. An upload can be committed until its
+node epoch has ended. A job's object can be committed until the metadata log is `JOB_ENTRIES_MAX`
+entries beyond `entry`, the next one when the job began to write. The first digits are of the name's
+CRC; they spread keys over a store's partitions.
 """
 
 import re
@@ -20,7 +21,7 @@ _KEY = re.compile(r"data/[0-9a-f]{2}/(\d+)-(\d+)-(\d+)")
 
 
 class DataName(NamedTuple):
-    """Which upload an object is."""
+    """The name of an uploaded object."""
 
     node_id: int
     epoch: int
@@ -42,7 +43,7 @@ class DataName(NamedTuple):
 
 
 class JobName(NamedTuple):
-    """What a job wrote: when the next entry was `entry`, with 64 bits that nobody else has."""
+    """The name of an object that a job wrote when the next entry was `entry`: 64 unique bits."""
 
     entry: int
     nonce: int

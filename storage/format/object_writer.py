@@ -29,7 +29,7 @@ _DELTA_MAX = 2**31 - 1
 
 
 class StreamRange(NamedTuple):
-    """What one object holds of one stream: offsets [start, end), newest timestamp in milliseconds,
+    """The range of one stream in an object: offsets [start, end), newest timestamp in milliseconds,
     bytes.
     """
 

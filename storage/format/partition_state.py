@@ -55,7 +55,7 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerRecord(NamedTuple):
-    """What is kept of one producer. `timestamp` in milliseconds."""
+    """The state of one producer. `timestamp` in milliseconds."""
 
     producer_id: int
     epoch: int

@@ -71,13 +71,13 @@ class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an object tells of one stream: whose it is (topic id as 32 hex digits, name, partition),
-    its newest partition state (opaque; valid up to the end of the stream's range in this object)
-    and the aborted transactions whose markers lie here. `epoch` is the stream epoch of all its
-    records here, in objects of kind `wal`, which are committed as they are found. Where neither
-    `state` nor `aborted` is known, `headers` are those of the batches here that both are made of
-    (see `producer_headers`); None in old objects. `state_since` of an incremental state: it takes
-    those of all objects that reach beyond this offset to have the whole; -1: it is whole.
+    """The description of one stream in an object: topic id as 32 hex digits, topic name, partition,
+    the newest partition state (opaque; valid up to the end of the stream's range in this object)
+    and the aborted transactions whose markers are here. `epoch` is the stream epoch of all its
+    records here, in objects of kind `wal`, which are committed as they are found. If neither
+    `state` nor `aborted` is known, `headers` are those of the batches here from which both are
+    built (see `producer_headers`); None in old objects. `state_since` of an incremental state: the
+    states of all objects that reach beyond this offset make the whole; -1: it is whole.
     """
 
     stream_id: int

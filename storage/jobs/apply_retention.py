@@ -25,7 +25,7 @@ _WRITER = "retain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionOptions:
-    """Which topics are looked at."""
+    """Options of the job: the topics to examine."""
 
     topics: tuple[str, ...] = option(
         (),

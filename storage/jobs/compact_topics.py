@@ -25,7 +25,7 @@ _WRITER = "compact-topic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactTopicsOptions:
-    """Which topics are looked at."""
+    """Options of the job: the topics to examine."""
 
     topics: tuple[str, ...] = option(
         (),

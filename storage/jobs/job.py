@@ -97,7 +97,7 @@ def total(label: str = "") -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(Totals):
-    """What a run has done. `failures` says of each item that failed which it was, and why."""
+    """The result of a run. `failures` names each item that failed, with the reason."""
 
     failures: tuple[str, ...] = ()
 
@@ -144,8 +144,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a command shows: tables, then fields, then a note for people. Without `fields`, JSON has
-    a line for each row of the table.
+    """The output of a command: tables, then fields, then a note for people. Without `fields`, JSON
+    has a line for each row of the table.
     """
 
     fields: Mapping[str, Any] | None = None
@@ -245,13 +245,13 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """Where a job runs: the cluster at `path`, a store's URI; `wait_s` seconds are waited for a
-    table that another process writes, and if it keeps it, `if_taken` says what then. `workers`
-    threads make a table's files. `log` gets failures of items. `written_by` names the task in the
-    history of tables. With `is_retry` an earlier try may have made commits that are in no event;
-    with `is_part` the job does some units of a plan that was made before, and its own plan needs no
-    fields. `reports_all` has `on_change` called for the tables of all topics that the task names,
-    not only for those that were written: lineage has these too.
+    """The environment of a run: the cluster at `path`, a store's URI; `wait_s` seconds are waited
+    for a table that another process writes, and `if_taken` decides what happens if that process
+    keeps it. `workers` threads make a table's files. `log` gets failures of items. `written_by`
+    names the task in the history of tables. With `is_retry` an earlier try may have made commits
+    that are in no event; with `is_part` the job does some units of a plan that was made before, and
+    its own plan needs no fields. `reports_all` has `on_change` called for the tables of all topics
+    that the task names, not only for those that were written: lineage has these too.
     """
 
     path: str

@@ -19,10 +19,10 @@ _KEY = "option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionInfo:
-    """What is shown of an option. `flag` on the command line, which has none where it is empty;
+    """The presentation of an option. `flag` is its name on the command line (empty: it has none);
     `metavar` is the unit there. An option with `is_argument` is positional. A form shows `title`,
-    and `help` unless `form` has a description; `form` has what a form's JSON schema says otherwise
-    (a narrower maximum, an empty default). Without `in_form` only an operator's arguments have it.
+    and `help` unless `form` has a description; `form` has the exceptions of a form's JSON schema (a
+    narrower maximum, an empty default). Without `in_form` only an operator's arguments have it.
     `parse` reads a value of a type that is not one of the plain ones, and raises ValueError.
     """
 

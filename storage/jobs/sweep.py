@@ -22,7 +22,7 @@ _WRITER = "sweep"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """How long objects stay that nothing needs."""
+    """Options of the job: how long unneeded objects stay."""
 
     grace_s: int = option(
         600,

@@ -86,9 +86,9 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult(JobResult):
-    """What was found; numbers as in `ObjectReport`. `leaked_objects` are of no use and harm
-    nothing; `strange_names` are not names that Lakehead gives. `invalid` batches are as they were
-    produced, and cannot be read: they are not damages, and there may be more of them.
+    """The findings; numbers as in `ObjectReport`. `leaked_objects` are unneeded and harmless;
+    `strange_names` are not names that Lakehead gives. `invalid` batches are stored as they were
+    produced, and cannot be read: they are not damage, and there may be more of them.
     """
 
     objects: int = total("objects")

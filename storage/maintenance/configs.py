@@ -77,15 +77,15 @@ BROKER_DEFAULTS: Mapping[str, str] = {name: config.default for name, config in _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceDefaults:
-    """What is known of brokers beside the metadata: values that their settings give, by Kafka's
-    names, and the id of the one whose own configs count beside those of all brokers.
+    """Broker configs from outside the metadata: the values in their settings, by Kafka's names, and
+    the id of the broker whose own configs count in addition to those of all brokers.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
     node_id: int = ALL_BROKERS
 
     def check(self) -> None:
-        """Raise SettingsError for a config that upkeep does not know, or that is no number."""
+        """Raise SettingsError for a config that is unknown here, or whose value is not a number."""
         for name, value in self.given.items():
             config = _BY_SYNONYM.get(name)
             if config is None:

@@ -20,8 +20,9 @@ TRIMS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trimmed:
-    """What went of a partition. `records` counts offsets, `objects` those that it refers to no
-    more: one that others share stays for them. `size` in bytes of batches.
+    """The records removed from a partition. `records` counts offsets, `objects` those that the
+    partition refers to no longer: a shared one stays for its other streams. `size` in bytes of
+    batches.
     """
 
     topic: str

@@ -22,7 +22,7 @@ from lakehead.storage.tables.declaration import is_declared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """What a topic's configs say of old records. Times in milliseconds, -1: no limit."""
+    """A topic's configs for old records. Times in milliseconds, -1: no limit."""
 
     is_compacted: bool
     is_deleted: bool
@@ -69,12 +69,12 @@ class DueWork:
 
     @property
     def words(self) -> str:
-        """What is due, for people."""
+        """A description of the work for people."""
         return f"compact from {self.offset}" if self.is_compaction else f"trim to {self.offset}"
 
 
 def is_compacted(topic: TopicState, values: MaintenanceValues) -> bool:
-    """Whether a topic is compacted; the cheapest of all that is asked of it."""
+    """Whether a topic is compacted. The cheapest check of all."""
     return "compact" in values.of_topic("cleanup.policy", topic.configs)
 
 

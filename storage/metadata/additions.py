@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
-    """What one level brought.
+    """The additions of one feature level.
 
     `records`: types of records, with all their fields. `fields` and `hints`: fields of records, or
     of structs inside them, that were there before; see above. `columns`: columns of a checkpoint's

@@ -125,7 +125,7 @@ def _extents_of(columns: ExtentColumns, stream_id: int) -> Extents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceColumns:
-    """Which streams refer to which objects, by row of the object and stream."""
+    """The references of streams to objects, by row of the object and stream."""
 
     objects: Longs
     stream_ids: Longs

@@ -42,7 +42,7 @@ class ExtentColumns:
 
 
 class ExtentRows:
-    """Rows [first, end) of a checkpoint's extents, made into values when they are asked for."""
+    """Rows [first, end) of a checkpoint's extents, made into values when they are read."""
 
     __slots__ = ("columns", "end", "first")
 

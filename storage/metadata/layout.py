@@ -58,7 +58,7 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What a listing showed, each in ascending order."""
+    """The result of a listing, each part in ascending order."""
 
     boundaries: tuple[Boundary, ...]
     checkpoints: tuple[int, ...]

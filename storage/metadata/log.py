@@ -137,9 +137,9 @@ class MetadataLog:
         await self._cleaner.maintain(every)
 
     async def create_cluster(self, cluster_id: str) -> ClusterState:
-        """Make the cluster, at the newest feature level, if the log is empty; give one that has no
-        secret of nodes its secret (a catalog that was rebuilt has none). Returns the state, whoever
-        made it.
+        """Make the cluster, at the newest feature level, if the log is empty. Give a cluster
+        without a node secret its secret (a rebuilt catalog has none). Returns the state, whether
+        this or another node made it.
         """
         secret = NodeSecret(secret=f"{self._rng.getrandbits(256):064x}")
 
@@ -160,8 +160,8 @@ class MetadataLog:
         return await self.commit_with(lambda _: records)
 
     async def commit_with(self, plan: Plan) -> ClusterState:
-        """Commit the records that `plan(state)` returns; it is asked again when another's entry
-        comes first.
+        """Commit the records that `plan(state)` returns. `plan` is called again if another writer's
+        entry comes first.
 
         Atomic: all of a plan's records are in one entry. An empty plan commits nothing. Whatever
         `plan` raises reaches the caller, and nothing was committed then; so does FeatureNotEnabled,
@@ -294,7 +294,17 @@ _SWEEPS_MAX = 10
 
 
 class LogCleaner:
-    """The upkeep of the log by one node."""
+    """Checkpoints the log and deletes closed entries, for one node.
+
+    Any node may do it, several at once: every step is a put of a name that is fixed by its content
+    or was never used, or a delete of what is closed for good. In this order: (1) write the
+    checkpoint, by put-if-absent, and read it back; (2) create the boundary at the checkpoint before
+    it, so two checkpoints stay, and the entries between; (3) delete the older boundaries, until a
+    listing shows none; (4) only then delete the entries and checkpoints below the boundary.
+
+    A crash between any two leaves work for the next round. `log_reader` explains why step 3 comes
+    before step 4.
+    """
 
     def __init__(self, store: ObjectStore, reader: LogReader, *, rng: random.Random) -> None:
         self._store = store
@@ -428,8 +438,8 @@ class MetadataFollower:
         self._until = 0
 
     def nudge(self, next_entry: int = 0) -> None:
-        """Poll now: somebody has committed. `next_entry` is the number after the newest entry that
-        they know: then these are read and nothing else.
+        """Poll now: another node has committed. `next_entry` is the number after its newest entry:
+        then the entries below it are read and nothing else.
         """
         if not next_entry:
             self._is_polled = True

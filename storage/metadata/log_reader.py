@@ -1,4 +1,4 @@
-"""Follows the log: the newest state known here, by a checkpoint and the entries after it.
+"""Follow the log: the newest state known here, from a checkpoint and the entries after it.
 
 What makes an entry real. A number that was deleted is free again, and a slow put could fill it a
 second time. So nobody believes in an entry, or in a put of his own, before he has seen that no

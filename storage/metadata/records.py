@@ -30,7 +30,7 @@ class RecordBase(
     omit_defaults=True,
     forbid_unknown_fields=True,
 ):
-    """What every record shares: its class name is its `type`."""
+    """The base of every record: its class name is its `type`."""
 
 
 class ClusterCreated(RecordBase, frozen=True, kw_only=True, tag=True):
@@ -101,8 +101,9 @@ class StartLog(RecordBase, frozen=True, kw_only=True, tag=True):
 
 
 class AcceptLogLoss(RecordBase, frozen=True, kw_only=True, tag=True):
-    """A node starts without what its log held, since an operator accepted that. It goes on with the
-    log `log_id` (empty: one that nobody has to find), in the entry that registers it.
+    """A node starts without the records of its log, since an operator accepted their loss. It goes
+    on with the log `log_id` (empty: the next start need not find it), in the entry that registers
+    it.
 
     `streams` is how many it had open: what of them was acknowledged and not uploaded is lost.
     """
@@ -114,9 +115,9 @@ class AcceptLogLoss(RecordBase, frozen=True, kw_only=True, tag=True):
 
 
 class FenceNode(RecordBase, frozen=True, kw_only=True, tag=True):
-    """A node's epoch ends: nothing more is accepted from it.
+    """End a node's epoch: nothing more is accepted from it.
 
-    `term` is that of the controller who says so; -1: an operator, or any node.
+    `term` is that of the controller that fences it; -1: an operator, or any node.
     """
 
     node_id: Long
@@ -186,10 +187,10 @@ class CreateStream(RecordBase, frozen=True, kw_only=True, tag=True):
 
 
 class AssignStreams(RecordBase, frozen=True, kw_only=True, tag=True):
-    """A node is to lead these streams: nobody else may open them from now on. Who has one open
+    """Assign streams to a node: no other node may open them from now on. The node that has one open
     gives it up.
 
-    The first assignment of a stream, and one that `is_preferred`, says who its preferred leader is
+    The first assignment of a stream, and one that `is_preferred`, sets its preferred leader
     (Kafka's first replica). `term` is as in `FenceNode`.
     """
 
@@ -268,7 +269,7 @@ class CommittedObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class CommitObjects(RecordBase, frozen=True, kw_only=True, tag=True):
-    """What a node has uploaded, in the order of offsets. Checked: node epoch, stream epoch,
+    """Objects that a node has uploaded, in the order of offsets. Checked: node epoch, stream epoch,
     continuity.
 
     `wal_epoch` and `wal_floor` say that recovery needs none of the node's WAL objects with a lower
@@ -322,8 +323,8 @@ class ControllerLease(RecordBase, frozen=True, kw_only=True, tag=True):
 
 
 class TakeTable(RecordBase, frozen=True, kw_only=True, tag=True):
-    """Whoever calls itself `holder` writes the table of a topic until `until_ms`, by its own clock;
-    0: nobody does any more. `term` is one more than the last one's.
+    """Lease of a table: the process named `holder` writes the table of a topic until `until_ms`, by
+    its own clock; 0: the lease is given up. `term` is one more than the last one's.
     """
 
     topic_id: str

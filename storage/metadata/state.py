@@ -48,8 +48,8 @@ class LostLog:
 
 
 class TablesKeeping(StrEnum):
-    """Whether a node has a process beside it that keeps declared tables: the living one with the
-    lowest id.
+    """Whether a node has a process that keeps declared tables. Of the live nodes that have one, the
+    one with the lowest id keeps them.
     """
 
     KEPT = "kept"
@@ -171,7 +171,7 @@ class ObjectState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerState:
-    """Who holds the controller lease, in which term; -1: nobody yet."""
+    """The node that holds the controller lease, and its term; -1: none yet."""
 
     node_id: int = -1
     node_epoch: int = -1
@@ -180,9 +180,9 @@ class ControllerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """The table of a topic: who writes it, in which term (-1: nobody ever did), until when
-    (milliseconds; 0: it was given back); it holds what lies below `offsets[i]` of partition i;
-    `problem` is why the last turn at it failed, empty if it did not.
+    """The table of a topic: its writer, in which term (-1: never written), until when
+    (milliseconds; 0: given back). The table holds the records below `offsets[i]` of partition i.
+    `problem` is the error of the last turn at it, empty if there was none.
     """
 
     holder: str = ""
@@ -198,7 +198,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What SCRAM needs to check a password. The bytes are secrets of a kind: never shown."""
+    """The data by which SCRAM checks a password. The bytes are secret: never shown."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

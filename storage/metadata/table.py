@@ -1,4 +1,4 @@
-"""A mapping that never changes: rows of a checkpoint, and what has changed since.
+"""An immutable mapping: rows of a checkpoint, and the changes since.
 
 A million objects cost what their columns cost; values are made when they are asked for. A changed
 version shares rows and nearly all changes with the one before.

@@ -1,4 +1,4 @@
-"""The one seam to object storage.
+"""The interface to object storage.
 
 Keys are `/`-separated and relative to the cluster's prefix. Every write is put-if-absent: no name
 is ever written twice, so there is no overwrite to order. A key is never also the folder of another
@@ -16,15 +16,13 @@ Owns = Callable[[str], bool]
 
 
 def every_key(key: str) -> bool:  # noqa: ARG001
-    """Return True: nobody else writes below the prefix."""
+    """Return True: there is no other writer below the prefix."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What a listing tells of an object. `size` in bytes, `modified_ms` in milliseconds since the
-    epoch.
-    """
+    """One object in a listing. `size` in bytes, `modified_ms` in milliseconds since the epoch."""
 
     key: str
     size: int

@@ -34,7 +34,7 @@ _ATTEMPTS = 6
 
 @dataclass(slots=True)
 class RetryStats:
-    """What was waited for. `waiting`: calls that are between two attempts just now."""
+    """Retries since the start. `waiting`: calls that are between two attempts now."""
 
     retries: int = 0
     throttled: int = 0

@@ -205,9 +205,9 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What came of it. `lost` are offsets that were bridged; `set_aside` are those that objects
-    hold behind the end that a crash made (see `tail`); `superseded_topics` are ids of topics whose
-    name another, newer one has; `unused` objects are those that do not count.
+    """The result of a rebuild. `lost` are offsets that were bridged; `set_aside` are offsets that
+    objects hold behind the end that a crash made; `superseded_topics` are ids of topics whose name
+    a newer topic has; `unused` objects do not count.
     """
 
     state: ClusterState

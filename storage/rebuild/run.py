@@ -154,7 +154,7 @@ class RebuildItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObjects:
-    """What an item found, and the objects that could not be read: (key, reason)."""
+    """The objects that an item found, and those that could not be read: (key, reason)."""
 
     objects: tuple[FoundObject, ...]
     unreadable: tuple[tuple[str, str], ...]

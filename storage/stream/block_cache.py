@@ -39,7 +39,7 @@ BlockName = tuple[str, int]
 
 
 class Block:
-    """The batches of one index item: where each lies in the bytes that were read."""
+    """The batches of one index item: the place of each in the bytes that were read."""
 
     __slots__ = ("_data", "_end_offsets", "_ends", "_starts", "end_offset")
 
@@ -221,7 +221,7 @@ class IndexCache:
         return await asyncio.shield(self._reading.get(key) or self._begin(key))
 
     def expect(self, key: str) -> None:
-        """Begin to read an index that will be asked for soon."""
+        """Begin to read an index that will be needed soon."""
         if key not in self._indexes and key not in self._reading:
             self._begin(key)
 

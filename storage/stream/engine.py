@@ -335,7 +335,7 @@ class StreamEngine:
 
     def released(self, position: int) -> None:
         """Everything up to `position` is durable: cache it, move confirmed offsets, wake readers,
-        answer.
+        complete requests.
         """
         done: list[OnDone] = []
         advanced: dict[Stream, int] = {}
@@ -465,8 +465,8 @@ class PendingAppends:
 
 @dataclass(slots=True)
 class HandOverStats:
-    """What has been given up since the start. Seconds are from the first refused append to the
-    entry that closes the streams.
+    """Hand-overs since the start. Seconds are from the first refused append to the entry that
+    closes the streams.
     """
 
     streams: int = 0

@@ -57,12 +57,12 @@ class InflatedBatches:
 
     @property
     def waiting(self) -> int:
-        """How many batches wait for a buffer."""
+        """The number of batches that wait for a buffer."""
         return self.small.waiting + self.large.waiting
 
     @property
     def waits_total(self) -> int:
-        """How often a batch had to wait for its buffer."""
+        """The number of batches that had to wait for a buffer since the start."""
         return self.small.waits_total + self.large.waits_total
 
     @asynccontextmanager

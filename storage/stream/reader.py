@@ -238,7 +238,7 @@ GETs, one after the other, and a consumer that waited for all of them would get 
 
 @dataclass(slots=True)
 class ReadStats:
-    """What cold reads have done since the start."""
+    """Cold reads since the start."""
 
     hits: int = 0
     """Blocks that were in the block cache when they were wanted."""

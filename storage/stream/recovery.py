@@ -47,7 +47,7 @@ class RecoveringNode(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whose data is committed: a node's own, or that of a fenced one, by a live taker."""
+    """The node whose data is committed: this node, or a fenced one for which `taker` commits."""
 
     node_id: int
     node_epoch: int

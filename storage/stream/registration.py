@@ -33,8 +33,8 @@ _NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLoss:
-    """What would be lost of a node that goes on with the log `found`, or with none that was found:
-    the tails of `streams`, open under their epochs, in the node's known log.
+    """The loss if a node goes on with the log `found`, or without one: the tails of `streams`, open
+    under their epochs, in the node's known log.
     """
 
     node: NodeState
@@ -43,7 +43,7 @@ class LogLoss:
 
     @property
     def accepted_by(self) -> str:
-        """What an operator gives to accept it: it names this loss alone, and no later one."""
+        """The value by which an operator accepts it: it names this loss alone, and no later one."""
         return f"{self.node.node_id}:{self.node.epoch}"
 
     def describe(self, state: ClusterState, found: str) -> str:

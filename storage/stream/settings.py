@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """Who this node is, where clients reach it, and where other nodes find its WAL if it dies
-    (see `RegisterNode`, which has `tables` too). An operator accepts the loss of the log that it
-    wrote last by `accept_log_loss`, its epoch in the metadata by now; -1: of none.
+    """The identity of a node: its id, its address for clients, and the address of its WAL for other
+    nodes if it dies (see `RegisterNode`, which has `tables` too). An operator accepts the loss of
+    the log that it wrote last by `accept_log_loss`, the node's present epoch in the metadata; -1:
+    none.
     """
 
     node_id: int

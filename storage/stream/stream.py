@@ -60,7 +60,7 @@ class StoredState(NamedTuple):
 
 
 class StreamServices(Protocol):
-    """What a stream uses of its node's engine."""
+    """The services of its node's engine that a stream uses."""
 
     cache: LogCache
     reader: ColdReader
@@ -349,7 +349,7 @@ def _is_wal(objects: Table[str, ObjectState], extent: Extent) -> bool:
 
 
 class BatchTime(NamedTuple):
-    """Where a batch begins, and the greatest timestamp that its header tells."""
+    """The first offset of a batch, and the greatest timestamp in its header."""
 
     base_offset: int
     max_timestamp: int

@@ -124,7 +124,7 @@ _YIELD_BATCHES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Who writes objects: goes into their names and their extension blocks."""
+    """The identity of the node that writes objects, for their names and their extension blocks."""
 
     cluster_id: str
     node_id: int
@@ -228,7 +228,7 @@ def _shared(parts: list[Part], size: int) -> PlannedObject:
 
 @dataclass(slots=True)
 class UploadStats:
-    """What uploads have done since the start."""
+    """Uploads since the start."""
 
     objects: int = 0
     """Objects written, committed or not yet."""

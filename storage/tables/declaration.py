@@ -249,9 +249,8 @@ class PartitionPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDeclaration:
-    """What a topic's configs say about its table. The fields are the configs, see `TABLE_CONFIGS`.
-
-    The value format and the schema are of use without a table too (`is_enabled`).
+    """A topic's declaration of its table. The fields are the configs, see `TABLE_CONFIGS`. The
+    value format and the schema are of use without a table too (`is_enabled`).
     """
 
     topic: str

@@ -118,7 +118,7 @@ class BlockWal:
 
     @property
     def stats(self) -> BlockWalStats:
-        """What has been counted."""
+        """Counters since the start."""
         self._stats.in_flight = self._in_flight
         return self._stats
 

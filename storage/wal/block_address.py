@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockAddress:
-    """Where a block WAL is, and what may be done to have it there."""
+    """The place of a block WAL, and the permissions to prepare it."""
 
     uri: str
     path: Path
@@ -95,7 +95,7 @@ class BlockAddress:
 
     @property
     def division(self) -> Division:
-        """How the volume is shared."""
+        """The division of the volume into slices."""
         return Division(slices=self.slices, grow=self.grow)
 
 

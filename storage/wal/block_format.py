@@ -120,7 +120,7 @@ def sector_down(position: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceEntry:
-    """Where the slice of one node lies on the device, in bytes."""
+    """The place of one node's slice on the device, in bytes."""
 
     node_id: int
     start: int
@@ -129,7 +129,9 @@ class SliceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHeader:
-    """Whose device this is and how it is divided. `cluster_id` is empty until it is known."""
+    """The owner of a device, and its division into slices. `cluster_id` is empty until it is
+    known.
+    """
 
     generation: int
     volume_id: bytes
@@ -183,7 +185,7 @@ class VolumeHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRange:
-    """What one node epoch wrote: positions `[start, end)`; `end` is None while it may grow."""
+    """The positions that one node epoch wrote, `[start, end)`; `end` is None while it may grow."""
 
     epoch: int
     start: int

@@ -36,7 +36,7 @@ _CHUNK = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Where the ring of a slice lies on its device, and the seed of its record checksums."""
+    """The place of a slice's ring on its device, and the seed of its record checksums."""
 
     start: int
     length: int

@@ -1,4 +1,4 @@
-"""What may be set about a block WAL, and what it counts."""
+"""Settings and counters of a block WAL."""
 
 from __future__ import annotations
 

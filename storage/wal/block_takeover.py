@@ -27,7 +27,7 @@ from lakehead.storage.wal.volume import Volume, header_lock, locked_slice, read_
 
 
 class Verdict(Enum):
-    """What is done with a process that holds a slice which is to be taken."""
+    """The decision on a process that holds a slice which is to be recovered."""
 
     END = "end"
     WAIT = "wait"

@@ -1,4 +1,4 @@
-"""Where a block WAL keeps its bytes: the seam, and the device that is a file or a disk.
+"""The device of a block WAL: the interface, and its implementation by a file or a disk.
 
 A write is durable when its future is done, so there is no flush for writes of one's own; `sync()`
 is for what an earlier process may have left in a cache. Offsets and lengths are whole sectors.
@@ -34,7 +34,7 @@ class WalDevice(Protocol):
 
     @property
     def name(self) -> str:
-        """What messages call it: a path."""
+        """The name in messages: a path."""
 
     @property
     def capacity(self) -> int:

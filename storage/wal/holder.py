@@ -1,20 +1,17 @@
-"""Who holds a slice: the process that a taker has to end before it may read.
+"""The holder of a slice: the process that a recovering node has to end before it may read.
 
-A lock does not tell whose it is (`F_OFD_GETLK` gives -1 for the pid), so the holder writes its name
-into a sector of the slice, right after it got the lock. The name is the pid with the time the
-process was started, the machine's boot id and the pid namespace: together they are never used
-twice, so that an innocent process that got the same pid is not ended. Layout of the sector,
+A lock does not name its owner (`F_OFD_GETLK` gives -1 for the pid), so the holder writes its
+identity into a sector of the slice, right after it got the lock. The identity is the pid with the
+start time of the process, the machine's boot id and the pid namespace: together they are never used
+twice, so that an unrelated process that got the same pid is not ended. Layout of the sector,
 integers big-endian::
 
     0   magic `LKHDHOLD`            32  start time u64, clock ticks after boot (`proc(5)`, field 22)
     8   version u16 = 1             40  pid namespace u64, its inode
     10  host id length u16          48  boot id 16 bytes
-    12  pid u32, 0: nobody          64  host id, UTF-8; after it:
-    16  volume id 16 bytes              taker's node id + 1 u64, its node epoch u64; 0: no taker
+    12  pid u32, 0: none            64  host id, UTF-8; after it:
+    16  volume id 16 bytes              recovering node's id + 1 u64, its epoch u64; 0: none
                                         incarnation, 16 bytes, UTF-8, zero-padded
-                                    4092  checksum of the bytes before
-
-A sector that does not decode says nothing: the holder may be writing it at this moment.
 """
 
 from __future__ import annotations

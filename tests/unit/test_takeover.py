@@ -136,7 +136,7 @@ async def test_a_taker_may_die_anywhere(name: str, monkeypatch: pytest.MonkeyPat
     assert target >= 2
 
 
-MODULES = ("stream.takeover", "stream.recovery", "stream.uploader", "metadata.log")
+MODULES = ("stream.takeover", "stream.recovery", "stream.upload", "metadata.log")
 
 
 async def test_what_an_earlier_log_left_in_the_cluster_is_found_too() -> None:

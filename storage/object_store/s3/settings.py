@@ -25,7 +25,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """Where a store is and how it is spoken to. Empty texts mean: not said."""
+    """The address of a store, and the protocol's options. An empty text means: not given."""
 
     bucket: str
     prefix: str = ""

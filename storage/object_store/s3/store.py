@@ -185,7 +185,7 @@ class S3Store:
 
     @property
     def multipart(self) -> Multipart:
-        """What handles uploads in parts, and holds boto3's client. Blocking: see `in_thread`."""
+        """The multipart uploads of this store, with boto3's client. Blocking: see `in_thread`."""
         if self._multipart is None:
             self._multipart = Multipart(self.uri, self.settings)
         return self._multipart
