@@ -1,14 +1,15 @@
-"""What EC2 announces to its instance: that it will be ended, or may be. Its nodes leave before.
+"""Notices of EC2 to its instance, that it will be ended or may be. Its nodes leave before.
 
-A spot instance is told two minutes ahead of its end, and often earlier that its chances are bad
+A spot instance gets a notice two minutes ahead of its end, and often an earlier rebalance
+recommendation
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html). The
-nodes then stop as they do on SIGTERM: others lead what they led, everything is uploaded. The
-process stays until it is told to end, or whoever keeps it running would start it again at once.
+nodes then stop as they do on SIGTERM: they hand their leaderships over and upload everything. The
+process stays until it is stopped, since a service manager would start it again at once.
 
-An instance of an auto-scaling group is told when the group ends it, to be smaller, to replace it,
-or since its chances are bad; so there a recommendation is the group's business. The group waits
-until it hears that the nodes have stopped, and at the start until they serve. A machine that cannot
-keep its nodes running says so, and is replaced.
+An instance of an auto-scaling group gets a notice when the group ends it, to be smaller, to replace
+it, or on a recommendation, which is the group's business there. The group waits for the report that
+the nodes have stopped, and at the start for the report that they serve. A machine that cannot keep
+its nodes running reports that, and is replaced.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class Announcements(Protocol):
     """The metadata service of an instance; `lakehead.storage.aws.instance.InstanceMetadata`."""
 
     async def instance(self) -> Instance:
-        """Return who this machine is. Raises SettingsError where it is not on EC2."""
+        """Return the identity of this machine. Raises SettingsError outside EC2."""
 
     async def notice(
         self, *, takes_rebalance: bool = False, takes_scaling: bool = False
@@ -76,7 +77,7 @@ class Ec2Notices:
             await self._lifecycle.check()
 
     async def tell_serving(self) -> None:
-        """Tell the auto-scaling group that the nodes serve. Returns when it knows."""
+        """Report to the auto-scaling group that the nodes serve; return when it has the report."""
         await self._tell(SERVING_HOOK, asyncio.Event())
 
     async def watch(self, stop: asyncio.Event) -> None:
@@ -108,8 +109,8 @@ class Ec2Notices:
         stop.set()
 
     async def stay_until(self, signalled: asyncio.Event) -> None:
-        """Wait for the process to be told to end, if it was a notice that stopped its nodes; tell
-        the auto-scaling group that they have stopped.
+        """Wait until the process is stopped, if a notice stopped its nodes; report to the
+        auto-scaling group that they have stopped.
         """
         if self.notice is not None:
             await self._tell(ENDING_HOOK, signalled)
@@ -117,7 +118,7 @@ class Ec2Notices:
 
     async def tell_unhealthy(self, reason: str) -> None:
         """Have the auto-scaling group replace this machine, which cannot keep its nodes running.
-        Told once; the group then ends the machine, which `watch` sees.
+        Reported once; the group then ends the machine, which `watch` sees.
         """
         if self._lifecycle is None or self._is_unhealthy:
             return
@@ -131,7 +132,7 @@ class Ec2Notices:
 
     @staticmethod
     async def _repeat(tell: Callable[[], Awaitable[bool]], given_up: asyncio.Event) -> None:
-        """Tell the group, again and again while it may not know."""
+        """Send a report to the group until it has arrived."""
         while not given_up.is_set() and not await tell():
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTICE_POLL_S):

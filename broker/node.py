@@ -173,7 +173,7 @@ class Node:
     is_ready: bool = field(default=False, init=False)
     """Whether this node serves."""
     is_stopping: bool = field(default=False, init=False)
-    """Whether this node was told to stop."""
+    """Whether this node has begun to stop."""
     page: ObservabilityPage = field(init=False)
 
     def __post_init__(self) -> None:

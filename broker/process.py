@@ -34,11 +34,11 @@ it looks after a hundred million.
 
 
 def tune_memory() -> None:
-    """Fit the process to its work: frames of records come and go in a long, steady stream.
+    """Tune the process for its work: frames of records come and go in a long, steady stream.
 
-    What was imported is not looked at by the garbage collector again, which runs seldom: nothing
-    on the hot path makes cycles. Freed frames stay with the process for the next ones, where
-    glibc would give each back to the system and fault it in anew.
+    The garbage collector skips imported objects, and runs seldom: nothing on the hot path makes
+    cycles. Freed frames stay with the process for the next ones; glibc would return each to the
+    system and fault it in again.
     """
     gc.collect()
     gc.freeze()
@@ -52,11 +52,11 @@ def tune_memory() -> None:
 
 
 def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
-    """Run a node until SIGTERM or SIGINT; `on_ready` is given its address, host:port.
+    """Run a node until SIGTERM or SIGINT; `on_ready` gets its address, host:port.
 
     The first signal stops it cleanly. A second one, a second or more later, ends the process at
-    once, as if it were killed: what it acknowledged is in the write-ahead log. So does a log on a
-    device that does not answer, if the clean stop is not done soon.
+    once, as if it were killed: all that it acknowledged is in the write-ahead log. So does a log on
+    a device that does not respond, if the clean stop is not done soon.
 
     Raises SettingsError and the errors of storage at the start, NodeFailed when it cannot go on.
     """

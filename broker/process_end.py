@@ -1,9 +1,9 @@
-"""The end of a process that cannot wait for a call which never returns.
+"""The end of a process: on signals, or by force when a call to the kernel never returns.
 
 A process ends only when the last call of its threads to the kernel has returned, and a disk may
-never answer. Until then its descriptors stay open: other nodes and clients would wait at
-connections that no thread serves. So they are closed here, and only then the process ends as far
-as it can.
+never respond. Until then its descriptors stay open: other nodes and clients would wait at
+connections that no thread serves. So `ForcedEnd` closes them, and only then ends the process as far
+as possible.
 """
 
 import asyncio

@@ -22,7 +22,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """Return an id that nobody has. Raises StorageError."""
+        """Return an unused id. Raises StorageError."""
         async with self._lock:
             if self._next == self._end:
                 await self._metadata.commit_with(self._plan)

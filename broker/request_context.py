@@ -51,8 +51,8 @@ class RequestContext:
 
 
 class Deferred(NamedTuple):
-    """`finish(outcome)` is the answer, once `outcome` is done; it is not asked of a cancelled
-    one.
+    """A response without a task: `finish(outcome)` makes it once `outcome` is done. It is not
+    called for a cancelled outcome.
     """
 
     outcome: asyncio.Future[Any]

@@ -1,7 +1,7 @@
-"""Tells systemd that the event loop turns, if the unit has a WatchdogSec (`sd_notify(3)`).
+"""Report to systemd that the event loop turns, if the unit has a WatchdogSec (`sd_notify(3)`).
 
-A process whose loop is stuck, in a call to a root volume that does not answer, say, is then ended
-and started again by systemd, as one that has crashed is.
+If the loop is stuck, for example in a call to a root volume that does not respond, systemd ends the
+process and starts it again, as after a crash.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Where a node's settings come from, and what is said of each.
+"""The sources of a node's settings, and their descriptions.
 
 A setting is taken, in this order of precedence, from a flag (`--message.max.bytes`), the
 environment (`LAKEHEAD_MESSAGE_MAX_BYTES`), a TOML file, its default. `SETTINGS` lists them for
@@ -197,10 +197,10 @@ def without_effect(file: str | None) -> list[str]:
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable of `environment` that begins like a setting's and is none,
-    with the setting that it resembles.
+    """Return a line for each variable of `environment` that has the prefix of settings and is not
+    one, with the setting that it resembles.
 
-    It is no error: the environment is shared, and Kubernetes puts variables of a Service named
+    It is not an error: the environment is shared, and Kubernetes sets variables of a Service named
     lakehead there.
     """
     known = {setting.environment for setting in SETTINGS} | _OTHER_VARIABLES

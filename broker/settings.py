@@ -456,12 +456,12 @@ class Settings:
 
     @property
     def block_wal(self) -> BlockWalSettings:
-        """What a block write-ahead log is told."""
+        """Settings of a block write-ahead log."""
         return BlockWalSettings(device_timeout_s=self.wal_device_timeout_ms / 1000)
 
     @property
     def engine(self) -> StorageSettings:
-        """What the storage engine is told."""
+        """Settings of the storage engine."""
         return StorageSettings(
             upload_size=self.upload_size,
             upload_age_s=self.upload_age_ms / 1000,

@@ -1,12 +1,12 @@
 """AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on.
 
 2 PRODUCER_FENCED, which was INVALID_PRODUCER_EPOCH · 3 compact · 4 from nodes, for several
-transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE, which Kafka tells nodes of
-version 4, too.
+transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE, which Kafka also sends to
+nodes at version 4.
 
-Versions 4 and up are of nodes only: others get CLUSTER_AUTHORIZATION_FAILED, as on Kafka.
+Versions 4 and up are for nodes only: others get CLUSTER_AUTHORIZATION_FAILED, as on Kafka.
 
-One partition that does not exist keeps its neighbours out too, with OPERATION_NOT_ATTEMPTED.
+One partition that does not exist keeps the other partitions out too, with OPERATION_NOT_ATTEMPTED.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,7 +33,9 @@ _BATCH_VERSION = 4
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each partition, when what was added is durable."""
+    """Return the response, with a code for each partition, when the added partitions are
+    durable.
+    """
     if context.version >= _BATCH_VERSION:
         if context.is_stranger:
             return entity(

@@ -24,7 +24,7 @@ Owner = tuple[tuple[str, str | None], ...]
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each entity, once its quotas are in the metadata."""
+    """Return the response, with a code for each entity, once its quotas are in the metadata."""
     asked: dict[Owner, list[Any]] = {}
     for entry in request.entries:
         pairs = {part.entity_type: part.entity_name for part in entry.entity}

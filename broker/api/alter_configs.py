@@ -21,7 +21,9 @@ API = Api(key=33, name="AlterConfigs", versions=(0, 2), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each resource, once its new configs are in the metadata."""
+    """Return the response, with a code for each resource, once its new configs are in the
+    metadata.
+    """
     return await answer_changes(request, context, "AlterConfigsResponse", _changes)
 
 

@@ -1,9 +1,8 @@
-"""AlterPartitionReassignments, key 45, versions 0-1: say which broker is to lead a partition
-(KIP-455).
+"""AlterPartitionReassignments, key 45, versions 0-1: assign partitions to other leaders (KIP-455).
 
 v1: whether the number of replicas may change; it always may, since only the first broker of a list
-counts. Leadership moves, data does not. The answer comes once the decision is in the metadata; the
-move follows within moments.
+counts. Leadership moves, data does not. The response comes once the decision is in the metadata;
+the move follows within moments.
 """
 
 from typing import Any
@@ -24,7 +23,9 @@ API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1), is_at_onc
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Commit what can be done, in one entry; answer for each partition."""
+    """Commit the possible moves in one entry; return the response, with a code for each
+    partition.
+    """
     asked = [
         ((topic.name, partition.partition_index), partition.replicas)
         for topic in request.topics

@@ -18,7 +18,7 @@ API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each partition."""
+    """Return the response, with a code for each partition."""
     answers: dict[str, dict[int, ErrorCode]] = {}
     turns = Turns()
     for directory in request.dirs:

@@ -2,9 +2,9 @@
 
 1 throttle time · 3 compact, client software, features · 4 features whose lowest version is 0.
 
-A version that is not served is answered in version 0 with error 35 and the whole list, so that the
-client can come back with one that is (KIP-511); the response header is always version 0, since the
-client does not know more yet. Features are those of `lakehead.broker.features`.
+The response to a version that is not served is of version 0, with error 35 and the whole list, so
+that the client can retry with a version of it (KIP-511). The response header is always version 0,
+since the client does not know more yet. Features are those of `lakehead.broker.features`.
 """
 
 from types import ModuleType

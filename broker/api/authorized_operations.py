@@ -1,11 +1,12 @@
-"""What a client may do, as bits in answers (KIP-430): without access rules, everything.
+"""The operations that a client may do, as bits in responses (KIP-430): all of them, without access
+rules.
 
 Bits are numbers of Kafka's operations: READ 3, WRITE 4, CREATE 5, DELETE 6, ALTER 7, DESCRIBE 8,
 CLUSTER_ACTION 9, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11, IDEMPOTENT_WRITE 12.
 """
 
 NOT_ASKED = -(2**31)
-"""Nobody asked what may be done."""
+"""The value in responses to requests without this question."""
 
 
 def _bits(*operations: int) -> int:

@@ -1,8 +1,8 @@
-"""BrokerHeartbeat, key 63, version 0: what nodes tell each other; see
+"""BrokerHeartbeat, key 63, version 0: reports between nodes; see
 `lakehead.broker.cluster.heartbeat`.
 
 Not listed in ApiVersions: clients have no use for it. Left out: the log directories of versions 1
-and 2, of which a node has none.
+and 2, since a node has none.
 """
 
 from lakehead.broker.cluster.heartbeat import decode_heartbeat, encode_heartbeat_response

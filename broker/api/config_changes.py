@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: resources, validation, the commit.
+"""Shared by AlterConfigs and IncrementalAlterConfigs: resources, validation, the commit.
 
 Each resource is changed on its own: all of its changes, or none. Topics and groups have configs;
 brokers have those that can be set while they run, for one broker or (empty name) for all; so have
@@ -62,7 +62,7 @@ def refused(message: str) -> KafkaError:
 async def answer_changes(
     request: Any, context: RequestContext, response: str, changes_of: ChangesOf
 ) -> Any:
-    """Make the changes of every resource, each on its own, and answer for each."""
+    """Change the configs of every resource, each on its own; return the response for each."""
     named = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     responses, turns = [], Turns()
     for resource in request.resources:

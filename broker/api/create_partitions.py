@@ -21,7 +21,7 @@ API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each topic."""
+    """Return the response, with a code for each topic."""
     services = context.services
     named = Counter(topic.name for topic in request.topics)
     is_too_much = are_too_many(_new_partitions(request, context))

@@ -1,10 +1,10 @@
-"""CreateTopics, key 19, versions 2-7: make topics, each in one step: all of it or nothing.
+"""CreateTopics, key 19, versions 2-7: create topics, each in one atomic step.
 
-v4: -1 asks for the default number of partitions or replicas (KIP-464). v5: flexible; the topic's
-partitions and configs are answered (KIP-525). v6: throttling error. v7: topic ids.
-A replication factor of 1 to 3 is taken whatever the number of brokers, and more up to that number:
-storage is shared, so nothing is copied; partitions have one replica, their leader. Of a manual
-assignment the first broker that lives becomes the leader, and is preferred from then on.
+v4: -1 requests the default number of partitions or replicas (KIP-464). v5: flexible; partitions and
+configs of the topic in the response (KIP-525). v6: throttling error. v7: topic ids. A replication
+factor of 1 to 3 is accepted whatever the number of brokers, and more up to that number: storage is
+shared, so nothing is copied; partitions have one replica, their leader. Of a manual assignment the
+first live broker becomes the leader, and stays the preferred one.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ _TOPIC_STEPS = 10
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each topic, once it can be used."""
+    """Return the response, with a code for each topic, once its partitions have leaders."""
     named = Counter(topic.name for topic in request.topics)
     is_too_much = are_too_many(_new_partitions(request, context))
     results, turns = [], Turns()

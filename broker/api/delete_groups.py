@@ -1,6 +1,6 @@
-"""DeleteGroups, key 42, versions 0-2: forget groups without members, and their offsets.
+"""DeleteGroups, key 42, versions 0-2: delete groups without members, and their offsets.
 
-v2: flexible. Answered when the deletion is durable: a deleted group does not come back.
+v2: flexible. The response comes when the deletion is durable: a deleted group does not come back.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ API = Api(key=42, name="DeleteGroups", versions=(0, 2))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each group, once."""
+    """Return the response, with one code for each group."""
     results, turns = [], Turns()
     for group_id in dict.fromkeys(request.groups_names):
         await turns.step()

@@ -1,7 +1,7 @@
 """DeleteRecords, key 21, versions 0-2: move the start of partitions forward (KIP-107).
 
-v2: flexible. Offset -1 stands for the high watermark. Answered when the new start is in the
-metadata: it does not go back.
+v2: flexible. Offset -1 stands for the high watermark. The response comes when the new start is in
+the metadata: it does not go back.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _HIGH_WATERMARK = -1
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each partition with its new start."""
+    """Return the response, with the new start offset of each partition."""
     topics, turns = [], Turns()
     for topic in request.topics:
         await turns.step()

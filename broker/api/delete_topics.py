@@ -22,7 +22,7 @@ _TOPIC_ID_VERSION = 6
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each topic, once it is gone from the metadata."""
+    """Return the response, with a code for each topic, once it is deleted from the metadata."""
     if context.version >= _TOPIC_ID_VERSION:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:

@@ -18,7 +18,7 @@ API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1), is_at_once=True)
 
 
 def handle(request: Any, context: RequestContext) -> Any:
-    """Answer from the metadata."""
+    """Return the response from the metadata."""
     components = [
         Component(kind=asked.entity_type, match_type=asked.match_type, name=asked.match)
         for asked in request.components

@@ -1,6 +1,6 @@
-"""DescribeCluster, key 60, versions 0-2: the brokers, and which is the controller (KIP-700).
+"""DescribeCluster, key 60, versions 0-2: the brokers, and the controller among them (KIP-700).
 
-v1: endpoint types (KIP-919); only brokers answer here. v2: fenced brokers (KIP-1073).
+v1: endpoint types (KIP-919); only brokers respond here. v2: fenced brokers (KIP-1073).
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer from the metadata."""
+    """Return the response from the metadata."""
     state = context.services.metadata.state
     endpoint_type = getattr(request, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:

@@ -1,8 +1,8 @@
 """DescribeConfigs, key 32, versions 1-4: configs of topics and brokers with their sources.
 
-v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible.
-A broker is asked for its own configs, or (empty name) for those that were set for all brokers.
-Client metrics have none here; of loggers there is one, `root`.
+v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible. A request
+to a broker is for its own configs, or (empty name) for those that were set for all brokers. Client
+metrics have none here; the only logger is `root`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each resource."""
+    """Return the response for each resource."""
     results, turns = [], Turns()
     for resource in _asked(request):
         await turns.step()

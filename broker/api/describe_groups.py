@@ -27,7 +27,7 @@ authorizer all are allowed.
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each group."""
+    """Return the response for each group."""
     wants_operations = getattr(request, "include_authorized_operations", False)
     operations = _GROUP_OPERATIONS if wants_operations else _OPERATIONS_UNKNOWN
     groups, turns = [], Turns()

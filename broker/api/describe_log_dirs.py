@@ -1,9 +1,9 @@
-"""DescribeLogDirs, key 35, versions 1-4: what partitions occupy.
+"""DescribeLogDirs, key 35, versions 1-4: the storage of partitions.
 
-v2: flexible. v3: an error of the whole answer. v4: sizes of volumes (KIP-827): unknown, as object
+v2: flexible. v3: an error of the whole response. v4: sizes of volumes (KIP-827): unknown, as object
 stores have none. There is one directory, the cluster's place in the object store; each broker lists
-the partitions that it leads there, with their bytes in objects. What lies in the write-ahead log
-alone is not counted.
+the partitions that it leads there, with their bytes in objects. Data that is only in the
+write-ahead log is not counted.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _EXTENTS_AT_ONCE = 1000
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for the partitions asked for, as far as they are led here; null asks for all."""
+    """Return the response for the requested partitions that are led here; null requests all."""
     registry = context.services.topics
     if request.topics is None:
         asked = {t.name: range(len(t.partitions)) for t in registry.by_name.values()}

@@ -23,7 +23,7 @@ _CHEAP = 20
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each partition with its producers."""
+    """Return the response, with the producers of each partition."""
     is_leader = await context.services.session.ensure()
     module, turns = context.response, Turns()
 

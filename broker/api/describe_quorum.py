@@ -1,11 +1,11 @@
-"""DescribeQuorum, key 55, versions 0-2: who keeps the cluster's metadata (KIP-595, KIP-836).
+"""DescribeQuorum, key 55, versions 0-2: the state of the metadata log (KIP-595, KIP-836).
 
 v1: times of the replicas. v2: error messages, directories and endpoints (KIP-853).
 
-There is no quorum here: metadata is a log in the object store, and whoever creates its next entry
-has decided it. What stands in for one is true of that log: its leader is the controller, in the
-term of its lease; its offsets are numbers of entries; its voters are the nodes that may write to
-it, and each has what this node has read, as they all read the same log.
+There is no quorum here: metadata is a log in the object store, where the node that creates the next
+entry decides it. The response describes that log: its leader is the controller, in the term of its
+lease; its offsets are numbers of entries; its voters are the nodes that may write to it, each with
+the entries that this node has read, as they all read the same log.
 """
 
 from typing import Any
@@ -22,7 +22,9 @@ API = Api(key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True)
 
 
 def handle(request: Any, context: RequestContext) -> Any:
-    """Answer from the metadata. As in Kafka one partition that is not it spoils the question."""
+    """Return the response from the metadata. As in Kafka, one wrong partition fails the whole
+    request.
+    """
     asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
     is_known = asked == [(METADATA_TOPIC, 0)]
     topics = [

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions, key 75, version 0: topics page by page (KIP-966).
 
-Topics come sorted by name; an answer holds at most as many partitions as asked for, and a cursor
-where the next page begins. Without names, all topics are described.
+Topics are sorted by name; a response holds at most as many partitions as requested, and a cursor to
+the next page. Without names, all topics are described.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _PAGE_MAX = 2000
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer with one page."""
+    """Return the response, which is one page."""
     state = context.services.metadata.state
     names = sorted({topic.name for topic in request.topics} or state.topics)
     cursor = request.cursor

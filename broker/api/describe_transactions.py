@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each id."""
+    """Return the response for each transactional id."""
     states, turns = [], Turns()
     for transactional_id in dict.fromkeys(request.transactional_ids):
         states.append(await _state(transactional_id, context))

@@ -1,7 +1,7 @@
-"""DescribeUserScramCredentials, key 50, version 0: which users have which credentials (KIP-554).
+"""DescribeUserScramCredentials, key 50, version 0: the credentials of users (KIP-554).
 
-Null or an empty list asks for every user. Secrets are never told. None can be set yet, so that this
-finds nothing; tools ask it whenever they show the configs of users.
+Null or an empty list requests every user. Secrets are never sent. Credentials cannot be set yet, so
+the response is empty; tools send this request when they show the configs of users.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 
 def handle(request: Any, context: RequestContext) -> Any:
-    """Answer from the metadata."""
+    """Return the response from the metadata."""
     users = sorted({user for user, _ in context.services.state.scram_credentials})
     named = Counter(user.name for user in request.users or ())
     results = []

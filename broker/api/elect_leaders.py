@@ -1,9 +1,9 @@
 """ElectLeaders, key 43, versions 0-2: make preferred brokers lead again (KIP-183).
 
 v1: unclean elections (KIP-460): any broker, for a partition without leader. Storage is shared, so
-that loses only what a dead broker's log holds alone, and is refused where a live one reaches that
-log. v2: flexible. Null asks for every partition that needs an election. The answer comes when the
-new leaders lead, or when the request's time is over.
+an unclean election loses only the data that a dead broker's log alone holds, and is refused if a
+live broker reaches that log. v2: flexible. Null requests every partition that needs an election.
+The response comes when the new leaders lead, or when the request's time is over.
 """
 
 from typing import Any
@@ -30,7 +30,9 @@ _log = structlog.get_logger("broker.elections")
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Commit what can be done, in one entry; wait; answer for each partition."""
+    """Commit the possible elections in one entry, and wait; return the response for each
+    partition.
+    """
     election = getattr(request, "election_type", _PREFERRED)
     planned, code = MovePlan({}, {}), ErrorCode.none
     if election not in {_PREFERRED, _UNCLEAN}:

@@ -1,9 +1,9 @@
 """EndTxn (key 26), versions 0 to 5: commit or abort a transaction.
 
 2 PRODUCER_FENCED, which was INVALID_PRODUCER_EPOCH · 3 compact · 4 TRANSACTION_ABORTABLE · 5 each
-transaction has an epoch of its own, and the answer bears the next one (KIP-890).
+transaction has an epoch of its own, and the response bears the next one (KIP-890).
 
-Answered when the decision is durable: markers are written to the partitions after that.
+The response comes when the decision is durable; markers are written to the partitions after that.
 """
 
 from typing import Any

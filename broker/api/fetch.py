@@ -48,10 +48,10 @@ from lakehead.storage.memory_pool import PoolWait
 API = Api(key=1, name="Fetch", versions=(4, 18), is_at_once=True)
 
 COLD_GRACE_S = 0.1
-"""How long a request that has data for some partitions waits for its cold ones."""
+"""Time that a request with data for some partitions waits for its cold ones, in seconds."""
 _KNOWN_SHARE, _NEW_SHARE = 0.75, 0.5
-"""Shares of the memory for responses that cold reads may use, of clients that have taken records
-before, and of others: those of whom nothing is known leave room for those who read.
+"""Shares of the memory for responses that cold reads may use: for clients that have taken records
+before, and for others. Unknown clients leave room for clients that read.
 """
 READ_COMMITTED = 1
 WAIT_MAX_MS = 3_600_000
@@ -155,7 +155,7 @@ class FetchCall:
         """Whether the node does not know that it was not fenced: it answers nothing as a leader."""
 
     def begin(self) -> None:
-        """Answer at once, or begin to wait."""
+        """Respond at once, or begin to wait."""
         wait_ms = min(self._request.max_wait_ms, WAIT_MAX_MS)
         self._is_late = wait_ms <= 0 or not self._plan.partitions
         self._evaluate()
@@ -173,8 +173,8 @@ class FetchCall:
         self._services.crashed(self._slot.connection, error)
 
     def _evaluate(self) -> None:
-        """Read what there is, and answer when it is enough; an error ends this request alone,
-        also where the loop calls this.
+        """Read the available data, and respond if it is enough. An error ends this request alone,
+        also when the loop calls this.
         """
         try:
             self._evaluate_now()
@@ -215,7 +215,7 @@ class FetchCall:
             self._timers.append(self._after(AGAIN_S, self._evaluate))
 
     def _conclude(self) -> None:
-        """Answer when what was read is enough."""
+        """Respond if the data that was read is enough."""
         size, is_settled = self._read_size, self._is_settled
         if self._cold_pending or self._room_wait is not None:
             if size and self._is_late:
@@ -233,7 +233,9 @@ class FetchCall:
         self._evaluate()
 
     def _expired(self) -> None:
-        """Answer with what there is; when that is nothing, not before the first cold read ends."""
+        """Respond with the available data; if there is none, not before the first cold read
+        ends.
+        """
         self._is_late = True
         self._evaluate()
 

@@ -26,7 +26,7 @@ _BATCH_VERSION = 4
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer with the node of each key."""
+    """Return the response, with the node of each key."""
     key_type = getattr(request, "key_type", _GROUP_KEY)
     keys = request.coordinator_keys if context.version >= _BATCH_VERSION else (request.key,)
     found, turns = [], Turns()

@@ -16,7 +16,7 @@ API = Api(key=12, name="Heartbeat", versions=(0, 4))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer at once."""
+    """Return the response at once."""
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)

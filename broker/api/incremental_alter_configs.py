@@ -26,7 +26,9 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each resource, once its new configs are in the metadata."""
+    """Return the response, with a code for each resource, once its new configs are in the
+    metadata.
+    """
     return await answer_changes(request, context, "IncrementalAlterConfigsResponse", _changes)
 
 

@@ -3,9 +3,9 @@
 2 compact · 3 the producer's own id and epoch (KIP-360) · 4 PRODUCER_FENCED, which was
 INVALID_PRODUCER_EPOCH · 5 TRANSACTION_ABORTABLE · 6 two-phase commit (KIP-939).
 
-An idempotent producer gets an id that nobody has, with epoch 0, when it comes back with its id too:
-the old one expires by itself. A transactional one gets the id of its transactional id, with the
-next epoch. Left out: two-phase commit, refused as Kafka does where it is not enabled.
+An idempotent producer gets an unused id with epoch 0, also when it comes back with its id: the old
+id expires by itself. A transactional producer gets the id of its transactional id, with the next
+epoch. Left out: two-phase commit, refused as Kafka does if it is not enabled.
 """
 
 from typing import Any

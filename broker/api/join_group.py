@@ -1,9 +1,9 @@
 """JoinGroup, key 11, versions 0-9: become a member, or take part in a rebalance.
 
 v1: rebalance timeout. v4: a first join is given its member id with MEMBER_ID_REQUIRED (KIP-394).
-v5: static members (KIP-345). v6: flexible. v7: the protocol type is answered. v8: reason (KIP-800).
-v9: skip_assignment for a static leader that came back (KIP-814).
-Left out: the reason is not logged.
+v5: static members (KIP-345). v6: flexible. v7: the protocol type in the response. v8: reason
+(KIP-800). v9: skip_assignment for a static leader that came back (KIP-814). Left out: the reason is
+not logged.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ _SKIP_ASSIGNMENT_VERSION = 9
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer when the group's rebalance completes."""
+    """Return the response when the group's rebalance completes."""
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)

@@ -19,7 +19,7 @@ _BATCH_VERSION = 3
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each member."""
+    """Return the response, with a code for each member."""
     is_batch = context.version >= _BATCH_VERSION
     members = (
         [(member.member_id, member.group_instance_id) for member in request.members]

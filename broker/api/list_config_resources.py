@@ -1,6 +1,6 @@
-"""ListConfigResources, key 74, versions 0-1: what has configs (KIP-1000, KIP-1142).
+"""ListConfigResources, key 74, versions 0-1: the resources with configs (KIP-1000, KIP-1142).
 
-v0: client metrics alone, of which there are none here. v1: resources of the types asked for, or of
+v0: client metrics alone, of which there are none here. v1: resources of the requested types, or of
 every type.
 """
 
@@ -24,7 +24,7 @@ API = Api(key=74, name="ListConfigResources", versions=(0, 1))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer from the metadata."""
+    """Return the response from the metadata."""
     wanted = {CLIENT_METRICS}
     if context.version >= 1:
         wanted = set(request.resource_types) or set(RESOURCE_TYPES)

@@ -19,7 +19,7 @@ _TYPE = "classic"
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer with every group that the filters let through."""
+    """Return the response, with every group that passes the filters."""
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     try:

@@ -4,8 +4,8 @@
 latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
 
 Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
--6 find nothing. For who reads committed records only, the end is the last stable offset. A node
-that cannot be sure that it still leads anything asks the metadata first.
+-6 find nothing. For readers of committed records the end is the last stable offset. A node that
+cannot be sure that it still leads reads the metadata first.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ API = Api(key=2, name="ListOffsets", versions=(1, 11))
 SPECIAL = range(-1, -7, -1)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = SPECIAL
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
-"""First version that may ask for each of the special timestamps."""
+"""First version that has each of the special timestamps."""
 
 NOTHING = (-1, -1)
 READ_UNCOMMITTED = 0
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Return an offset for each partition asked for."""
+    """Return an offset for each requested partition."""
     module = context.response
     is_leader = await context.services.session.ensure()
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED

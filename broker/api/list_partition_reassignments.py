@@ -20,7 +20,7 @@ API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0))
 
 
 def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for the partitions asked for; null asks for all."""
+    """Return the response for the requested partitions; null requests all."""
     state = context.services.state
     if request.topics is None:
         asked = {name: range(len(topic.partitions)) for name, topic in state.topics.items()}

@@ -22,7 +22,7 @@ _LABELS = frozenset(state.label for state in TransactionState)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer with those that pass every filter."""
+    """Return the response, with the transactions that pass every filter."""
     code, found = ErrorCode.none, list[Transaction]()
     unknown = [name for name in request.state_filters if name not in _LABELS]
     now_ms = context.services.clock.now_ms()

@@ -4,9 +4,9 @@
 auto-creation flag · 5 offline replicas · 7 leader epoch · 8 authorized operations · 10 topic ids ·
 12 topics by id · 13 top-level error.
 
-Every node answers alike, from the metadata log. Storage is shared, so replicas say little: who is
-preferred as leader, and who leads (see `lakehead.broker.cluster.metadata_image`). Racks are those
-of the nodes, so clients that know theirs can choose.
+Every node gives the same response, from the metadata log. Storage is shared, so the replicas of a
+partition are its preferred leader and its leader (see `lakehead.broker.cluster.metadata_image`).
+Racks are those of the nodes, so clients that know their own can choose.
 """
 
 from functools import partial
@@ -31,7 +31,7 @@ API = Api(key=3, name="Metadata", versions=(0, 13))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Return the brokers and the topics asked for."""
+    """Return the brokers and the requested topics."""
     services, module = context.services, context.response
     if _asks_for_ids_too_early(request, context.version):
         return await _refused(request, context)
@@ -110,7 +110,7 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
 
 
 def _asked(request: Any, context: RequestContext) -> dict[tuple[str | None, UUID | None], None]:
-    """Return what is asked for, once each. Since version 12 an id goes before a name."""
+    """Return the requested topics, once each. Since version 12 an id goes before a name."""
     return {
         (topic.name, topic.topic_id if context.version >= 12 else None): None
         for topic in request.topics

@@ -1,8 +1,9 @@
-"""OffsetCommit, key 8, versions 2-10: store how far a group has read; answered when it is durable.
+"""OffsetCommit, key 8, versions 2-10: commit offsets of a group; the response means that they are
+durable.
 
 v2-4: a retention time, -1 for the broker's (KIP-211). v6: leader epochs (KIP-320). v7: static
-members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: topic ids.
-Left out: the consumer protocol of KIP-848; its member epochs are not of any group here.
+members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: topic ids. Left out:
+the consumer protocol of KIP-848; its member epochs match no group here.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _TOPIC_ID_VERSION = 10
 
 
 def handle(request: Any, context: RequestContext) -> Any:
-    """Check every partition, store those that pass in one go, answer for each."""
+    """Check every partition, store the valid ones in one batch, return the response for each."""
     if _is_loaded(request, context):
         return _handle(request, context)
     return _handle_loaded(request, context)

@@ -18,7 +18,7 @@ API = Api(key=47, name="OffsetDelete", versions=(0, 0), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each partition."""
+    """Return the response, with a code for each partition."""
     groups = context.services.groups
     try:
         if not request.group_id:

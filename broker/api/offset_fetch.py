@@ -1,6 +1,6 @@
-"""OffsetFetch, key 9, versions 1-10: how far groups have read.
+"""OffsetFetch, key 9, versions 1-10: the committed offsets of groups.
 
-v2: null asks for every partition; errors of the group. v5: leader epochs (KIP-320). v6: flexible.
+v2: null requests every partition; errors of the group. v5: leader epochs (KIP-320). v6: flexible.
 v7: require_stable: UNSTABLE_OFFSET_COMMIT while an open transaction may change an offset (KIP-447).
 v8: several groups (KIP-709). v9: member epochs of KIP-848. v10: topic ids.
 """
@@ -33,7 +33,7 @@ _NO_OFFSETS: Found = {}
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer with what is durable."""
+    """Return the response, with the durable offsets."""
     is_stable, turns = getattr(request, "require_stable", False), Turns()
     if context.version < _GROUPS_VERSION:
         code, offsets = await _offsets(request, context, is_stable=is_stable)
@@ -62,8 +62,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
 async def _offsets(
     asked: Any, context: RequestContext, *, is_stable: bool
 ) -> tuple[ErrorCode, Found]:
-    """Return the offsets of a group, None for what a transaction may change. Who asks for all that
-    there are is not told of what has none yet, as in Kafka.
+    """Return the offsets of a group, None for one that a transaction may change. A request for all
+    partitions gets only those with an offset, as in Kafka.
     """
     try:
         if not await context.services.session.ensure():
@@ -119,7 +119,7 @@ async def _topics(
 def _selected(
     asked: Any, offsets: Found, context: RequestContext
 ) -> Iterator[tuple[str, Any, list[int], ErrorCode | None]]:
-    """Yield (name, topic id, partitions, error) of the topics asked for; of all, for None."""
+    """Yield (name, topic id, partitions, error) of the requested topics; None requests all."""
     registry = context.services.topics
     if asked is None:
         by_topic: dict[str, list[int]] = {}

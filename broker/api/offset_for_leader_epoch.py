@@ -2,9 +2,9 @@
 
 3 replica id · 4 compact.
 
-Consumers ask where an epoch ended, to learn whether what they read is still there. Epochs are
-stream epochs, one for each owner; nothing that was acknowledged is ever cut off, so the answer
-never makes a consumer go back.
+Consumers request the end of an epoch to learn whether the records that they read are still there.
+Epochs are stream epochs, one for each owner; acknowledged records are never cut off, so the
+response never makes a consumer go back.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Return the end of an epoch for each partition asked for."""
+    """Return the end of an epoch for each requested partition."""
     module, turns = context.response, Turns()
 
     async def answer(name: str, asked: Any) -> Any:

@@ -77,7 +77,7 @@ _WITHOUT_START = frozenset(
         *(ErrorCode.message_too_large, ErrorCode.corrupt_message),
     }
 )
-"""Codes beside which Kafka does not tell where the log starts."""
+"""Codes for which Kafka leaves out the log start offset."""
 _NOTHING = memoryview(b"")
 
 
@@ -95,8 +95,8 @@ _STEP_SIZE = 16 << 10
 
 
 class Work(NamedTuple):
-    """One partition's batch, checked as far as its bytes go. Without a header or a partition it is
-    refused before the coordinator of its transaction is asked.
+    """The batch of one partition, with its bytes checked. A batch without a header or a partition
+    is refused before the request to the coordinator of its transaction.
     """
 
     number: int
@@ -173,8 +173,8 @@ class ProduceCall:
         self._refusal = error
 
     def _check(self) -> bool:
-        """Make work of what was asked for, as much as one turn has time for; whether that is
-        all.
+        """Make work of the requested partitions, as much as one turn has time for; return whether
+        that is all.
         """
         if self._checks is None:
             topics, self._topics = self._topics, []
@@ -233,8 +233,8 @@ class ProduceCall:
         check_records(records[HEADER_SIZE:], header, topic, partition.index, self._now_ms)
 
     def run(self) -> bool:
-        """Append what can be appended; False when the rest waits: the WAL is full, a partition is
-        about to come, or the coordinator of the transaction is asked.
+        """Append batches; return False if the rest waits: the WAL is full, a partition is about to
+        arrive, or the coordinator of the transaction has not responded.
         """
         services = self._context.services
         if not services.is_writable():
@@ -271,7 +271,9 @@ class ProduceCall:
         return False
 
     def done(self, error: Exception | None) -> None:
-        """Count one batch as durable; answer after the last. An error: nobody can know."""
+        """Count one batch as durable; respond after the last. After an error the outcome is
+        unknown.
+        """
         if error is not None:
             self._connection.abort()
             return
@@ -283,7 +285,7 @@ class ProduceCall:
                 self._crash(crash)
 
     def _needs_verification(self) -> bool:
-        """Whether the coordinator of the transaction has to be asked first."""
+        """Whether the coordinator of the transaction has to verify partitions first."""
         self._verification = TransactionVerification(
             self._context.services, self._transactional_id, self._header.version
         )
@@ -390,7 +392,7 @@ class ProduceCall:
         return PartitionResult(index, int(code), -1, start_offset, message, record_errors=records)
 
     def _awaits(self) -> bool:
-        """Whether to wait for a partition; it will tell then."""
+        """Whether to wait for a partition, which resumes the request when it arrives."""
         services = self._context.services
         delayed = services.replica_manager.delayed
         for key, partitions in self._topics:
@@ -445,7 +447,9 @@ class ProduceCall:
             self._connection.close()  # acks=0: closing is the only way to say so, as in Kafka
 
     def _name_leaders(self) -> Collection[NodeEndpoint]:
-        """Say in the results who leads what this node does not; return where they are."""
+        """Put the leaders of partitions that this node does not lead into the results; return their
+        endpoints.
+        """
         services = self._context.services
         endpoints: dict[int, NodeEndpoint] = {}
         for topic_result in self._results:

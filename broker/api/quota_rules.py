@@ -1,7 +1,7 @@
-"""What quotas of clients may be, and which a question is about: pure checks (KIP-546).
+"""Checks of client quotas and of filters in requests about them. Pure (KIP-546).
 
-An entity is what a quota is set for: a user, a client id, both together, or an address; a name of
-None stands for all that have none of their own.
+An entity has quotas: a user, a client id, both together, or an address. A name of None stands for
+all entities without quotas of their own.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from lakehead.storage.metadata.state import QuotaEntity
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = frozenset({USER, CLIENT_ID, IP})
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
-"""How a component of a filter matches: a name, the default, or any of either."""
+"""The match type of a component of a filter: a name, the default, or any of either."""
 
 _WHOLE_MAX = {
     "producer_byte_rate": 2**63 - 1,
@@ -91,7 +91,7 @@ class Component:
     name: str | None
 
     def check(self) -> None:
-        """Raise KafkaError (INVALID_REQUEST, UNSUPPORTED_VERSION) for what cannot be asked."""
+        """Raise KafkaError (INVALID_REQUEST, UNSUPPORTED_VERSION) for an invalid quota."""
         if not self.kind:
             raise _refusal("Invalid empty entity type.")
         if self.kind not in ENTITY_TYPES:
@@ -111,7 +111,7 @@ class Component:
 
 
 def check_filter(components: Sequence[Component]) -> None:
-    """Raise KafkaError for a filter that cannot be asked for."""
+    """Raise KafkaError for an invalid filter."""
     for component in components:
         component.check()
     kinds = [component.kind for component in components]

@@ -1,7 +1,6 @@
-"""SyncGroup, key 14, versions 0-5: the leader gives the assignment, everyone gets their own.
+"""SyncGroup, key 14, versions 0-5: the leader sends the assignment, each member gets its own.
 
-v3: static members (KIP-345). v4: flexible. v5: protocol type and name, needed,
-checked and answered.
+v3: static members (KIP-345). v5: protocol type and name: required, checked and returned.
 """
 
 from typing import Any
@@ -20,7 +19,7 @@ _PROTOCOL_VERSION = 5
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer when the leader's assignment is stored."""
+    """Return the response when the leader's assignment is stored."""
     try:
         sync = _sync_request(request)
         if context.version >= _PROTOCOL_VERSION and None in (

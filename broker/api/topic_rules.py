@@ -1,4 +1,4 @@
-"""What a request for a new topic, or for more partitions, must look like: pure checks."""
+"""Checks of requests for a new topic, or for more partitions. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.metadata.state import ClusterState, may_collide, unified_name
 
 METADATA_TOPIC = "__cluster_metadata"
-"""What Kafka calls its metadata log; a topic of this name would only confuse."""
+"""The name of Kafka's metadata log; a topic of this name would only confuse."""
 DEFAULT = -1
 REPLICAS_MAX = 3
 """Replication factors up to this are taken even with fewer brokers."""
@@ -23,7 +23,7 @@ PARTITIONS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
-    """A topic as asked for; -1 stands for the default. `assignments`: partitions with their
+    """A topic as requested; -1 stands for the default. `assignments`: partitions with their
     brokers.
     """
 
@@ -48,8 +48,8 @@ class NewTopic:
 def check_new_topic(
     request: TopicRequest, state: ClusterState, settings: Settings, places: TablePlaces
 ) -> NewTopic:
-    """Return the topic that is asked for. Raises KafkaError with Kafka's code for what is wrong,
-    the first in Kafka's order: the name, the configs, the numbers.
+    """Return the requested topic. Raises KafkaError with Kafka's code for the first fault in
+    Kafka's order: the name, the configs, the numbers.
     """
     _check_name(request.name, state)
     configs = {}

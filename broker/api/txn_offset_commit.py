@@ -1,11 +1,11 @@
 """TxnOffsetCommit (key 28), versions 0 to 5: offsets that count when a transaction is committed.
 
-2 leader epochs (KIP-320) · 3 compact; the consumer in whose name it is (KIP-447) · 4
+2 leader epochs (KIP-320) · 3 compact; the consumer's member id and generation (KIP-447) · 4
 TRANSACTION_ABORTABLE · 5 adds the group's partition to the transaction (KIP-890).
 
-The transaction's coordinator is asked first whether the group's partition is in the transaction,
-and what it said holds only while no transaction of the producer began or ended there since. As in
-Kafka that, and whether the member is of the group, is said before metadata that is too long.
+The transaction's coordinator first verifies that the group's partition is in the transaction. Its
+response holds only while no transaction of the producer began or ended there since. As in Kafka
+this error, and that of an unknown member, precede an error of metadata that is too long.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ _ADDING_VERSION = 5
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Check every partition, store those that pass in one go, answer for each."""
+    """Check every partition, store the valid ones in one batch, return the response for each."""
     codes: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     turns = Turns()

@@ -1,9 +1,9 @@
-"""UnregisterBroker, key 64, version 0: forget a broker that is gone for good (KIP-500).
+"""UnregisterBroker, key 64, version 0: remove a broker that is gone for good (KIP-500).
 
-Its id may be had by a new broker later. One that is not registered is BROKER_ID_NOT_REGISTERED. A
-broker that lives is refused with INVALID_REQUEST, where Kafka would forget it until it registers
-again. While others still recover what it led the answer is REQUEST_TIMED_OUT, upon which clients
-ask again.
+A new broker may have its id later. For one that is not registered the error is
+BROKER_ID_NOT_REGISTERED. A live broker is refused with INVALID_REQUEST, where Kafka would remove it
+until it registers again. While other nodes still recover its partitions the error is
+REQUEST_TIMED_OUT, upon which clients retry.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ API = Api(key=64, name="UnregisterBroker", versions=(0, 0))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer once the metadata knows nothing of the broker."""
+    """Return the response once the broker is removed from the metadata."""
     code, message = ErrorCode.none, None
 
     def plan(state: ClusterState) -> Sequence[Record]:

@@ -33,7 +33,7 @@ class _Refused(LakeheadError):
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer when the levels are in force, or with what stands against the updates."""
+    """Return the response when the levels are in force, or with the reasons against the updates."""
     peers = context.services.lifecycle
 
     def plan(state: ClusterState) -> Sequence[Record]:

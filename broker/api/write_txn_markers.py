@@ -35,7 +35,7 @@ Outcome = asyncio.Future[ErrorCode]
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Write every marker, then answer when all of them are durable."""
+    """Write every marker, then respond when all of them are durable."""
     module = context.response
     turns = Turns()
     begun = []
@@ -130,7 +130,7 @@ def _done(
     outcome: Outcome,
     error: Exception | None,
 ) -> None:
-    """A marker is durable, or nobody can know."""
+    """Record that a marker is durable, or that its outcome is unknown."""
     if error is None and name == OFFSETS_TOPIC:
         services.groups.transaction_ended(
             index, marker.producer_id, is_commit=marker.transaction_result

@@ -58,8 +58,8 @@ _log = structlog.get_logger("broker.cluster")
 
 
 def refuse_other_cluster(state: ClusterState, wanted: str, store_uri: str) -> None:
-    """Raise SettingsError when a node was told which cluster it is of (`wanted`, its id; empty: it
-    was not), and the store at this place has another one, or none.
+    """Raise SettingsError if the store has another cluster than `wanted`, the id that the node is
+    configured with, or none. An empty `wanted` accepts any.
     """
     if wanted in {"", state.cluster_id}:
         return
@@ -187,11 +187,11 @@ class HeartbeatListener(Protocol):
 
 
 class HeartbeatChannel:
-    """Sends heartbeats to one epoch of one other node: every interval, or when nudged. `run` is
-    its task.
+    """Sends heartbeats to one epoch of one other node: every interval, or when nudged. `run` is its
+    task.
 
-    Refused connections are tried again quickly: a lasting refusal tells a node that is gone from
-    one that is slow.
+    Refused connections are tried again quickly: a lasting refusal distinguishes a node that is gone
+    from one that is slow.
     """
 
     def __init__(

@@ -1,20 +1,19 @@
-"""Who is alive, as this node sees it: a synchronous state machine, told what happened and when.
+"""The failure detector: a synchronous state machine over heartbeats and connections.
 
-A node that is silent for a session is dead. One whose address takes connections meanwhile hangs, or
-was stopped: that is no matter of the network, and two thirds of a session are enough. A node whose
-connection ended and whose address goes on refusing new ones is dead sooner, after half a heartbeat
-interval: its process is gone. Being wrong costs a take-over and no data, since fencing does not
-rest on any of this.
+A node that is silent for a session is dead. If its address accepts connections meanwhile, the
+process hangs or was stopped, and two thirds of a session are enough. A node whose connection ended
+and whose address keeps refusing new ones is dead after half a heartbeat interval: its process is
+gone. An error costs a take-over and no data, since fencing does not rely on any of this.
 
-Nodes say whom they hear. What one hears is not dead for the others either, so a line that is cut
-between two nodes of many costs nothing.
+Nodes report the nodes that they hear. A node that one of them hears is not dead for the others
+either, so a connection that is cut between two nodes of many costs nothing.
 
-Silence alone has two explanations, and one of them is that this node is the one cut off. Who hears
-less than half of the cluster waits another session before it takes anyone for dead, so that the
-others are quicker; who hears exactly half of it, without the node of the lowest id, waits two
-intervals more. An address that refuses may be behind a wall as well, so for these the two intervals
-are the most that they wait. And who slept himself (a stopped process, a stalled loop) was not
-listening: the others get the time back.
+Silence has two explanations, one of which is that this node is cut off. A node that hears less than
+half of the cluster waits another session before it considers others dead, so that the others are
+quicker. One that hears exactly half, without the node of the lowest id, waits two intervals more.
+An address that refuses may be behind a firewall as well, so for these the extra wait is two
+intervals at most. A node that slept (a stopped process, a stalled loop) was not listening, and
+gives the others the lost time back.
 
 Times are seconds of one monotonic clock.
 """
@@ -31,7 +30,7 @@ HANGS = 2 / 3
 
 
 class Standing(Enum):
-    """What is thought of a node."""
+    """The state of a node, as this node sees it."""
 
     ALIVE = "alive"
     SUSPECT = "suspect"
@@ -41,7 +40,7 @@ class Standing(Enum):
 
 @dataclass(slots=True)
 class _Member:
-    """What was seen of one epoch of a node."""
+    """The observations of one epoch of a node."""
 
     epoch: int
     since: float
@@ -64,8 +63,8 @@ class _Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipView:
-    """What is thought of everybody else at one time: `ready` nodes serve, and since when; `leaving`
-    ones are about to stop; of the `dead` it says the epoch.
+    """The other nodes at one time: `ready` nodes with the time since when they serve, `leaving`
+    nodes that are about to stop, and `dead` nodes with their epochs.
     """
 
     ready: Mapping[int, float]
@@ -85,7 +84,7 @@ class Membership:
         self._turn_at = now
 
     def follow(self, nodes: Mapping[int, NodeState], now: float) -> bool:
-        """Take over who is registered; whether anything changed."""
+        """Follow the registered nodes; return whether they changed."""
         wanted = {
             known.node_id: known.epoch
             for known in nodes.values()
@@ -144,8 +143,8 @@ class Membership:
                 member.heard_at = max(member.heard_at, now - age_ms / 1000)
 
     def heard_lately(self, now: float) -> tuple[tuple[int, int], ...]:
-        """Return whom this node hears itself, to tell others: node ids, milliseconds since. Nobody
-        whose connection has just ended.
+        """Return the nodes that this node hears itself, for its reports: pairs of node id and
+        milliseconds since. Nodes whose connection has just ended are left out.
         """
         return tuple(
             (node_id, int((now - member.answered_at) * 1000))
@@ -154,16 +153,16 @@ class Membership:
         )
 
     def reached(self, node_id: int, epoch: int) -> None:
-        """Take note that it answered at its address: from now on a refusal there means something.
+        """Record that a node responded at its address: from now on a refusal there counts.
 
-        A node that starts takes connections last.
+        A node that starts accepts connections last.
         """
         member = self._member(node_id, epoch)
         if member is not None:
             member.was_reached = True
 
     def refused(self, node_id: int, epoch: int, now: float) -> None:
-        """Take note that its address refuses connections: nobody listens there."""
+        """Record that a node's address refuses connections: no process listens there."""
         member = self._member(node_id, epoch)
         if member is not None and member.was_reached and member.refused_at is None:
             member.refused_at = now
@@ -197,8 +196,8 @@ class Membership:
         ]
 
     def turn(self, now: float) -> float:
-        """Take note that this node's loop runs, to be called every interval at least; return for
-        how long it did not, in seconds beyond that: nobody can have been heard meanwhile.
+        """Record that this node's loop runs, to be called every interval at least. Return the
+        seconds for which it stalled beyond that, when no node could be heard.
         """
         stalled = max(0.0, now - self._turn_at - 2 * self._interval_s)
         self._turn_at = now
@@ -218,8 +217,8 @@ class Membership:
         return Standing.DEAD if member is None else self._standing(member, now)
 
     def is_calm(self, now: float) -> bool:
-        """Whether everybody else was heard lately and nobody's connection has just ended: then
-        nobody will be dead for an interval at least.
+        """Whether every other node was heard lately and no connection has just ended. Then no node
+        will be dead for an interval at least.
         """
         return all(
             member.lost_at is None and not self._is_quiet(member, now)
@@ -245,16 +244,16 @@ class Membership:
         )
 
     def lost(self, node_id: int, epoch: int, now: float) -> None:
-        """Take note that a connection to it has ended. Who asks the others now whether they still
-        hear it knows in time whether it is gone, or this line alone.
+        """Record that a connection has ended. Reports of the other nodes then show in time whether
+        the node is gone, or only this connection.
         """
         member = self._member(node_id, epoch)
         if member is not None and member.was_reached and member.lost_at is None:
             member.lost_at = now
 
     def unreachable(self) -> frozenset[int]:
-        """Return the nodes that there is no connection to any more, and that nothing was heard of
-        since: perhaps for a moment only, but clients need not be sent there meanwhile.
+        """Return the nodes whose connection has ended and that were not heard of since. It may be
+        for a moment only, but clients should not be sent there meanwhile.
         """
         return frozenset(
             node_id for node_id, member in self._members.items() if member.lost_at is not None

@@ -93,8 +93,8 @@ def leader_of(
 
 
 def other_leader(state: ClusterState, stream: StreamState, node_id: int) -> Leader | None:
-    """Return the present or next leader of a stream for a client of `node_id`; None if there is no
-    other leader than `node_id`.
+    """Return the present or next leader of a stream for a client of `node_id`, or None if only
+    `node_id` itself leads it.
     """
     leader = leader_of(state, stream)
     if leader is None or leader.node.node_id == node_id:

@@ -1,4 +1,4 @@
-"""What a config is: its name, type, default and bounds, and what Lakehead makes of it."""
+"""The definition of a config: its name, type, default, bounds and effect in Lakehead."""
 
 import re
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class ConfigType(IntEnum):
 
 
 class Effect(Enum):
-    """What setting a config does here."""
+    """The effect of setting a config."""
 
     HONOURED = "honoured"
     NO_EFFECT = "no effect"
     """Taken and shown, so that tools and files of settings made for Kafka work; changes nothing."""
     REFUSED = "refused"
-    """Not taken: whoever sets it counts on something that is not so here."""
+    """Refused: a user of it relies on something that is different here."""
 
 
 _MOST = {ConfigType.SHORT: _SHORT_MAX, ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX}

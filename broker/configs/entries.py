@@ -75,7 +75,7 @@ _CODECS = {"producer": None, "uncompressed": 0, **{name: n for n, name in CODEC_
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
+    """The source of a value, as DescribeConfigs numbers it."""
 
     TOPIC = 1
     BROKER = 2
@@ -261,7 +261,7 @@ def topic_value(name: str, configs: Mapping[str, str], values: BrokerValues) -> 
 
 
 def record_rules(configs: Mapping[str, str], values: BrokerValues) -> RecordRules:
-    """Return what a topic that sets `configs` asks of producers' batches."""
+    """Return the rules for produced batches of a topic that sets `configs`."""
     return RecordRules(
         batch_size_max=int(topic_value("max.message.bytes", configs, values)),
         is_log_append_time=topic_value("message.timestamp.type", configs, values)

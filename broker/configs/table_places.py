@@ -1,10 +1,10 @@
-"""What the configs of a topic may name outside the cluster: the root of its table, and a schema
+"""Limits for configs of a topic that lead outside the cluster: the root of its table, and a schema
 registry.
 
-Both are used by the hosts of jobs, with their credentials, and any Kafka client may set configs. So
-nodes have a list of each, which an operator gives them when they start (`table.roots`,
-`table.registries`): no request changes it. Without one, tables lie in the cluster's own folder of
-tables, and no registry is asked but the one that is served beside the nodes.
+The hosts of jobs use both, with their credentials, and any Kafka client may set configs. So nodes
+have a list of each, which an operator sets when they start (`table.roots`, `table.registries`): no
+request changes it. Without a list, tables lie in the cluster's own folder of tables, and only the
+registry that is served beside the nodes is used.
 """
 
 from collections.abc import Mapping

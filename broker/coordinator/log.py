@@ -48,7 +48,7 @@ _OBJECTS_MAX = 64
 
 
 class LogStream(Protocol):
-    """What is needed of a stream (`lakehead.storage.stream.Stream`)."""
+    """The part of a stream that a log needs (`lakehead.storage.stream.Stream`)."""
 
     @property
     def start_offset(self) -> int:
@@ -74,7 +74,7 @@ class LogStream(Protocol):
 
 
 class LogPartition(Protocol):
-    """What is needed of a partition (`lakehead.broker.partition.Partition`)."""
+    """The part of a partition that a log needs (`lakehead.broker.partition.Partition`)."""
 
     @property
     def stream(self) -> LogStream:

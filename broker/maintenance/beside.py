@@ -1,9 +1,8 @@
-"""Maintenance beside the nodes of a cluster: in a process of its own, which lives while there is
-something to do.
+"""Maintenance beside the nodes of a cluster, in a process of its own that lives while work is due.
 
-Of the living nodes the one with the lowest id sees, from the metadata that it follows anyway, that
-something is due, and starts `lakehead maintain`: serving is not disturbed, and nothing runs, nor is
-asked of the object store, while nothing is due.
+The live node with the lowest id finds due work in the metadata that it follows anyway, and starts
+`lakehead maintain`. Serving is not disturbed. Without due work nothing runs, and no request goes to
+the object store.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
-"""Where nothing has changed, lags of compaction are looked at this often (Kafka's back-off)."""
+"""Interval of checks for lag of compaction while nothing has changed (Kafka's back-off)."""
 _TOPICS_AT_ONCE = 20
 _log = structlog.get_logger("broker.maintenance")
 
@@ -146,7 +145,7 @@ def is_lowest(state: ClusterState, node_id: int) -> bool:
 
 
 def environment(settings: Settings) -> Mapping[str, str]:
-    """Return what tells a process the settings of this one, and that it is to end with it."""
+    """Return the environment by which a process gets the settings of this one, and ends with it."""
     given = {
         setting.environment: shown(getattr(settings, setting.field))
         for setting in SETTINGS

@@ -30,7 +30,7 @@ _log = structlog.get_logger("broker.maintenance")
 
 @dataclass(slots=True)
 class MaintenanceFigures:
-    """What maintenance has done."""
+    """The results of maintenance."""
 
     compacted: int = 0
     """Partitions compacted."""

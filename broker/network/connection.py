@@ -44,7 +44,7 @@ _ZEROS = bytes(FIRST_PIECE)
 
 
 class FrameHandler(Protocol):
-    """What a connection does with a whole frame."""
+    """Handles the whole frames of a connection."""
 
     def __call__(self, connection: "Connection", frame: bytearray) -> bool:
         """Start a request. False: no later frame may start until `Connection.proceed` is called."""
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Let go of everything that waits for an answer."""
+        """Drop every request that waits for its response."""
         self._transport = None
         self._give_back_memory()
         self._backlog.clear()
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the client can still be answered."""
+        """Whether the client can still get responses."""
         return self._transport is not None
 
     def slot(self) -> Slot:
@@ -248,9 +248,9 @@ class Connection(asyncio.BufferedProtocol):
         self._step()
 
     def ready(self) -> None:
-        """Take note that a response is ready. It is sent at once when its request just started,
-        else soon, with the others that become ready meanwhile: a group commit answers many, and
-        each write of a socket costs more than a request.
+        """Note that a response is ready. It is sent at once when its request just started, else
+        soon, with others that become ready meanwhile: a group commit completes many requests, and
+        each write to a socket costs more than a request.
         """
         if not self._in_step and not self._is_flush_due:
             self._is_flush_due = True

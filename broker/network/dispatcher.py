@@ -22,7 +22,7 @@ from lakehead.broker.request_context import Deferred, RequestContext
 from lakehead.broker.services import BrokerServices
 
 DECODE_INLINE_MAX = 64 << 10
-"""Longer control requests are decoded off the event loop, so that they hold up nobody else."""
+"""Longer control requests are decoded off the event loop, so that they delay no other request."""
 
 _log = structlog.get_logger("broker.network")
 
@@ -69,8 +69,8 @@ class Dispatcher:
         return True
 
     async def answer(self, key: int, version: int, request: Any) -> Any:
-        """Answer a request of this node to itself, for an API that carries no records. Raises
-        UnsupportedVersion.
+        """Handle a request of this node to itself, for an API that carries no records; return the
+        response. Raises UnsupportedVersion.
         """
         route = self.registry.route(key)
         if route is None or route.handle is None or not route.api.serves(version):
@@ -180,7 +180,7 @@ class Dispatcher:
         self._services.rejected(connection, str(error))
 
     def crashed(self, connection: Connection, error: Exception) -> None:
-        """Close the connection: the client asks again, and nothing false was said."""
+        """Close the connection: the client retries, and got no false response."""
         self.failed_total += 1
         _log.error("request_failed", client_host=connection.client_host, exc_info=error)
         connection.abort()

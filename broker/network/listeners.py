@@ -1,9 +1,9 @@
 """Further addresses that a node listens at, for clients that reach it another way: by a PrivateLink
 endpoint, a load balancer of their zone, from another network.
 
-As with Kafka's `advertised.listeners`, a client is told the addresses of the listener that it came
-by. They follow from a node's id and rack by one pattern for all nodes, so no node has to hear of
-those of another. Nodes talk over the main listener, `host` and `port`.
+As with Kafka's `advertised.listeners`, a client gets the addresses of the listener that it
+connected to. They follow from a node's id and rack by one pattern for all nodes, so no node needs a
+report of those of another. Nodes talk over the main listener, `host` and `port`.
 """
 
 import re
@@ -33,7 +33,7 @@ class Known(Protocol):
 
     @property
     def host(self) -> str:
-        """Where it listens for all."""
+        """The host of its main listener."""
 
     @property
     def port(self) -> int:
@@ -46,7 +46,9 @@ class Known(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A further address: `host` and `port` to listen at, and what clients are told of any node."""
+    """A further address: `host` and `port` to listen at, and the pattern of the addresses that
+    clients get.
+    """
 
     name: str
     host: str

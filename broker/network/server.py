@@ -30,8 +30,13 @@ _log = structlog.get_logger("broker.network")
 
 
 class ConnectionQuotas:
-    """Who is let in. `max_connections` returns the setting as it is now; `refuse` closes a
-    connection and counts it; `open_files` is the limit of the process.
+    """Limits the number of connections. `max_connections` returns the present setting; `refuse`
+    closes a connection and counts it; `open_files` is the limit of the process.
+
+    Connections are fewer than the process may have open files, so that storage, metadata and other
+    nodes always get a descriptor. Beyond the limit a connection is closed, unless another node made
+    it: as Kafka does for its listener between brokers, which here is the same one. So the first
+    request decides, and the newest connections without one are kept for a moment.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class ConnectionQuotas:
 
     @property
     def most(self) -> int:
-        """How many connections clients may have."""
+        """The maximum number of client connections."""
         return min(self._max_connections(), self.by_descriptors)
 
     def enter(self, connection: Connection, held: int, now: float) -> None:

@@ -1,5 +1,5 @@
-"""Responses on their way to one client. The socket is given a little at a time, so that what the
-client does not take can be told, charged to the node's memory, and let go of as it is taken.
+"""Responses on their way to one client. The socket gets a little at a time, so that bytes that the
+client does not take can be measured, charged to the node's memory, and released as they are taken.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What a node shows of itself: metrics by name, over HTTP."""
+"""Observability of a node: metrics by name, over HTTP."""

@@ -45,7 +45,7 @@ class NodeMetric(NamedTuple):
 def counter(
     name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
 ) -> NodeMetric:
-    """A metric that only grows, until the node starts anew."""
+    """Declare a metric that only grows, until the node restarts."""
     return NodeMetric(f"lakehead_{name}", doc, True, read, label)
 
 

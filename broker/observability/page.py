@@ -22,7 +22,7 @@ from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.storage.errors import SettingsError
 
 CONNECTIONS_MAX = 16
-"""Answered at once, each by a thread; more are closed."""
+"""Maximum connections that are served at once, each by a thread; more are closed."""
 TIMEOUT_S = 10.0
 """A client that sends or takes nothing for so long is let go."""
 REQUEST_S_MAX = 30.0
@@ -41,7 +41,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if there is a place."""
+        """Serve a connection in a thread, if there is a free one."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -52,7 +52,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, for a bounded time."""
+        """Serve a connection, for a bounded time."""
         end = threading.Timer(REQUEST_S_MAX, _cut, (request,))
         end.daemon = True
         end.start()

@@ -18,8 +18,8 @@ _KEPT_S = 10.0
 
 
 class Status(Protocol):
-    """What is known of a table: `lakehead.lake.jobs.table_status.TableStatus`, which this side of
-    the program does not import. Its fields are those of `TABLE_METRICS`.
+    """The status of a table: `lakehead.lake.jobs.table_status.TableStatus`, which this side of the
+    program does not import. Its fields are those of `TABLE_METRICS`.
     """
 
     @property
@@ -86,7 +86,7 @@ TABLE_METRICS = tuple(
 
 
 class TableCollector:
-    """Looks when somebody asks, and not again for some seconds."""
+    """Reads the status of tables on a scrape, and not again for some seconds."""
 
     def __init__(self, statuses: Statuses, clock: Clock) -> None:
         self._statuses = statuses

@@ -23,7 +23,7 @@ NO_SESSION = 0
 
 
 class Wanted:
-    """One partition that a client fetches, and what it was told about it last."""
+    """One partition that a client fetches, and the values that it got last."""
 
     __slots__ = ("key", "sent_high_watermark", "sent_log_start", "want")
 
@@ -45,7 +45,7 @@ class Wanted:
 
 
 class FetchSession:
-    """What one consumer fetches, in the order in which it is served."""
+    """The partitions that one consumer fetches, in the order in which they are served."""
 
     def __init__(self, session_id: int, *, by_id: bool, used_at: float) -> None:
         self.session_id = session_id
@@ -68,7 +68,7 @@ class FetchSession:
                 self.partitions.pop((key, index), None)
 
     def sent(self, wanted: Wanted, result: PartitionResult) -> None:
-        """Note what the client was told; a partition that gave records goes to the end."""
+        """Record the values that the client got; a partition that gave records goes to the end."""
         wanted.sent_high_watermark = result.high_watermark
         wanted.sent_log_start = result.log_start_offset
         if result.error:
@@ -80,7 +80,7 @@ class FetchSession:
 
 
 class FetchPlan:
-    """What to serve for one request: its partitions, and the session it belongs to, if any."""
+    """The partitions to serve for one request, and its session, if any."""
 
     __slots__ = ("incremental", "partitions", "session")
 

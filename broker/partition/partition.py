@@ -163,7 +163,7 @@ class Plan(NamedTuple):
     known_offset: int
     known_end: int
     marker: Marker | None = None
-    """What the batch says, if it ends a transaction."""
+    """The marker in the batch, if it ends a transaction."""
 
 
 class Partition:
@@ -378,10 +378,10 @@ class Partition:
         self.wait(advanced)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last epoch that is not above `epoch`; (-1, -1) for
-        -1. One below all that are known ends where the first of them begins, as in Kafka.
+        """Return (epoch, end offset) of the last epoch that is not above `epoch`; (-1, -1) for -1.
+        An epoch below all known ones ends where the first of them begins, as in Kafka.
 
-        The end of the current epoch is the high watermark: nobody may see more.
+        The end of the current epoch is the high watermark, since no client may see more.
         """
         epochs = self.stream.epochs
         if epoch == NO_EPOCH or not epochs:
@@ -418,8 +418,8 @@ class Partition:
         )
 
     async def expire_producers(self, before_ms: int) -> None:
-        """Forget producers whose last batch came before `before_ms`; and when nobody is left, let
-        go of what is in the store for their states alone.
+        """Forget producers whose last batch came before `before_ms`. Without producers, release the
+        objects that are kept for their states alone.
         """
         for _ in self.producers.expire(before_ms):
             await asyncio.sleep(0)
@@ -435,7 +435,7 @@ class Partition:
             await self.stream.drop_trimmed_state()
 
     def wake(self) -> None:
-        """Call everyone who waits: the high watermark moved, or the partition is gone."""
+        """Call every waiter: the high watermark moved, or the partition is closed."""
         if self.waiters:
             for waiter in list(self.waiters):
                 waiter()

@@ -1,14 +1,13 @@
-"""What a partition knows of its producers: Kafka's rules, in one place (KIP-98, KIP-360, KIP-890).
+"""The producers of a partition by Kafka's rules, in one place (KIP-98, KIP-360, KIP-890).
 
-A producer has an epoch and its last batches by sequence number. A batch that is already known is
-answered with its first offset again; one out of order, or of an older epoch, is refused. Kafka
-keeps five batches, since a client has at most five in flight; so do we, of those that are durable,
-and besides them all that are still on their way: a snapshot for an offset below the newest batch
-must hold its five too.
+A producer has an epoch and its last batches by sequence number. A known batch gets its first offset
+again; one out of order, or of an older epoch, is refused. Kafka keeps five batches, since a client
+has at most five in flight. So does this node, of the durable ones, and besides them all that are
+still in flight: a snapshot for an offset below the newest batch must hold its five too.
 
-A transaction is open from a producer's first transactional batch to the marker that ends it. What
-is appended changes a producer at once, before it is durable, since the next batch is judged by it;
-how the producer was before is kept until then, for snapshots.
+A transaction is open from a producer's first transactional batch to the marker that ends it. An
+appended batch changes a producer at once, before it is durable, since the next batch is judged by
+it; the state before is kept until then, for snapshots.
 """
 
 from collections import deque
@@ -48,7 +47,7 @@ STRICT_MARKERS = 2
 
 
 class _Before(NamedTuple):
-    """How a producer was before the batch that ends at `end_offset`; None: unknown."""
+    """The state of a producer before the batch that ends at `end_offset`; None if unknown."""
 
     end_offset: int
     producer_id: int

@@ -1,6 +1,6 @@
-"""The rules for which the broker looks into records, since the headers of batches do not tell.
-Compacted topics take no record without a key; topics that want it take none that nothing can read,
-or that is too far from the clock (KIP-467 names the records to the producer).
+"""Checks of the records in a batch, which its header cannot show. Compacted topics refuse records
+without a key; topics that set `lakehead.record.validation` refuse records that cannot be read or
+are too far from the clock (KIP-467 reports the records to the producer).
 
 A few kilobytes may inflate to millions of records, so more than a few are walked off the event
 loop, and inflate to a multiple of the topic's `max.message.bytes` at most.

@@ -36,8 +36,8 @@ _MOST, _LEAST = (1 << 63) - 1, -(1 << 63)
 
 @inlined
 def _varint(data: Any, at: Any, bits: Any) -> Any:
-    """Return (value of its low 64 bits, position after it), or position -1 if there is no varint of
-    so few bits.
+    """Return (value of its low 64 bits, position after it), or position -1 without a varint of so
+    few bits.
     """
     value = np.uint64(0)
     shift = np.uint64(0)
@@ -53,7 +53,7 @@ def _varint(data: Any, at: Any, bits: Any) -> Any:
 
 @inlined
 def _varint_fault(data: Any, at: Any) -> Any:
-    """Return why there is no varint, or none of five bytes, at a position."""
+    """Return the fault of a varint at a position, which is invalid or longer than five bytes."""
     for each in range(10):
         if at + each >= data.shape[0]:
             return CUT_SHORT

@@ -39,15 +39,17 @@ class RecordRules:
     is_log_append_time: bool = False
     """Whether records get the time at which they are appended (message.timestamp.type)."""
     before_ms: int = 2**63 - 1
-    """How far behind the clock timestamps may be (message.timestamp.before.max.ms)."""
+    """Maximum age of timestamps, in milliseconds (message.timestamp.before.max.ms)."""
     after_ms: int = 3_600_000
-    """How far ahead of the clock timestamps may be (message.timestamp.after.max.ms)."""
+    """Maximum time of timestamps ahead of the clock, in milliseconds
+    (message.timestamp.after.max.ms).
+    """
     needs_keys: bool = False
     """Whether records without a key are refused (cleanup.policy)."""
     validates_records: bool = False
     """Whether each record is checked (lakehead.record.validation)."""
     codec: int | None = None
-    """What batches are compressed with (compression.type); None: as they come."""
+    """The codec of batches (compression.type); None keeps the producer's."""
     level: int | None = None
     """The codec's level, if it has one."""
 

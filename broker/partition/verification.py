@@ -1,15 +1,16 @@
-"""What waits for a transaction coordinator's word that a partition is in a transaction, before the
-first batch of the transaction is taken (KIP-890): else a batch that was held up on its way opens a
-transaction that nobody ends.
+"""Verification of transactions at a partition (KIP-890): the first batch of a transaction waits
+until the coordinator responds that the partition is in it. Otherwise a batch that was delayed on
+its way would open a transaction that no coordinator ends.
 
-One verification for each producer, gone as soon as a batch or a marker of a transaction of it is
-appended: a word that comes later is about another transaction. It also knows the lowest sequence
-number that waited, so that a later batch is not taken before an earlier one that is sent again.
+There is one verification for each producer, which ends as soon as a batch or a marker of a
+transaction of it is appended: a later response is about another transaction. It also knows the
+lowest sequence number that waited, so that a later batch is not accepted before an earlier one that
+is sent again.
 """
 
 
 class Verification:
-    """What one producer waits for; told from others by identity."""
+    """The verification of one producer; compared by identity."""
 
     __slots__ = ("began_ms", "epoch", "is_adding", "lowest_sequence")
 
@@ -51,11 +52,10 @@ class Verifications:
         return self._waiting.get(producer_id)
 
     def end(self, producer_id: int, marker_epoch: int | None) -> None:
-        """Something of a transaction of the producer was appended; `marker_epoch` if that was a
-        marker.
+        """Record that a batch or a marker (`marker_epoch`) of the producer was appended.
 
-        With version 2 a marker bears the epoch of the transaction after it. The client may be there
-        already, and wait until its transaction before is complete: that marker is no end of it.
+        In transaction version 2 a marker bears the epoch of the next transaction. The client may
+        have begun that one, and wait until the one before is complete: that marker does not end it.
         """
         known = self._waiting.get(producer_id)
         if known is None:

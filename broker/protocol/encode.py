@@ -1,4 +1,4 @@
-"""Writes the primitives of Kafka's messages, for the answers that are put together by hand."""
+"""Write the primitives of Kafka's messages, for responses that are encoded by hand."""
 
 import struct
 

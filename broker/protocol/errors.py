@@ -7,7 +7,7 @@ from lakehead.storage.errors import LakeheadError
 
 
 class KafkaError(LakeheadError):
-    """A request, or a part of it, is answered with an error code. `message` is for the user."""
+    """A request, or a part of it, fails with an error code. `message` is for the user."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)
@@ -42,12 +42,12 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 
 
 def error_message(error: BaseException) -> str | None:
-    """Return what a user is told of an exception; None: the code says everything."""
+    """Return the message of an exception for a user, or None if the code says everything."""
     return error.message if isinstance(error, KafkaError) else str(error)
 
 
 def error_code(error: BaseException) -> ErrorCode:
-    """Return the Kafka code for an exception; UNKNOWN_SERVER_ERROR for those nobody foresaw."""
+    """Return the Kafka code of an exception; UNKNOWN_SERVER_ERROR for unexpected ones."""
     if isinstance(error, KafkaError):
         return error.code
     for kind in type(error).__mro__:

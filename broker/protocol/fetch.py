@@ -30,7 +30,7 @@ _PARTITION_V12 = struct.Struct(">iiqiqi")
 
 
 class FetchPartition(NamedTuple):
-    """What a client wants of one partition; epochs are -1 when it does not know them."""
+    """One partition of a fetch request; epochs are -1 if the client does not know them."""
 
     partition: int
     current_leader_epoch: int
@@ -61,11 +61,11 @@ class FetchRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What one partition answers; `records` are whole batches that follow each other.
+    """One partition of a fetch response; `records` are whole batches that follow each other.
 
-    `aborted` holds (producer id, first offset) pairs, None unless read committed was asked for;
-    `leader` is (node id, epoch) when the client should go elsewhere; `diverging` is (epoch, end
-    offset).
+    `aborted` holds (producer id, first offset) pairs, None unless the request reads committed
+    records; `leader` is (node id, epoch) if the client should go elsewhere; `diverging` is (epoch,
+    end offset).
     """
 
     partition: int

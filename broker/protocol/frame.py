@@ -26,8 +26,8 @@ _LENGTH = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request; its body begins at `body` in the frame. `proof` is what nodes prove
-    with who they are (`lakehead.broker.protocol.node_proof`).
+    """The header of a request; its body begins at `body` in the frame. `proof` shows that a node
+    sent it (`lakehead.broker.protocol.node_proof`).
     """
 
     key: int
@@ -43,8 +43,8 @@ def read_header(frame: memoryview, registry: Registry) -> RequestHeader:
     """Return the header of a frame.
 
     Raises UnsupportedVersion for an api or version that is not served, except for ApiVersions,
-    whose header is returned with the version asked for and the schema of version 0; MalformedFrame
-    for bytes that are no request.
+    whose header has the requested version and the schema of version 0; MalformedFrame for bytes
+    that are not a request.
     """
     if len(frame) < FRAME_MIN:
         raise MalformedFrame(f"a frame of {len(frame)} bytes")

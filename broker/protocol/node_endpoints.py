@@ -1,5 +1,5 @@
-"""Where nodes listen, as Produce and Fetch answers tell it beside the new leader of a partition
-(KIP-951): the client goes there without asking for metadata first.
+"""The endpoints of nodes in Produce and Fetch responses, beside the new leader of a partition
+(KIP-951): the client goes there without a request for metadata.
 """
 
 import struct
@@ -12,7 +12,7 @@ _INT32 = struct.Struct(">i")
 
 
 class Address(NamedTuple):
-    """Where a client connects."""
+    """The address that a client connects to."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def tagged_endpoints(endpoints: Iterable[NodeEndpoint]) -> bytes:
-    """Return the tagged fields at the end of an answer: the nodes, or nothing."""
+    """Return the tagged fields at the end of a response: the nodes, or nothing."""
     nodes = [
         _INT32.pack(node.node_id)
         + compact_text(node.host)

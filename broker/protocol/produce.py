@@ -27,7 +27,7 @@ TopicKey = str | bytes
 
 
 class PartitionData(NamedTuple):
-    """What one partition is given: `records` is None when the client sent null."""
+    """One partition of a produce request: `records` is None if the client sent null."""
 
     partition: int
     records: memoryview | None
@@ -50,7 +50,9 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What one partition answers. `leader` is (node id, epoch) if the client should go there."""
+    """One partition of a produce response. `leader` is (node id, epoch) if the client should go
+    there.
+    """
 
     partition: int
     error: int
@@ -65,7 +67,7 @@ class PartitionResult(NamedTuple):
 
 
 class TopicResult(NamedTuple):
-    """The answers of one topic, in the order of the request."""
+    """The results of one topic, in the order of the request."""
 
     key: TopicKey
     partitions: list[PartitionResult]

@@ -1,7 +1,8 @@
-"""What tells the nodes of a machine apart: ids and ports counted up, a slice of the WAL each.
+"""The differences between the nodes of a machine: ids and ports counted up, a slice of the WAL
+each.
 
-A node gets the flags that the user gave for all, and its own on top. Environment and settings file
-reach it as they reached the supervisor, so a restarted node reads them anew.
+A node gets the flags that the user set for all, and its own on top. Environment and settings file
+reach it as they reached the supervisor, so a restarted node reads them again.
 """
 
 import os

@@ -33,7 +33,12 @@ _READY = re.compile(r"lakehead is ready at (?P<address>\S+),")
 
 
 class NodeProcess:
-    """Made by `launch`. Its end is awaited by whoever launched it."""
+    """One life of a node as a process, made by `launch`; its caller awaits the end.
+
+    The process writes its log to the supervisor's standard error, without passing through it: a
+    supervisor that hangs stops no node. Standard output reports when the node is ready. When the
+    supervisor dies, the kernel stops its nodes (see `lifeline`).
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, scope: TaskScope) -> None:
         self.pid: int = process.pid
@@ -55,7 +60,7 @@ class NodeProcess:
         return await self._process.wait()
 
     def stop(self) -> None:
-        """Ask the node to stop cleanly."""
+        """Request a clean stop of the node."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -26,7 +26,7 @@ SERVED_WELL_S = 60.0
 OTHERS_TIMEOUT_S = 60.0
 """A rolling restart waits this long for a node that is down, before it takes down another."""
 _CLEAN = (0, -signal.SIGTERM)
-"""Exit statuses of a process that was told to stop: it did, or it was too young to listen."""
+"""Exit statuses of a process that was stopped: cleanly, or before it handled signals."""
 _log = structlog.get_logger("broker.supervisor")
 FENCED = 75
 """Exit status of a node that was fenced before it was ready, or whose last process the kernel still
@@ -37,7 +37,7 @@ UNAVAILABLE = 69
 ENDING_S = 5.0
 """A process that has closed its output, or was killed, has ended after this, or cannot end."""
 FAILURES_MAX = 6
-"""A node that has ended badly so often in a row is no node: its machine is not healthy."""
+"""Number of failures in a row after which the machine counts as unhealthy."""
 
 
 class BackOff:
@@ -69,7 +69,7 @@ class Life(Protocol):
         """Return the exit status; negative: the signal that ended it."""
 
     def stop(self) -> None:
-        """Ask for a clean stop."""
+        """Request a clean stop."""
 
     def kill(self) -> None:
         """End it at once."""
@@ -83,7 +83,7 @@ Launch = Callable[[NodeCommand], Awaitable[Life]]
 
 
 class Phase(Enum):
-    """What a supervised node is at."""
+    """The phase of a supervised node."""
 
     DOWN = "no process: before the first life, between two, after the last"
     STARTING = "a process that takes no connections yet"
@@ -91,7 +91,9 @@ class Phase(Enum):
 
 
 class SupervisedNode:
-    """Keeps one node running. `run` is its only task; the other methods ask and wait."""
+    """Keeps one node running. `run` is its only task; the other methods send it requests and
+    wait.
+    """
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class SupervisedNode:
         self._change = asyncio.Event()
 
     async def run(self) -> None:
-        """Start the node again and again, until it is told to stop, or cannot be started at all."""
+        """Start the node again and again, until it is stopped, or cannot be started at all."""
         back_off = BackOff()
         while not self._stopping.is_set():
             status, served_s = await self._live()
@@ -201,8 +203,8 @@ class SupervisedNode:
         self._on_unhealthy(f"process {life.pid} of node {self.node_id} cannot end")
 
     def _judge(self, status: int, served_s: float) -> None:
-        """Count lives that ended badly in a row. Some tell nothing of this machine: the node was
-        fenced, or no machine reaches the store.
+        """Count lives that ended badly in a row. Some do not count against this machine: the node
+        was fenced, or no machine reaches the store.
         """
         if served_s >= SERVED_WELL_S:
             self._failures = 0
@@ -299,7 +301,7 @@ class NodeNotStarted(LakeheadError):
 
 
 class NodeNotStopped(LakeheadError):
-    """A node was told to stop, and had to be killed or ended with an error."""
+    """A node was stopped, and had to be killed or ended with an error."""
 
 
 class Supervisor:

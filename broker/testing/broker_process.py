@@ -71,13 +71,13 @@ class LakeheadBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What Kafka clients are told: `host:port`. The same after a restart."""
+        """The bootstrap servers for Kafka clients: `host:port`. The same after a restart."""
         assert self._address, "the broker was never started"
         return self._address
 
     @property
     def path(self) -> str:
-        """Where the cluster lies, as a URI: for `lakehead.scan`, Spark's `path`, commands'
+        """The place of the cluster, as a URI: for `lakehead.scan`, Spark's `path`, commands'
         `--path`.
         """
         return self._settings.get("store") or f"file:{self.folder / 'data' / 'store'}"

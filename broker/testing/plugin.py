@@ -1,4 +1,4 @@
-"""Fixtures of pytest (entry point `pytest11`). Nothing is imported until a test asks for one."""
+"""Fixtures of pytest (entry point `pytest11`). Nothing is imported until a test uses one."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""What a topic holds, read by an ordinary Kafka client, for a test to look at."""
+"""The records of a topic, read by an ordinary Kafka client, for tests."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

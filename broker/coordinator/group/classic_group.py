@@ -1,8 +1,8 @@
 """The classic consumer group protocol as a synchronous state machine.
 
-`Group` takes one event at a time together with the present monotonic time, changes its state and
-returns effects for the shell to perform: answers to requests that waited, and snapshots to store.
-It knows no socket, log, task or clock. (KIP-62, KIP-134, KIP-345, KIP-394, KIP-814.)
+`ClassicGroup` takes one event at a time together with the present monotonic time, changes its state
+and returns effects for the caller to perform: responses to requests that waited, and snapshots to
+store. It has no socket, log, task or clock. (KIP-62, KIP-134, KIP-345, KIP-394, KIP-814.)
 
 States, as Kafka names them::
 
@@ -12,9 +12,9 @@ States, as Kafka names them::
     Stable               a member joins, leaves, changes or falls silent -> PreparingRebalance
     Dead                 deleted, or given up by this node; final
 
-Invariants: a generation number is used once; whoever waits is answered exactly once (`Joined` or
-`Synced`); in Stable every member has the assignment of this generation; a member id is either
-pending, or a member, or unknown.
+Invariants: a generation number is used once; a request that waits is completed exactly once
+(`Joined` or `Synced`); in Stable every member has the assignment of this generation; a member id is
+either pending, or a member, or unknown.
 """
 
 import math
@@ -49,34 +49,36 @@ from lakehead.broker.coordinator.group.messages import (
 )
 
 _WITHOUT_MEMBER_ID = {ErrorCode.group_max_size_reached, ErrorCode.unknown_server_error}
-"""Answers to JoinGroup that do not repeat the member id."""
+"""Errors of JoinGroup whose response does not repeat the member id."""
 _MEMORY_PER_RECORD = 2
 """The memory that members of a group may take, as a multiple of its longest record."""
 
 
 class _Effects:
-    """Gathers effects until the event is over; a ticket leaves its member when it is answered."""
+    """Gathers the effects of one event. A ticket leaves its member when its request is
+    completed.
+    """
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
         self._last_token = 0
 
     def take(self) -> list[Effect]:
-        """Return what was gathered and start anew."""
+        """Return the gathered effects and start again with none."""
         effects, self._effects = self._effects, []
         return effects
 
     def joined(self, ticket: Ticket, result: JoinResult) -> None:
-        """Answer a JoinGroup."""
+        """Complete a JoinGroup."""
         self._effects.append(Joined(ticket=ticket, result=result))
 
     def synced(self, ticket: Ticket, result: SyncResult) -> None:
-        """Answer a SyncGroup."""
+        """Complete a SyncGroup."""
         self._effects.append(Synced(ticket=ticket, result=result))
 
     def fail_join(self, member: Member, error: ErrorCode) -> None:
-        """Answer the JoinGroup of a member that waits, if it does, with an error. One that is not
-        known any more has no id.
+        """Complete the JoinGroup of a member, if it waits for one, with an error. A member that is
+        not known any more gets no id.
         """
         if member.join_ticket is not None:
             ticket, member.join_ticket = member.join_ticket, None
@@ -85,7 +87,7 @@ class _Effects:
             self.joined(ticket, JoinResult(error=error, member_id=member_id))
 
     def fail_sync(self, member: Member, error: ErrorCode) -> None:
-        """Answer the SyncGroup of a member that waits, if it does, with an error."""
+        """Complete the SyncGroup of a member, if it waits for one, with an error."""
         if member.sync_ticket is not None:
             ticket, member.sync_ticket = member.sync_ticket, None
             self.synced(ticket, SyncResult(error=error))
@@ -93,8 +95,8 @@ class _Effects:
     def returned(
         self, member: Member, ticket: Ticket, result: JoinResult, error: ErrorCode | None
     ) -> None:
-        """Answer a static member that came back, now that this is stored or cannot be, unless it
-        was answered meanwhile.
+        """Complete the JoinGroup of a static member that came back, now that this is stored or has
+        failed, unless it was completed meanwhile.
         """
         if member.join_ticket is not ticket:
             return
@@ -105,7 +107,9 @@ class _Effects:
             self.fail_join(member, error)
 
     def store(self, snapshot: GroupSnapshot, assignments: dict[str, bytes]) -> int:
-        """Ask for a generation to be stored with these assignments; return the store's token."""
+        """Add the effect of storing a generation with these assignments; return the store's
+        token.
+        """
         self._last_token += 1
         members = tuple(
             replace(member, assignment=assignments.get(member.member_id, b""))
@@ -177,8 +181,8 @@ class ClassicGroup:
     def join(
         self, request: JoinRequest, ticket: Ticket, now: float, room: float = math.inf
     ) -> list[Effect]:
-        """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes. `room`:
-        bytes that the groups of the node may still grow by.
+        """Handle a JoinGroup request. `Joined` completes it, now or when the rebalance completes.
+        `room`: bytes that the groups of the node may still grow by.
         """
         error = self._refuse_join(request, room)
         if error is not None:
@@ -198,8 +202,8 @@ class ClassicGroup:
         return self._outbox.take()
 
     def sync(self, request: SyncRequest, ticket: Ticket, now: float) -> list[Effect]:
-        """A SyncGroup request. Answered by `Synced`, at the latest when the leader's assignment is
-        stored.
+        """Handle a SyncGroup request. `Synced` completes it, at the latest when the leader's
+        assignment is stored.
         """
         error = self._refuse_sync(request)
         if error is not None:
@@ -307,7 +311,7 @@ class ClassicGroup:
         return self._outbox.take()
 
     def kill(self, error: ErrorCode) -> list[Effect]:
-        """End the group here (deleted, or no longer ours); whoever waits gets `error`."""
+        """End the group here (deleted, or led by another node); requests that wait get `error`."""
         for member in self.members:
             self._outbox.fail_join(member, error)
             self._outbox.fail_sync(member, error)
@@ -477,7 +481,7 @@ class ClassicGroup:
         self._prepare_or_complete(now)
 
     def _forget(self, member_id: str) -> None:
-        """Know this id no more; whoever waits under it is told."""
+        """Remove a member id, and fail the requests that wait under it."""
         self.pending.discard(member_id)
         member = self.members.get(member_id)
         if member is not None:
@@ -549,10 +553,10 @@ class ClassicGroup:
     def _refuse_commit(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode | None:
-        """Return why offsets may not be committed in the name of this member, or None.
+        """Return the error of an offset commit in the name of this member, or None.
 
         Without a generation the request is of an admin, or of a consumer that chooses its
-        partitions itself: both may write while nobody is a member.
+        partitions itself: both may write while the group has no members.
         """
         if generation < 0 and self.state is GroupState.EMPTY:
             return None
@@ -613,8 +617,8 @@ class ClassicGroup:
     # Responses.
 
     def _generation_for(self, member: Member) -> JoinResult:
-        """Return the answer to JoinGroup: the leader learns of everyone, the others of the
-        leader.
+        """Return the response to JoinGroup: all members for the leader, the leader for the
+        others.
         """
         is_leader = member.member_id == self.members.leader
         return JoinResult(
@@ -629,11 +633,11 @@ class ClassicGroup:
     def _unchanged_for(
         self, member: Member, old_leader: str | None, can_skip_assignment: bool
     ) -> JoinResult:
-        """Return the answer to a static member that came back into an unchanged, stable generation.
+        """Return the response to a static member that came back into an unchanged, stable
+        generation.
 
-        If it leads, it must not compute an assignment that nobody asked for: a client that knows
-        the flag is told to skip it, an older one is told of the leader that it was before (KIP-345,
-        814).
+        A leader must not compute an assignment without need: a client that knows the flag gets it
+        to skip the assignment, an older one gets the old leader's id as leader (KIP-345, 814).
         """
         leader = self.members.leader if can_skip_assignment else old_leader
         skip = can_skip_assignment and member.member_id == leader
@@ -648,7 +652,7 @@ class ClassicGroup:
         )
 
     def _assignment_of(self, member: Member) -> SyncResult:
-        """Return the answer to SyncGroup in a stable generation."""
+        """Return the response to SyncGroup in a stable generation."""
         return SyncResult(
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
@@ -679,9 +683,10 @@ def refuse_request(request: JoinRequest, settings: GroupSettings) -> ErrorCode |
 def refuse_transactional_commit(
     group: ClassicGroup | None, member_id: str, instance_id: str | None, generation: int
 ) -> ErrorCode | None:
-    """Return why a producer may not commit offsets in the name of this member, or None (KIP-447).
+    """Return the error of an offset commit of a producer in the name of this member, or None
+    (KIP-447).
 
-    A producer that names nobody may: it is fenced by its epoch.
+    A producer without a member may commit: its epoch fences it.
     """
     if generation < 0 and not member_id and instance_id is None:
         return None

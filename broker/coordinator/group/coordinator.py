@@ -1,4 +1,4 @@
-"""The group coordinator of a node: what APIs ask of the groups in `__consumer_offsets`.
+"""The group coordinator of a node: requests about the groups in `__consumer_offsets`.
 
 Every method raises KafkaError when this node does not coordinate the group, or not yet.
 """
@@ -126,7 +126,7 @@ class GroupCoordinator:
     async def leave(
         self, group_id: str, members: Sequence[tuple[str, str | None]]
     ) -> list[ErrorCode]:
-        """LeaveGroup, of (member id, instance id); one answer for each."""
+        """Handle LeaveGroup, of (member id, instance id); return a code for each."""
         shard = await self._shard(group_id)
         return shard.leave(group_id, members)
 
@@ -174,10 +174,10 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
         is_confirmed: Callable[[], bool],
     ) -> None:
-        """TxnOffsetCommit: store offsets that count when the producer's transaction is committed;
-        returns when they are durable. `is_confirmed` tells, at the last moment, whether the
-        transaction is still open. Raises INVALID_TXN_STATE, UNKNOWN_TOPIC_OR_PARTITION where a
-        topic was deleted meanwhile, and for the member as Kafka does.
+        """Handle TxnOffsetCommit: store offsets that count when the producer's transaction is
+        committed; return when they are durable. `is_confirmed` returns, at the last moment, whether
+        the transaction is still open. Raises INVALID_TXN_STATE, UNKNOWN_TOPIC_OR_PARTITION if a
+        topic was deleted meanwhile, and Kafka's errors for the member.
         """
         shard = await self._shard(member.group_id)
         for (topic, _), offset in offsets.items():

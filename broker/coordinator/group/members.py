@@ -109,7 +109,7 @@ class Member:
     is_new: bool = True
     """Until its first rebalance completes."""
     has_synced: bool = False
-    """Whether it asked for its assignment in this generation."""
+    """Whether it sent SyncGroup in this generation."""
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
     cost: int = field(init=False)
@@ -155,7 +155,7 @@ class Member:
 
     @property
     def is_awaiting_join(self) -> bool:
-        """Whether it is owed a JoinGroup answer."""
+        """Whether a JoinGroup of it waits for its response."""
         return self.join_ticket is not None
 
     @property
@@ -171,7 +171,7 @@ class Member:
         return b""
 
     def touch(self, now: float) -> None:
-        """It showed that it lives: its session begins anew."""
+        """Record a sign of life: the session starts again."""
         self.session_deadline = now + self.session_timeout_ms / 1000
 
     def adopt(self, request: JoinRequest) -> None:
@@ -304,11 +304,11 @@ class Members:
         return max(order, key=lambda name: votes[name])
 
     def rebalance_timeout_ms(self) -> int:
-        """Return how long a rebalance may wait: the longest that any member asked for."""
+        """Return the time that a rebalance may take: the longest that any member requested."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def view(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """Return what the leader is told about everyone."""
+        """Return the members as the leader reads them."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from kio.schema.errors import ErrorCode
 
 Ticket: TypeAlias = Any
-"""What the caller wants back with the answer; the broker's shell uses a future."""
+"""The caller's handle for the response; the broker uses a future."""
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
@@ -41,8 +41,8 @@ class GroupSettings:
     record_max: int = 1_048_588
     """Longest record of a group that is stored, in bytes (`message.max.bytes`)."""
     new_member_join_timeout_ms: int = 300_000
-    """How long a member that waits for its first rebalance may stay silent: its connection may be
-    gone.
+    """Time that a member may stay silent while it waits for its first rebalance: its connection may
+    be gone.
     """
 
 
@@ -59,11 +59,11 @@ class JoinRequest:
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     needs_known_member_id: bool
-    """v4 and later: a first join gets an id and MEMBER_ID_REQUIRED, so that lost answers leave no
+    """v4 and later: a first join gets an id and MEMBER_ID_REQUIRED, so that lost responses leave no
     ghosts (KIP-394).
     """
     can_skip_assignment: bool
-    """v9 and later: a returning static leader may be told to keep the assignment (KIP-814)."""
+    """v9 and later: a returning static leader may get the flag to keep the assignment (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """The answer to JoinGroup. `members` is filled for the leader alone."""
+    """The response to JoinGroup. `members` is filled for the leader alone."""
 
     error: ErrorCode = ErrorCode.none
     member_id: str = UNKNOWN_MEMBER
@@ -103,7 +103,7 @@ class SyncRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The answer to SyncGroup."""
+    """The response to SyncGroup."""
 
     error: ErrorCode = ErrorCode.none
     protocol_type: str | None = None
@@ -141,7 +141,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Effect: answer the JoinGroup behind `ticket`."""
+    """Effect: complete the JoinGroup of `ticket`."""
 
     ticket: Ticket
     result: JoinResult
@@ -149,7 +149,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """Effect: answer the SyncGroup behind `ticket`."""
+    """Effect: complete the SyncGroup of `ticket`."""
 
     ticket: Ticket
     result: SyncResult

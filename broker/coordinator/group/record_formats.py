@@ -44,7 +44,7 @@ _NO_LEADER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetKey:
-    """What a committed offset is of."""
+    """The key of a committed offset."""
 
     group_id: str
     topic: str

@@ -117,7 +117,7 @@ class GroupShard:
     # Members.
 
     def join(self, group_id: str, request: JoinRequest) -> asyncio.Future[JoinResult]:
-        """Take a JoinGroup; the future gets its answer."""
+        """Handle a JoinGroup; the future gets its response."""
         ticket: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         if group_id not in self.groups and request.member_id:
             ticket.set_result(
@@ -135,7 +135,7 @@ class GroupShard:
         return ticket
 
     def sync(self, group_id: str, request: SyncRequest) -> asyncio.Future[SyncResult]:
-        """Take a SyncGroup; the future gets its answer."""
+        """Handle a SyncGroup; the future gets its response."""
         ticket: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         live = self.groups.get(group_id)
         if live is None:
@@ -210,8 +210,8 @@ class GroupShard:
         producer_epoch: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> asyncio.Future[Exception | None]:
-        """Store offsets that count when the producer's transaction is committed; the future tells
-        how it went.
+        """Store offsets that count when the producer's transaction is committed; the future gets
+        the outcome.
         """
         live = self._live(group_id)
         records: list[KeyValue] = [
@@ -258,7 +258,7 @@ class GroupShard:
     def delete_offsets(
         self, group_id: str, where: Iterable[TopicPartition]
     ) -> asyncio.Future[Exception | None]:
-        """Forget offsets; the future tells how it went."""
+        """Delete offsets; the future gets the outcome."""
         live = self._live(group_id)
         gone = live.places.intersection(where)
 
@@ -305,7 +305,7 @@ class GroupShard:
                 self._append([(_offset_key(group_id, place), None) for place in gone])
 
     def delete_group(self, group_id: str) -> asyncio.Future[Exception | None]:
-        """Forget a group without members, and its offsets; the future tells how it went."""
+        """Delete a group without members, and its offsets; the future gets the outcome."""
         self._gathered.flush()
         live = self.groups.pop(group_id)
         assert not live.group.members

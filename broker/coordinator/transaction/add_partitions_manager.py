@@ -121,7 +121,7 @@ class AddPartitionsToTxnManager:
         *,
         is_adding: bool,
     ) -> Codes:
-        """Answer such a verification here, where the transaction is coordinated. Never raises."""
+        """Verify partitions at this node, which coordinates the transaction. Never raises."""
         try:
             if not is_adding:
                 return await self._coordinator.verify(transactional_id, producer, partitions)

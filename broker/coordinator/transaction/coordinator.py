@@ -1,4 +1,4 @@
-"""The transaction coordinator of a node: what APIs ask of the ids in `__transaction_state`.
+"""The transaction coordinator of a node: requests about the ids in `__transaction_state`.
 
 Methods raise KafkaError: with the machine's refusals, and with NOT_COORDINATOR or
 COORDINATOR_LOAD_IN_PROGRESS when this node does not coordinate the id, or not yet.
@@ -43,7 +43,9 @@ _ADD_TIMEOUT_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequest:
-    """What InitProducerId asks. `expected` is what the producer was before, if it says so."""
+    """The content of InitProducerId. `expected` is the previous identity of the producer, if it
+    sends one.
+    """
 
     transactional_id: str
     timeout_ms: int
@@ -64,8 +66,8 @@ class TransactionCoordinator:
         sender: MarkerSender,
         is_current: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`is_current` tells whether this node was not fenced while it slept: what it knows of
-        transactions may be another's to say by now.
+        """`is_current` returns whether this node was certainly not fenced while it slept: if it
+        was, another node coordinates its transactions by now.
         """
         self._epoch_of = epoch_of
         self._settings = settings
@@ -87,7 +89,9 @@ class TransactionCoordinator:
     # What producers ask.
 
     async def init_producer_id(self, request: InitRequest) -> Producer:
-        """InitProducerId: fence who had the id, and return what its new producer is."""
+        """Handle InitProducerId: fence the previous producer of the id, and return the new
+        identity.
+        """
         _check_id(request.transactional_id)
         if not 0 < request.timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.invalid_transaction_timeout)
@@ -262,7 +266,9 @@ class TransactionCoordinator:
 
 
 def _check_id(transactional_id: str) -> None:
-    """Refuse what is no id, or does not fit into a record, where its length has 16 bits."""
+    """Refuse an invalid id, and one that does not fit into a record, where its length has 16
+    bits.
+    """
     if not 0 < len(transactional_id.encode()) <= TEXT_SIZE_MAX:
         raise KafkaError(ErrorCode.invalid_request)
 

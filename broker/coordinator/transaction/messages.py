@@ -1,4 +1,4 @@
-"""What a transaction is to its coordinator, and what the state machine decides."""
+"""A transaction as its coordinator keeps it, and the decisions of the state machine."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -46,10 +46,10 @@ IDLE = COMPLETED | {TransactionState.EMPTY}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What is durable of a transactional id. Times in milliseconds since the epoch, -1: none.
+    """The durable state of a transactional id. Times in milliseconds since the epoch, -1 for none.
 
     `previous_producer_id` and `next_producer_id` bridge the change of ids when epochs run out.
-    `last_producer_epoch` tells a repeated request from a new one; it is not in the log.
+    `last_producer_epoch` distinguishes a repeated request from a new one; it is not in the log.
     """
 
     transactional_id: str
@@ -77,13 +77,13 @@ class Transaction:
 
 
 class Refused(NamedTuple):
-    """The request is answered with an error, and nothing changes."""
+    """The request fails with an error, and nothing changes."""
 
     code: ErrorCode
 
 
 class Settled(NamedTuple):
-    """The request is answered at once: what it asks for is so already."""
+    """The request succeeds at once: its effect exists already."""
 
     producer_id: int
     producer_epoch: int
@@ -96,7 +96,7 @@ class Store(NamedTuple):
 
 
 class NeedsProducerId(NamedTuple):
-    """Ask once more, with a producer id that nobody has."""
+    """Try again with an unused producer id."""
 
 
 Decision: TypeAlias = Refused | Settled | Store | NeedsProducerId

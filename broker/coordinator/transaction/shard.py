@@ -1,8 +1,8 @@
 """The transactional ids of one partition of `__transaction_state`: their machines, and their log.
 
-A shard is used by one event loop, between `load` and `close`. What a machine decides is stored, and
-answered when it is durable; a transaction that is prepared has its markers sent, again after every
-load, and is completed when all of them are written.
+A shard is used by one event loop, between `load` and `close`. A decision of a machine is stored,
+and its request completes when it is durable. The markers of a prepared transaction are sent, again
+after every load; the transaction completes when all of them are written.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Sender(Protocol):
-    """What sends markers (`MarkerSender`)."""
+    """Sends markers: `MarkerSender`."""
 
     def send(self, job: PendingMarkers, partitions: Collection[TopicPartition]) -> None:
         """Begin to send a transaction's markers."""
@@ -76,7 +76,9 @@ class TransactionShard:
             self._end(machine)
 
     def close(self, _error: ErrorCode, /) -> None:
-        """Take no more requests, and let go of every marker. Who waits for the log hears of it."""
+        """Accept no more requests, and drop every marker. Requests that wait for the log get an
+        error.
+        """
         self._is_closed = True
         for machine in list(self._waiters):
             self._wake(machine)
@@ -93,7 +95,7 @@ class TransactionShard:
         return machine
 
     def perform(self, machine: TransactionMachine, decision: Store) -> Outcome:
-        """Store what was decided; the future tells how it went."""
+        """Store a decision; the future gets the outcome."""
         outcome: Outcome = asyncio.get_running_loop().create_future()
         transaction = decision.transaction
 
@@ -144,7 +146,7 @@ class TransactionShard:
         return count
 
     def expire(self, before_ms: int) -> int:
-        """Forget the ids that nobody has used since; return how many."""
+        """Delete the ids that were not used since; return their number."""
         old = [name for name, one in self.machines.items() if one.is_expired(before_ms)]
         for transactional_id in old:
             del self.machines[transactional_id]

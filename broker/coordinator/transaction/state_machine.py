@@ -52,9 +52,10 @@ class TransactionMachine:
     def init_producer_id(
         self, expected: Producer | None, timeout_ms: int, now_ms: int, fresh_id: int | None
     ) -> Decision:
-        """InitProducerId. `expected` is what the producer was before, if it says so (KIP-360).
+        """Handle InitProducerId. `expected` is the previous identity of the producer, if it sends
+        one (KIP-360).
 
-        An open transaction is fenced and aborted: the producer is to ask again when that is done.
+        An open transaction is fenced and aborted: the producer has to retry when that is done.
         """
         known = self.current
         if self.pending is not None or (expected is not None and self._is_next(expected)):
@@ -150,7 +151,7 @@ class TransactionMachine:
         *,
         is_commit: bool,
     ) -> Decision:
-        """EndTxn. The answer to a `Store` is `outcome` of it."""
+        """Handle EndTxn. The response to a `Store` is its `outcome`."""
         known = replace(self.current, transaction_version=transaction_version)
         if not known.bumps_epochs:
             return self._end_plainly(producer, known, now_ms, is_commit=is_commit)
@@ -183,14 +184,14 @@ class TransactionMachine:
         return self._fence(now_ms)
 
     def is_expired(self, before_ms: int) -> bool:
-        """Whether nobody has used this id since, so that it may be forgotten."""
+        """Whether this id was not used since, so that it may be deleted."""
         known = self.current
         return self.pending is None and known.state in IDLE and known.updated_ms <= before_ms
 
     # What came of decisions.
 
     def stored(self, *, is_durable: bool) -> None:
-        """What was pending is in the log, or will never be."""
+        """Record that the pending state is in the log, or has failed."""
         pending, self.pending = self.pending, None
         assert pending is not None
         if is_durable:
@@ -218,8 +219,8 @@ class TransactionMachine:
         )
 
     def _is_next(self, producer: Producer) -> bool:
-        """Whether this is what the client goes on with after the transaction that is being ended:
-        it was told as soon as that was decided.
+        """Whether `producer` is the identity after the transaction that is being ended, which the
+        client got with the decision.
         """
         known = self.current
         if known.state not in PREPARED or not known.bumps_epochs:
@@ -275,7 +276,9 @@ class TransactionMachine:
     def _end_plainly(
         self, producer: Producer, known: Transaction, now_ms: int, *, is_commit: bool
     ) -> Decision:
-        """End as before KIP-890: the epoch stays, and tells nothing of repetitions."""
+        """End a transaction as before KIP-890: the epoch stays, and does not identify repeated
+        requests.
+        """
         refused = self._refuse(producer)
         if refused is not None:
             return refused
