@@ -60,7 +60,7 @@ class Ec2Notices:
         lifecycle: Lifecycle | None = None,
     ) -> None:
         if kinds and kinds not in _KINDS:
-            raise SettingsError(f"ec2.notices: {kinds!r} is none of {', '.join(_KINDS)}")
+            raise SettingsError(f"ec2.notices: {kinds!r} is not one of {', '.join(_KINDS)}")
         self.notice: Notice | None = None
         """What was announced."""
         self._is_unhealthy = False
@@ -230,7 +230,7 @@ def drain_by_command(path: str, node_ids: Sequence[int]) -> Drain:
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 _, said = await process.communicate()
         except TimeoutError:
-            return "the store does not answer"
+            return "the store does not respond"
         finally:
             if process.returncode is None:
                 process.kill()

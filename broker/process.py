@@ -94,7 +94,7 @@ async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) ->
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
-    node.scope.spawn_apart(notices.tell_serving(), name="tell the group that started this")
+    node.scope.spawn_apart(notices.tell_serving(), name="report to the auto-scaling group")
     await stop.wait()
     error = failed.result() if failed.done() else None
     await node.close()

@@ -97,14 +97,17 @@ class Settings:
     )
     max_connections: int = _setting(
         10_000,
-        "Connections held at once; more are closed. Fewer where open files are limited.",
+        "Maximum open connections; more are closed. Fewer if open files are limited.",
         least=1,
     )
     connections_max_idle_ms: int = _setting(
-        600_000, "Idle connections are closed after this.", unit="ms", least=1
+        600_000, "Time after which idle connections are closed.", unit="ms", least=1
     )
     socket_request_max_bytes: int = _setting(
-        100 * MIB, "Longest request; a longer one closes its connection.", unit="bytes", least=1024
+        100 * MIB,
+        "Maximum size of a request; a longer one closes its connection.",
+        unit="bytes",
+        least=1024,
     )
     socket_send_buffer_bytes: int = _setting(
         102_400, "SO_SNDBUF of connections; -1: the system's.", unit="bytes", least=-1
@@ -113,7 +116,7 @@ class Settings:
         -1, "SO_RCVBUF of connections; -1: the system's.", unit="bytes", least=-1
     )
     write_buffer_bytes: int = _setting(
-        4 * MIB, "A connection with more than this unsent is not read from.", unit="bytes", least=1
+        4 * MIB, "Unsent bytes from which on a connection is not read.", unit="bytes", least=1
     )
     request_memory_size: int = _setting(
         256 * MIB,
@@ -125,7 +128,7 @@ class Settings:
     )
 
     shutdown_timeout_ms: int = _setting(
-        60_000, "A clean stop waits this long for the object store.", unit="ms", least=1
+        60_000, "Maximum time that a clean stop waits for the object store.", unit="ms", least=1
     )
     ec2_notices: str = _setting(
         "",
@@ -158,7 +161,7 @@ class Settings:
     )
     leader_imbalance_per_broker_percentage: int = _setting(
         10,
-        "Nothing is moved while every node is within this percentage of the average.",
+        "Deviation from the average load up to which partitions are not moved, in percent.",
         unit="percent",
         least=1,
         most=1000,
@@ -167,7 +170,7 @@ class Settings:
     # topics and messages
     num_partitions: int = _setting(1, "Partitions of a topic created without a number.", least=1)
     auto_create_topics_enable: bool = _setting(
-        True, "Create a topic when a client asks for one that does not exist."
+        True, "Create a topic when a client requests metadata of one that does not exist."
     )
     delete_topic_enable: bool = _setting(True, "Allow the deletion of topics.")
     default_replication_factor: int = _setting(
@@ -188,7 +191,7 @@ class Settings:
     )
     log_retention_ms: int = _setting(
         int(BROKER_DEFAULTS["log.retention.ms"]),
-        "Default of retention.ms; -1: for ever.",
+        "Default of retention.ms; -1: unlimited.",
         unit="ms",
         least=-1,
     )
@@ -207,7 +210,7 @@ class Settings:
     )
     producer_id_expiration_ms: int = _setting(
         86_400_000,
-        "An idle producer's sequence numbers are forgotten after this.",
+        "Time after which the sequence numbers of an idle producer are dropped.",
         unit="ms",
         least=1,
     )
@@ -220,16 +223,18 @@ class Settings:
 
     # fetch
     fetch_max_bytes: int = _setting(
-        55 * MIB, "Most bytes in one fetch response.", unit="bytes", least=1024
+        55 * MIB, "Maximum bytes in one fetch response.", unit="bytes", least=1024
     )
-    max_incremental_fetch_session_cache_slots: int = _setting(1000, "Fetch sessions kept.", least=0)
+    max_incremental_fetch_session_cache_slots: int = _setting(
+        1000, "Maximum fetch sessions in memory.", least=0
+    )
 
     # groups
     group_min_session_timeout_ms: int = _setting(
-        6_000, "Shortest session timeout a member may ask for.", unit="ms", least=1
+        6_000, "Shortest session timeout that a member may set.", unit="ms", least=1
     )
     group_max_session_timeout_ms: int = _setting(
-        1_800_000, "Longest session timeout a member may ask for.", unit="ms", least=1
+        1_800_000, "Longest session timeout that a member may set.", unit="ms", least=1
     )
     group_initial_rebalance_delay_ms: int = _setting(
         0, "Wait for more members before a new group's first rebalance.", unit="ms", least=0
@@ -241,7 +246,7 @@ class Settings:
         unit="bytes",
         least=MIB,
     )
-    group_max_size: int = _setting(2_147_483_647, "Most members of a group.", least=1)
+    group_max_size: int = _setting(2_147_483_647, "Maximum members of a group.", least=1)
     offset_metadata_max_bytes: int = _setting(
         4_096, "Longest metadata string of an offset commit.", unit="bytes", least=0
     )
@@ -249,20 +254,20 @@ class Settings:
         50, "Partitions of __consumer_offsets; set before its creation.", least=1
     )
     offsets_retention_minutes: int = _setting(
-        10_080, "Offsets of an empty group are dropped after this.", unit="minutes", least=1
+        10_080, "Time after which offsets of an empty group are deleted.", unit="minutes", least=1
     )
     offsets_retention_check_interval_ms: int = _setting(
         600_000, "Interval between searches for expired offsets.", unit="ms", least=1
     )
     offsets_commit_timeout_ms: int = _setting(
-        5_000, "An offset commit is answered within this.", unit="ms", least=1
+        5_000, "Time limit of an offset commit.", unit="ms", least=1
     )
     transaction_max_timeout_ms: int = _setting(
-        900_000, "Longest transaction timeout a producer may ask for.", unit="ms", least=1
+        900_000, "Longest transaction timeout that a producer may set.", unit="ms", least=1
     )
     transactional_id_expiration_ms: int = _setting(
         604_800_000,
-        "A transactional id that no producer uses is forgotten after this.",
+        "Time after which an unused transactional id is deleted.",
         unit="ms",
         least=1,
     )
@@ -302,7 +307,7 @@ class Settings:
     )
     wal_pending_size: int = _setting(
         64 * MIB,
-        "Producers wait when this much is on its way to the write-ahead log.",
+        "Bytes in flight to the write-ahead log from which on producers wait.",
         unit="bytes",
         least=1 * MIB,
     )
@@ -314,18 +319,21 @@ class Settings:
         least=100,
     )
     upload_size: int = _setting(
-        256 * MIB, "Upload to the object store when this much waits.", unit="bytes", least=1 * MIB
+        256 * MIB,
+        "Size of waiting data that starts an upload to the object store.",
+        unit="bytes",
+        least=1 * MIB,
     )
     upload_age_ms: int = _setting(
-        10_000, "Upload at the latest when data is this old.", unit="ms", least=1
+        10_000, "Maximum age of data before its upload.", unit="ms", least=1
     )
-    upload_max_in_flight: int = _setting(3, "Uploads at once.", least=1)
+    upload_max_in_flight: int = _setting(3, "Maximum uploads in flight.", least=1)
     upload_object_size: int = _setting(
-        64 * MIB, "Objects are cut at this size.", unit="bytes", least=1 * MIB
+        64 * MIB, "Maximum object size.", unit="bytes", least=1 * MIB
     )
     upload_stream_object_size: int = _setting(
         8 * MIB,
-        "A partition with this much in an upload gets objects of its own.",
+        "Size in an upload from which on a partition gets objects of its own.",
         unit="bytes",
         least=1 * MIB,
     )
@@ -346,7 +354,7 @@ class Settings:
     )
     cold_read_size: int = _setting(
         64 * MIB,
-        "Bytes that may be on their way from the object store to readers.",
+        "Maximum bytes in flight from the object store to readers.",
         unit="bytes",
         least=1 * MIB,
     )
@@ -378,7 +386,7 @@ class Settings:
     )
     garbage_interval_ms: int = _setting(
         60_000,
-        "Interval between searches for such objects; a search costs no request.",
+        "Interval between searches for such objects; a search needs no request.",
         unit="ms",
         least=10,
     )
@@ -391,7 +399,7 @@ class Settings:
 
     # maintenance
     maintain: bool = _setting(
-        True, "Have `lakehead start` do maintenance, in a process of its own."
+        True, "Run maintenance from `lakehead start`, in a process of its own."
     )
     maintain_tables: bool = _setting(
         True,
@@ -407,7 +415,7 @@ class Settings:
     )
     log_cleaner_dedupe_buffer_size: int = _setting(
         int(BROKER_DEFAULTS[CLEANER_MEMORY]),
-        "Memory of compaction, for the keys of one pass over a partition.",
+        "Memory of log compaction, for the keys of one pass over a partition.",
         unit="bytes",
         least=1 * MIB,
     )
@@ -415,12 +423,12 @@ class Settings:
     # words
     log_level: str = _setting(
         "info",
-        "Least severe events that are logged: debug, info, warning or error.",
+        "Minimum level of logged events: debug, info, warning or error.",
         choices=("debug", "info", "warning", "error"),
     )
     log_format: str = _setting(
         "logfmt",
-        "Form of the log's lines: logfmt (key=value), or json, an object a line.",
+        "Format of log lines: logfmt (key=value), or json (an object for each line).",
         choices=("logfmt", "json"),
     )
 

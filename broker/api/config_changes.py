@@ -179,7 +179,7 @@ def _node_id(name: str, state: ClusterState) -> int:
     except ValueError:
         raise refused(f"Node id must be an integer, but it is: {name}") from None
     if node_id not in state.nodes:
-        raise refused(f"Unexpected broker id {name}: there is no such broker.")
+        raise refused(f"Unexpected broker id {name}: the broker does not exist.")
     return node_id
 
 

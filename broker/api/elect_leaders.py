@@ -38,7 +38,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if election not in {_PREFERRED, _UNCLEAN}:
         code = ErrorCode.invalid_request
         if request.topic_partitions is not None:
-            unknown = KafkaError(code, f"There is no election of type {election}.")
+            unknown = KafkaError(code, f"Unknown election type {election}.")
             places = _places(request, context.services.metadata.state)
             planned = MovePlan({}, dict.fromkeys(places, unknown))
     else:

@@ -416,7 +416,7 @@ class FetchCall:
         self._is_finished = True
         if self._is_long:
             self._slot.cancel = self._spawn(
-                self._answer_in_turns(), name="answer a fetch in turns"
+                self._answer_in_turns(), name="serve a fetch in turns"
             ).cancel
             return
         try:

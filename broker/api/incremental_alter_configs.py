@@ -62,7 +62,7 @@ def _new_value(change: Any, present: Configs, definitions: Definitions) -> str |
     items = split_list(present.get(name, config.default or ""))
     given = split_list(value)
     if operation == _APPEND and items and not value:
-        raise KafkaError(ErrorCode.invalid_config, f"Nothing is no item of {name}")
+        raise KafkaError(ErrorCode.invalid_config, f"An empty value cannot be appended to {name}")
     if operation == _APPEND:
         return ",".join([*items, *(item for item in given if item not in items)])
     return ",".join([item for item in items if item not in given])

@@ -97,7 +97,7 @@ def check_more_partitions(
     if count <= present:
         raise KafkaError(
             ErrorCode.invalid_partitions,
-            f"The topic already has {present} partition(s); {count} were asked for.",
+            f"The topic already has {present} partition(s); {count} were requested.",
         )
     _check_partition_count(count - present)
     if assignments is None:

@@ -53,6 +53,6 @@ def _retirement(state: ClusterState, node_id: int) -> RetireNode:
     if led:
         raise KafkaError(
             ErrorCode.request_timed_out,
-            f"What broker {node_id} led waits for its log to be recovered: {led} partitions.",
+            f"{led} partitions of broker {node_id} wait for the recovery of its log.",
         )
     return RetireNode(node_id=node_id)

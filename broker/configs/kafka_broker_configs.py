@@ -120,7 +120,7 @@ transaction.state.log.replication.factor short 3
     ),
     ConfigGroup(
         effect=Effect.NO_EFFECT,
-        reason="A partition is no folder of files: it is a stream of objects.",
+        reason="A partition is a stream of objects, not a folder of files.",
         configs="""
 log.dir.failure.timeout.ms long 30000
 log.flush.offset.checkpoint.interval.ms int 60000
@@ -334,7 +334,7 @@ ssl.truststore.type string JKS dynamic
     ),
     ConfigGroup(
         effect=Effect.NO_EFFECT,
-        reason="There is no quorum: metadata is a log in the object store.",
+        reason="Metadata is a log in the object store, without a quorum.",
         configs="""
 controller.listener.names list ""
 controller.quorum.append.linger.ms int 25

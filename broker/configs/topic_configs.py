@@ -183,7 +183,7 @@ _TABLE = (
     ),
     _of_upkeep(
         "delete.retention.ms",
-        "How long compaction keeps the mark of a deleted key, in ms.",
+        "Time that compaction keeps the tombstone of a deleted key, in ms.",
         least=0,
     ),
     _number("file.delete.delay.ms", 60_000, "log.segment.delete.delay.ms", _UNUSED, least=0),
@@ -227,14 +227,14 @@ _TABLE = (
         "message.timestamp.after.max.ms",
         3_600_000,
         "log.message.timestamp.after.max.ms",
-        "How far ahead of the broker's clock a record's timestamp may be, in ms.",
+        "Maximum time of a record's timestamp ahead of the broker's clock, in ms.",
         least=0,
     ),
     _number(
         "message.timestamp.before.max.ms",
         LONG_MAX,
         "log.message.timestamp.before.max.ms",
-        "How far behind the broker's clock a record's timestamp may be, in ms.",
+        "Maximum time of a record's timestamp behind the broker's clock, in ms.",
         least=0,
     ),
     _text(

@@ -74,7 +74,7 @@ class Dispatcher:
         """
         route = self.registry.route(key)
         if route is None or route.handle is None or not route.api.serves(version):
-            raise UnsupportedVersion(f"api key {key} version {version} is not asked for here")
+            raise UnsupportedVersion(f"api key {key} version {version} is not served to this node")
         context = RequestContext(
             api=route.api,
             version=version,

@@ -74,23 +74,23 @@ _CLIENTS = (
     gauge("connections", "Open connections.", lambda n: len(n.server.connections)),
     gauge(
         "connections_capacity",
-        "Connections that clients may have: max.connections, or fewer for want of descriptors.",
+        "Maximum client connections: max.connections, or fewer if descriptors are scarce.",
         lambda n: n.server.quotas.most,
     ),
     counter("connections_accepted", "Connections accepted.", lambda n: n.server.accepted_total),
     counter(
         "connections_refused",
-        "Connections closed because there was no place: max.connections, or the descriptors.",
+        "Connections closed beyond the maximum (connections_capacity).",
         lambda n: n.server.refused_total,
     ),
     counter(
         "connections_rejected",
-        "Connections closed because they sent something that is no request that is served.",
+        "Connections closed because they did not send a valid request.",
         lambda n: n.server.rejected_total,
     ),
     counter(
         "connections_cut",
-        "Connections closed since they held memory that others waited for; the log names them.",
+        "Connections closed to free memory that others waited for; the log names them.",
         lambda n: n.server.relief.cut_total,
     ),
     gauge(
@@ -109,13 +109,13 @@ _CLIENTS = (
     ),
     gauge(
         "request_memory_capacity_bytes",
-        "Bounds of these parts; one request may go beyond.",
+        "Limits of these parts; a single request may exceed them.",
         lambda n: {name: part.capacity for name, part in _parts(n).items()},
         "part",
     ),
     gauge(
         "request_memory_waiting",
-        "Requests that wait for memory; their sockets are not read.",
+        "Requests that wait for memory; their sockets are paused.",
         lambda n: {name: part.waiting for name, part in _parts(n).items()},
         "part",
     ),
@@ -133,31 +133,31 @@ _CLIENTS = (
     ),
     counter(
         "requests_failed",
-        "Requests that ended in an unforeseen error.",
+        "Requests that failed with an unexpected error.",
         lambda n: n.dispatcher.failed_total,
     ),
     counter("produced_batches", "Record batches produced.", lambda n: n.counts.produced_total),
     counter(
         "fetched_partitions",
-        "Partitions answered by fetch requests.",
+        "Partitions in fetch responses.",
         lambda n: n.counts.fetched_total,
     ),
-    gauge("fetch_sessions", "Fetch sessions kept.", lambda n: len(n.fetch_sessions)),
-    gauge("cold_reads", "Reads from the object store at work.", lambda n: len(n.cold_reads)),
+    gauge("fetch_sessions", "Fetch sessions in memory.", lambda n: len(n.fetch_sessions)),
+    gauge("cold_reads", "Reads from the object store in progress.", lambda n: len(n.cold_reads)),
     gauge("topics", "Topics of the cluster.", lambda n: len(n.topics.by_name)),
     gauge(
         "writable",
-        "1 while producers are read from, 0 while they wait for the WAL or the object store.",
+        "1 while batches are accepted, 0 while producers wait for the WAL or the object store.",
         lambda n: float(n.is_writable()),
     ),
     gauge(
         "event_loop_lag_seconds",
-        "How late the event loop was at its last tick.",
+        "Lag of the event loop at its last tick.",
         lambda n: n.server.lag_s,
     ),
     gauge(
         "event_loop_lag_max_seconds",
-        "How late the event loop ever was at a tick.",
+        "Maximum lag of the event loop since the start.",
         lambda n: n.server.lag_max_s,
     ),
 )
@@ -194,7 +194,7 @@ def _of_controller(read: Callable[[Controller], float]) -> Callable[[ObservedNod
 _CLUSTER = (
     gauge(
         "cluster_nodes",
-        "Registered nodes by what this node thinks of them: alive, suspect, dead, or fenced.",
+        "Registered nodes by their state as this node sees it: alive, suspect, dead, or fenced.",
         _nodes,
         "state",
     ),
@@ -202,7 +202,7 @@ _CLUSTER = (
     gauge("partitions_unled", "Partitions of the cluster that no live node leads.", _unled),
     gauge(
         "session_age_seconds",
-        "How long ago this node last had proof that it was not fenced.",
+        "Age of the last proof that this node was not fenced.",
         lambda n: n.clock.monotonic() - n.session.proven_at,
     ),
     counter(
@@ -212,12 +212,12 @@ _CLUSTER = (
     ),
     counter(
         "hand_overs",
-        "Batches in which they went.",
+        "Batches of partitions handed over.",
         lambda n: n.engine.hand_overs.stats.batches,
     ),
     counter(
         "hand_over_pause_seconds",
-        "For how long such batches took no writes, until others could open them; summed.",
+        "Total time that these batches accepted no writes, until others could open them.",
         lambda n: n.engine.hand_overs.stats.pause_s,
     ),
     gauge(
@@ -237,7 +237,7 @@ _CLUSTER = (
     ),
     counter(
         "controller_leases",
-        "Times that this node became the controller.",
+        "Number of times that this node became the controller.",
         _of_controller(lambda controller: controller.stats.leases_taken),
     ),
     counter(
@@ -247,12 +247,12 @@ _CLUSTER = (
     ),
     counter(
         "controller_partitions_assigned",
-        "Partitions that it has assigned.",
+        "Partitions that this node, as the controller, has assigned.",
         _of_controller(lambda controller: controller.stats.streams_assigned),
     ),
     counter(
         "controller_partitions_balanced",
-        "Of these, those moved for the sake of balance.",
+        "The part of these that was moved for balance.",
         _of_controller(lambda controller: controller.stats.streams_balanced),
     ),
 )
@@ -297,13 +297,12 @@ def _states_size(node: ObservedNode) -> Values:
 _TRANSACTIONS = (
     gauge(
         "producer_ids",
-        "Producers whose last batches are remembered, in the partitions that this node leads.",
+        "Producers with remembered batches, in the partitions that this node leads.",
         _producers,
     ),
     gauge(
         "partition_state_bytes",
-        "States of the partitions that this node leads, as they are stored: producers and aborted "
-        "transactions.",
+        "Stored states of the partitions that this node leads: producers and aborted transactions.",
         _states_size,
     ),
     gauge(
@@ -319,7 +318,7 @@ _TRANSACTIONS = (
     ),
     gauge(
         "transaction_markers_waiting",
-        "Transaction markers that are yet to be written, here or on other nodes.",
+        "Transaction markers that are not written yet, here or on other nodes.",
         _markers,
     ),
 )
@@ -343,7 +342,7 @@ _WAL = (
     ),
     gauge(
         "wal_used_bytes",
-        "Bytes appended that are not trimmed: what recovery would read.",
+        "Bytes appended and not trimmed, which a recovery would read.",
         lambda n: n.wal.next_position - n.wal.trimmed_position,
     ),
     gauge("wal_capacity_bytes", "Bytes the log can hold.", lambda n: n.wal.capacity),
@@ -363,7 +362,7 @@ _WAL = (
     ),
     counter(
         "wal_unknown_puts",
-        "Object WAL: puts of unknown outcome, timeouts and lost answers.",
+        "Object WAL: puts of unknown outcome, after timeouts and lost responses.",
         _objects(lambda s: s.put_unknown),
     ),
     counter(
@@ -376,20 +375,20 @@ _WAL = (
         "Object WAL: puts for each MiB appended, since the start; what the log costs.",
         _objects(lambda s: s.puts_per_mib),
     ),
-    gauge("wal_puts_in_flight", "Object WAL: puts on their way.", _objects(lambda s: s.in_flight)),
+    gauge("wal_puts_in_flight", "Object WAL: puts in flight.", _objects(lambda s: s.in_flight)),
     gauge(
         "wal_puts_in_flight_limit",
-        "Object WAL: puts that may be on their way, as the store's latency asks for.",
+        "Object WAL: limit of puts in flight, by the store's latency.",
         _objects(lambda s: s.in_flight_limit),
     ),
     gauge(
         "wal_put_latency_seconds",
-        "Object WAL: how long a put takes, smoothed.",
+        "Object WAL: duration of a put, smoothed.",
         _objects(lambda s: s.put_latency_s),
     ),
     gauge(
         "wal_linger_seconds",
-        "Object WAL: how far apart puts of small groups start; grows when the bill would.",
+        "Object WAL: interval between puts of small groups; grows to limit the cost.",
         _objects(lambda s: s.linger_s),
     ),
 )
@@ -411,7 +410,7 @@ _UPLOADS = (
     counter("upload_bytes", "Bytes of those objects.", lambda n: n.engine.uploader.stats.bytes),
     counter(
         "upload_unknown_puts",
-        "Uploads whose outcome had to be found out by putting again.",
+        "Uploads of unknown outcome, which were put again.",
         lambda n: n.engine.uploader.stats.unknown_puts,
     ),
 )
@@ -456,7 +455,7 @@ _STORE = (
     ),
     counter(
         "store_seconds",
-        "Time that calls took, all together; by store_calls it gives the mean.",
+        "Total time of calls; divided by store_calls, their mean time.",
         _by_operation(lambda v: v.seconds),
         "operation",
     ),
@@ -468,7 +467,7 @@ _STORE = (
     ),
     counter(
         "store_throttles",
-        "Answers that asked for fewer requests (503 SlowDown).",
+        "Responses that throttle (503 SlowDown).",
         lambda n: n.store.stats.throttles,
     ),
     counter(
@@ -476,10 +475,10 @@ _STORE = (
         "Writes with an outcome that was unknown at first.",
         lambda n: n.store.stats.unknown,
     ),
-    counter("store_lost_puts", "Puts of a key that was taken.", lambda n: n.store.stats.lost),
+    counter("store_lost_puts", "Puts of a key that existed already.", lambda n: n.store.stats.lost),
     counter(
         "store_cost_dollars",
-        "Price of the requests at S3 standard's prices; storage and traffic come on top.",
+        "Cost of the requests at S3 Standard's prices, without storage and traffic.",
         lambda n: n.store.stats.cost(),
     ),
     counter("store_retries", "Calls that were repeated.", lambda n: n.engine.store_retries.retries),
@@ -512,7 +511,7 @@ _CACHES = (
     ),
     counter(
         "block_cache_hits",
-        "Blocks that were in the block cache when a reader wanted them.",
+        "Blocks read from the block cache.",
         lambda n: n.engine.reader.stats.hits,
     ),
     counter(
@@ -533,20 +532,20 @@ _CACHES = (
     counter(
         "cold_read_gets", "Ranged GETs of data by readers.", lambda n: n.engine.reader.stats.gets
     ),
-    counter("cold_read_bytes", "Bytes of those.", lambda n: n.engine.reader.stats.get_bytes),
+    counter("cold_read_bytes", "Bytes of these GETs.", lambda n: n.engine.reader.stats.get_bytes),
     gauge(
         "cold_read_in_flight_bytes",
-        "Bytes on their way from the store to readers.",
+        "Bytes in flight from the store to readers.",
         lambda n: n.engine.reader.budget.in_flight,
     ),
     counter(
         "readahead_bytes",
-        "Bytes asked for before a reader wanted them.",
+        "Bytes requested ahead of readers.",
         lambda n: n.engine.reader.stats.ahead_bytes,
     ),
     counter(
         "readahead_wasted",
-        "Times that data fetched ahead was evicted before it was read.",
+        "Evictions of data that was fetched ahead, before it was read.",
         lambda n: n.engine.reader.stats.wasted,
     ),
     counter(
@@ -579,7 +578,7 @@ _METADATA = (
     ),
     counter(
         "metadata_entries_put",
-        "Entries that this node created; commits by it say how well they are grouped.",
+        "Entries that this node created; metadata_commits divided by it is the mean group.",
         lambda n: n.engine.metadata.stats.entries_put,
     ),
     counter(
@@ -594,12 +593,12 @@ _METADATA = (
     ),
     counter(
         "metadata_races_lost",
-        "Numbers that another node had first.",
+        "Entry numbers that another node took first.",
         lambda n: n.engine.metadata.stats.races_lost,
     ),
     counter(
         "metadata_unknown_outcomes",
-        "Entries of which only reading could tell whether they were there.",
+        "Entries of unknown outcome, which were read back.",
         lambda n: n.engine.metadata.stats.unknown_outcomes,
     ),
     counter(
@@ -629,7 +628,7 @@ _METADATA = (
     ),
     gauge(
         "garbage_waiting",
-        "Of those, this node's to delete, within their grace period.",
+        "Objects that this node is to delete, within their grace period.",
         lambda n: n.engine.garbage.stats.waiting,
     ),
     counter(
@@ -638,12 +637,12 @@ _METADATA = (
     counter("garbage_bytes", "Bytes deleted.", lambda n: n.engine.garbage.stats.deleted_bytes),
     counter(
         "garbage_sweeps",
-        "Times the store was listed for what crashes left.",
+        "Listings of the store for orphans of crashes.",
         lambda n: n.engine.garbage.stats.sweeps,
     ),
     counter(
         "garbage_failures",
-        "Times that deleting failed and was put off.",
+        "Deletions that failed and were postponed.",
         lambda n: n.engine.garbage.stats.failures,
     ),
 )
@@ -666,7 +665,7 @@ def _tables_running(node: ObservedNode) -> Values:
 _MAINTENANCE = (
     gauge(
         "tables_process_running",
-        "Whether this node's process that keeps the declared tables runs.",
+        "1 while this node's process for declared tables runs.",
         _tables_running,
     ),
     counter(
@@ -676,12 +675,12 @@ _MAINTENANCE = (
     ),
     counter(
         "maintenance_failures",
-        "Those of them that could not be started, or did not end well.",
+        "Processes of these that did not start, or failed.",
         _of_maintenance(lambda m: m.failures),
     ),
     gauge(
         "maintenance_due",
-        "Partitions of which something was due when this node looked last.",
+        "Partitions with due work at the last check of this node.",
         _of_maintenance(lambda m: m.due),
     ),
 )

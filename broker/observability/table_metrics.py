@@ -59,7 +59,7 @@ TABLE_METRICS = tuple(
             "lag_seconds",
             "Age of the oldest of these objects; alert when it stays above the freshness.",
         ),
-        ("freshness_seconds", "freshness_seconds", "What `lakehead.table.freshness.ms` declares."),
+        ("freshness_seconds", "freshness_seconds", "The value of `lakehead.table.freshness.ms`."),
         ("last_commit_seconds", "last_commit_seconds", "When the table changed, since 1970."),
         ("files", "files", "Data files of the newest version."),
         ("bytes", "bytes", "Their size."),
@@ -74,7 +74,7 @@ TABLE_METRICS = tuple(
         (
             "runs",
             "last_runs",
-            "How many of the newest 20 commits brought records: the next five are of these.",
+            "Commits with records among the newest 20; the next five metrics are of these.",
         ),
         ("bytes_read", "last_runs_read_bytes", "Bytes of records read."),
         ("bytes_written", "last_runs_written_bytes", "Bytes of data files written."),

@@ -151,7 +151,7 @@ def _check_header(header: BatchHeader) -> None:
         raise KafkaError(ErrorCode.invalid_timestamp, "producers may not set LogAppendTime")
     codec = attributes & CODEC_MASK
     if codec > ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"there is no codec {codec}")
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"unknown codec {codec}")
     if header.producer_id != NO_PRODUCER_ID and (
         header.base_sequence < 0 or header.producer_epoch < 0
     ):

@@ -137,7 +137,7 @@ async def _supervise(
 
     def unhealthy(reason: str) -> None:
         telling = notices.tell_unhealthy(reason)
-        reports.append(scope.spawn_apart(telling, name="tell the group of trouble"))
+        reports.append(scope.spawn_apart(telling, name="report trouble to the auto-scaling group"))
 
     scope.spawn_duty(partial(feed_watchdog, os.environ), name="feed the watchdog")
     stop_timeout_s = settings.shutdown_timeout_ms / 1000 + STOP_GRACE_S
@@ -161,7 +161,7 @@ async def _supervise(
         if starting.done():
             addresses = ",".join(starting.result())
             on_ready(addresses)
-            scope.spawn(notices.tell_serving(), name="tell the group that started this")
+            scope.spawn(notices.tell_serving(), name="report to the auto-scaling group")
             events = _events(settings, commands, clock)
             scope.spawn_duty(events.watch, name="watch for events of EC2")
             if settings.registry_port >= 0:
@@ -192,7 +192,7 @@ def _events(settings: Settings, commands: Sequence[NodeCommand], clock: Clock) -
 
 def _keep(registry: SupervisedNode, scope: TaskScope, on_registry: Callable[[str], None]) -> None:
     scope.spawn(registry.run(), name="keep the registry")
-    scope.spawn(_tell(registry, on_registry), name="tell of the registry")
+    scope.spawn(_tell(registry, on_registry), name="report the registry")
 
 
 async def _tell(registry: SupervisedNode, on_registry: Callable[[str], None]) -> None:

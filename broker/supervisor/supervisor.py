@@ -277,7 +277,7 @@ class SupervisedNode:
             async with asyncio.timeout(ENDING_S):
                 await life.wait_ended()
         except TimeoutError:
-            self.ended_badly += f", and process {life.pid} cannot end: a device does not answer"
+            self.ended_badly += f", and process {life.pid} cannot end: a device does not respond"
             self._note_stuck(life)
             if self._stopping.is_set() and self._stop_timeout is not None and self._life is life:
                 self._stop_timeout.reschedule(asyncio.get_running_loop().time())

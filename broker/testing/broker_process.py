@@ -230,7 +230,7 @@ class LakeheadBroker:
         if said is None:
             if process is not None:
                 process.kill()  # an answer that comes late must not be taken for another's
-            raise BrokerGone(f"the broker does not answer\n{self.log}")
+            raise BrokerGone(f"the broker does not respond\n{self.log}")
         if said != "done":
             raise LakeheadError(said.removeprefix("error "))
 

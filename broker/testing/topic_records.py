@@ -72,7 +72,7 @@ def _begin(consumer: "Consumer", topic: str) -> set[int]:
 
     described = consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic]
     if not described.partitions:
-        raise KeyError(f"there is no topic {topic}")
+        raise KeyError(f"the topic does not exist: {topic}")
     consumer.assign(
         [TopicPartition(topic, number, OFFSET_BEGINNING) for number in described.partitions]
     )

@@ -81,7 +81,9 @@ def test_nothing_is_watched_unless_it_is_asked_for() -> None:
 
 
 def test_another_value_is_one_clear_line() -> None:
-    with pytest.raises(SettingsError, match="'spot' is none of interruption, rebalance, scaling"):
+    with pytest.raises(
+        SettingsError, match="'spot' is not one of interruption, rebalance, scaling"
+    ):
         Ec2Notices("spot")
 
 
