@@ -12,7 +12,7 @@ from lakehead.storage.errors import LakeheadError
 
 
 class DataLoss(LakeheadError):
-    """Records that were asked for are no longer there, or never were."""
+    """Requested records do not exist any more, or never did."""
 
 
 class UndecodableValue(LakeheadError):

@@ -191,11 +191,10 @@ def lakehead_dag(
     deadline: timedelta | None = None,
     params: Mapping[str, Param] | None = None,
 ) -> DAG:
-    """Return a DAG as all of Lakehead's are: one run at a time (what two runs do at once counts
-    once, but is paid twice), none for times that are past, an alert for a run that is not done
-    `deadline` after it was queued, a param `conn_id` beside `params`, and a table of these below
-    `doc_md`. The Variable `lakehead_dags`
-    goes before what is given here. Raises ValueError for one that makes no sense.
+    """Return a DAG as all of Lakehead's are: one run at a time (the work of two concurrent runs
+    counts once, but costs twice), no catch-up, an alert for a run that is not done `deadline` after
+    it was queued, a param `conn_id` beside `params`, and a table of these below `doc_md`. The
+    Variable `lakehead_dags` overrides these arguments. Raises ValueError for an invalid Variable.
     """
     settings = DagSettings.read()
     if dag_id in settings.deadline_minutes:

@@ -41,7 +41,9 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "schema": _OPTIONAL_TEXT,
     },
 }
-"""The fields of the connection form beside host, port, login and password. Kept in `extra`."""
+"""The fields of the connection form in addition to host, port, login and password. Kept in
+`extra`.
+"""
 
 
 def get_provider_info() -> dict[str, Any]:

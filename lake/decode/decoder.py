@@ -1,5 +1,5 @@
-"""Decodes a range of data blocks to Arrow record batches. What the Spark source, `lakehead.scan`
-and the jobs share.
+"""Decodes a range of data blocks to Arrow record batches. Shared by the Spark source,
+`lakehead.scan` and the jobs.
 
 Four steps, each one call for the whole range: find the batches, check and inflate them, parse their
 records to positions, and build the asked columns from the positions. Compressed batches are taken
@@ -72,9 +72,8 @@ class RecordDecoder:
 
     `views`: key and value as `binary_view` into the range's bytes (no copy), else `binary`. A batch
     has at most `rows_max` rows and `bytes_max` bytes of key, value and headers (more only if one
-    record has). Transaction markers are no records for readers; with `markers` they count all the
-    same, as they do where an offset is looked up by time. `invalid` meets what cannot be read;
-    without, it is an error.
+    record has). Transaction markers are not records for readers; with `markers` they count, as in a
+    search of offsets by time. `invalid` handles unreadable records; without it they are an error.
     """
 
     def __init__(

@@ -173,7 +173,7 @@ class _Kept:
 
     @property
     def has_more(self) -> bool:
-        """True if there is more to do at once."""
+        """True if the next round is due immediately."""
         return self.run is not None and self.run.has_more
 
 

@@ -161,7 +161,7 @@ _COUNTED = (
 def opened_tables(
     context: JobContext, engine: Engine, topics: Sequence[str]
 ) -> "Iterator[DeclaredTables]":
-    """Yield the tables of these topics; their leases are given back whatever happens."""
+    """Yield the tables of these topics; their leases are returned in any case."""
     from lakehead.lake.jobs.declared_tables import DeclaredTables
 
     tables = DeclaredTables(

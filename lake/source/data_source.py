@@ -5,7 +5,7 @@ from pyspark.sql.types import StructType
 
 
 class LakeheadDataSource(DataSource):
-    """Topics of a Lakehead cluster, read from its objects in place; no broker is asked.
+    """Topics of a Lakehead cluster, read from its objects in place, without a broker.
 
         spark.read.format("lakehead").option("path", "s3://bucket/prefix")
              .option("subscribe", "orders").load()
@@ -13,7 +13,8 @@ class LakeheadDataSource(DataSource):
     Schema, option names and their meaning are those of Spark's Kafka source, with `path` (the
     cluster's place) instead of `kafka.bootstrap.servers`. Further: `columns` (`value,offset`), or a
     narrower `.schema("value binary, offset bigint")`, decodes only those columns; `decode` makes
-    columns of what values hold, as the topic declares; `catalog` reads a table about the cluster.
+    columns of the fields of values, as the topic declares; `catalog` reads a table about the
+    cluster.
 
     What is latest is settled at the first action on a DataFrame and stays so for that DataFrame.
     With `spark.readStream` offsets live in the checkpoint, and starting options count for a new

@@ -24,8 +24,8 @@ Reads = Literal["both", "batch", "stream"]
 
 
 class Option(NamedTuple):
-    """An option. `has_effect` is False where no broker is asked: accepted, so that a query of
-    Spark's Kafka source runs as it is.
+    """An option. `has_effect` is False for settings of brokers, which are not used: accepted, so
+    that a query of Spark's Kafka source runs as it is.
     """
 
     name: str
@@ -363,7 +363,7 @@ Undecodable = Literal["fail", "null"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """Values of `topic` become columns: as it declares, or as JSON whatever it declares."""
+    """Values of `topic` become columns: by its declaration, or as JSON whatever its declaration."""
 
     topic: str
     by: Literal["declared", "json"]

@@ -25,7 +25,7 @@ class StreamOffsets:
 
     @classmethod
     def parse(cls, form: Mapping[str, Any]) -> "StreamOffsets":
-        """Return the offsets of a form. Raises DataLoss: it is none of ours."""
+        """Return the offsets of a form. Raises DataLoss for another form."""
         offsets: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
         try:

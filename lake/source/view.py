@@ -65,8 +65,8 @@ class Viewer:
         return view
 
     def look(self, work: Callable[[View], T], known: frozenset[str] = NO_TOPICS) -> T:
-        """Return `work(view)` of how it is now; again if an object that it names went away
-        meanwhile.
+        """Return `work(view)` of the present view; repeat it if an object of the view was deleted
+        during the work.
         """
         for _ in range(_TRIES):
             try:

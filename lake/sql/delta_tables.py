@@ -22,8 +22,8 @@ _HADOOP = "spark.hadoop."
 
 def may_name_delta(statements: Sequence[str]) -> bool:
     """Return whether statements may need Delta Lake, whose jars a session is slower to start with:
-    all but queries without a word of it. Of other statements some do without one (`OPTIMIZE
-    '/path'`).
+    all but queries that do not mention it. Some other statements do not mention it either
+    (`OPTIMIZE '/path'`).
     """
     return any(
         re.match(r"(select|with|values)\b", one, re.IGNORECASE) is None

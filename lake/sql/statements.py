@@ -48,8 +48,8 @@ def split_statements(text: str) -> tuple[list[str], str]:
 
 
 def find_calls(text: str, name: str) -> list[Call]:
-    """Return the calls of a function whose name the pattern `name` matches, in any case, outside
-    of quotes and comments. A call without its end is none.
+    """Return the calls of a function whose name the pattern `name` matches, in any case, outside of
+    quotes and comments. A call without its end is not one.
     """
     begins = re.compile(rf"\b{name}\s*\(", re.IGNORECASE)
     found: list[Call] = []

@@ -140,8 +140,8 @@ class TopicViews:
         return ViewSource(path=self._path, options={"catalog": table})
 
     def source(self, name: str) -> "ViewSource | None":
-        """Return where the rows of a view come from; None for a name, spelt so, that is no view of
-        a topic or about the cluster.
+        """Return the source of a view; None for a name, in this spelling, that is not a view of a
+        topic or of the cluster.
         """
         database, dot, table = name.partition(".")
         if dot and database == CATALOG_DATABASE and table in _TABLES:
@@ -281,7 +281,7 @@ class _Text:
 
     def has(self, name: str) -> bool:
         """Return whether it may name a view: as a whole word, so that `orders_old` does not name
-        `orders`. A name that is no word, such as `my-orders`, is found within others too.
+        `orders`. A name that is not a word, such as `my-orders`, is found within others too.
         """
         name = name.lower()
         return name in (self._words if re.fullmatch(r"\w+", name) else self._text)

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 LOOK_BYTES = 8 << 20
-"""Of rows among which very many keys are looked for at once: that costs by the keys each time."""
+"""Size of a piece of rows in which many keys are searched together: each search costs by the number
+of keys.
+"""
 
 
 def gathered(pieces: Iterable[Any], size_bytes: int = LOOK_BYTES) -> Iterator[Any]:

@@ -328,12 +328,12 @@ def replace_table(
     modified_ms: int,
     commit_info: Mapping[str, str],
 ) -> None:
-    """Put a new table in the place of the one at `uri`, as `old` saw it (None: there was none), in
-    one commit: the files that are there go, `files` come, with this schema, these partition columns
-    and txns. Properties of the old one stay.
+    """Replace the table at `uri`, as of `old` (None: there was none), in one commit: remove its
+    files, add `files`, and set this schema, these partition columns and txns. Properties of the old
+    table stay.
 
-    Raises CommitConflict if another has committed meanwhile, SettingsError as `create_table` where
-    there is no table, TableUnavailable.
+    Raises CommitConflict if another run has committed since `old`, SettingsError as `create_table`
+    where there is no table, TableUnavailable.
     """
     from deltalake import CommitProperties, Schema, Transaction
     from deltalake.exceptions import DeltaError

@@ -266,7 +266,7 @@ def changed_fields(before: Any, after: Any) -> list[Any]:
 
 
 def made_names(parts: Sequence[PartitionPart], *, is_history: bool) -> set[str]:
-    """Return the names of the columns that a table has beside those of the value."""
+    """Return the names of the columns that a table has in addition to those of the value."""
     fields = [*generated_fields(parts), *(HISTORY_FIELDS if is_history else ())]
     return {*METADATA, *(field.name for field in fields)}
 

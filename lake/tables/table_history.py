@@ -3,7 +3,7 @@
 A commit that makes records visible has the note `lakehead.change`, JSON: the job (`kind`), the
 offsets [first, end) by partition, the rows, and the run that wrote it (`by`), which the caller
 names. So the history has the offsets and rows of each version, also for a run that was killed after
-its commit. Commits that bring no records (OPTIMIZE, wider columns, txns) have no such note.
+its commit. Commits that add no records (OPTIMIZE, wider columns, txns) have no such note.
 """
 
 import json
@@ -52,8 +52,8 @@ class TableCommit:
 
 
 class History(NamedTuple):
-    """A part of a table's history: the commits that brought records, the oldest first, and when
-    each version was committed, whatever it brought (milliseconds).
+    """A part of a table's history: the commits that added records, the oldest first, and the commit
+    time of every version (milliseconds).
     """
 
     commits: list[TableCommit]

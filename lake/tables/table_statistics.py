@@ -14,7 +14,7 @@ from lakehead.lake.tables.delta_table import Table, TableUnavailable, location
 from lakehead.storage.object_store.counted import StoreStats, put_requests
 
 RUNS = 20
-"""Of so many commits the costs are added up."""
+"""Number of commits whose costs are added up."""
 
 _SMALL = 4
 _READ, _WRITTEN = "lakehead.bytes.read", "lakehead.bytes.written"
@@ -84,7 +84,7 @@ class TableStatistics:
 def table_statistics(
     uri: str, *, file_bytes: int, with_cost: bool = True
 ) -> TableStatistics | None:
-    """Return the figures of the table at `uri`, None if there is none. Raises TableUnavailable,
+    """Return the statistics of the table at `uri`, None if there is none. Raises TableUnavailable,
     SettingsError.
     """
     from deltalake import DeltaTable

@@ -1,4 +1,4 @@
-"""Changes to what a MERGE does: one row for each key, and what is to happen to it.
+"""Changes to the source and the clauses of a MERGE: one row for each key, with its operation.
 
 Change rows are rows of the table with what happened beside them (`change_schema`). They are in one
 order for each key: that of their partition; where a key is in several partitions (there are more

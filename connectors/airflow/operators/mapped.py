@@ -29,8 +29,8 @@ class LakeheadPlanOperator(LakeheadOperator):
     :param max_tasks: items at most. An item holds several units of work where there are more, and
         where they are small: a task takes Airflow seconds. Tables have an item each.
 
-    An item names what it holds in some hundred bytes, whatever that is. What is known without work
-    goes to XCom under ``planned``. A dry run returns no items.
+    An item names what it holds in some hundred bytes, whatever that is. The plan's totals go to
+    XCom under ``planned``. A dry run returns no items.
     """
 
     template_fields: Sequence[str] = (*LakeheadOperator.template_fields, "options")

@@ -100,7 +100,7 @@ class LakeheadBackfillOperator(LakeheadJobOperator):
 
 
 class LakeheadRebuildTableOperator(LakeheadJobOperator):
-    """Makes the table of a topic again, as it is declared now, and puts it in place.
+    """Rebuilds the table of a topic by its present declaration, and swaps it in.
 
     :param topic: the topic. (templated)
     :param without_history: even if rows of records that retention has removed are lost. (templated)

@@ -81,7 +81,7 @@ def _arrow_scalar(node: Any) -> Any:
 def default_value(schema: AvroSchema, field: dict[str, Any], kind: Any) -> Any:
     """Return the default of a reader's field as Python holds a value of the Arrow type `kind`.
 
-    Raises UnusableSchema if it is no value of the field's type.
+    Raises UnusableSchema if it is not a value of the field's type.
     """
     try:
         value = avro_types.default_value(schema, field)

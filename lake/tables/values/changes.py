@@ -1,4 +1,4 @@
-"""Change events to change rows: what a MERGE takes, in the order it must be applied.
+"""Change events to change rows: the input of a MERGE, in the order of application.
 
 Each row is the image of a table's row with what happened to it beside it (`CHANGE_FIELDS`): for a
 create, a read of a snapshot or an update the row after it, for a delete the row before it, or as
@@ -61,7 +61,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Change rows, the event of each (ascending), and (event, why) of what is none."""
+    """Change rows, the event of each (ascending), and (event, reason) of events without one."""
 
     columns: Any  # pa.Table
     events: Any  # int64

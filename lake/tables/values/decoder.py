@@ -19,11 +19,11 @@ ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
 ErrorClass = Literal[
     "malformed", "misfit", "unframed", "unknown_schema", "unusable_schema", "batch"
 ]
-"""Reason why a value is not a row. `malformed`: its bytes are no value of the format. `misfit`:
+"""Reason why a value is not a row. `malformed`: its bytes are not a value of the format. `misfit`:
 well-formed, but a field does not fit its column. `unframed`: Confluent's five bytes are missing
 where the schema must come from them. `unknown_schema`: the registry knows no schema of its id.
 `unusable_schema`: the schema of its id cannot be columns (recursive, or not of this format).
-`batch`: what is kept is no value but a record batch whose records cannot be read.
+`batch`: the dead letter is not a value but a record batch whose records cannot be read.
 """
 
 FoundByRow = Callable[[], Mapping[int, Any]]

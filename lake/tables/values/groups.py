@@ -58,7 +58,7 @@ class Group:
 
 
 RowFault = tuple[int, str, ErrorClass]
-"""A row, why it is none, and the class of that."""
+"""A row that is a fault, its reason, and the class of the error."""
 
 
 def decode_rows(

@@ -87,7 +87,7 @@ class JsonProgram:
 
     @property
     def column_error(self) -> ErrorClass:
-        """Well-formed values: text that is no date does not fit its column."""
+        """Well-formed values: text that is not a date does not fit its column."""
         return "misfit"
 
     def read(self, data: Any, starts: Any, ends: Any, cells: Cells) -> tuple[Any, Any]:

@@ -61,8 +61,9 @@ class JsonColumns:
 def json_columns(values: Any, schema: Any) -> JsonColumns:
     """Parse `values` (Arrow binary) as objects with the fields of `schema`.
 
-    Fields that the schema does not have are left out, missing ones are null; types are not bent (a
-    number is no string, 1.5 is no integer), but text becomes a DATE, TIMESTAMP or DECIMAL.
+    Fields that the schema does not have are left out, missing ones are null; types are not
+    converted (a number is not a string, 1.5 is not an integer), but text becomes a DATE, TIMESTAMP
+    or DECIMAL.
 
     Raises SettingsError for a type that JSON does not have.
     """

@@ -12,7 +12,7 @@ _MESSAGES: dict[str, Any] = {each.DESCRIPTOR.full_name: each for each in (Struct
 def message_json(name: str, content: bytes) -> str:
     """Return the JSON of a message's bytes, names in order.
 
-    Raises ValueError for bytes that are no such message, or a number that JSON does not have.
+    Raises ValueError for bytes that are not such a message, or a number that JSON does not have.
     """
     try:
         message = _MESSAGES[name].FromString(content)

@@ -28,7 +28,7 @@ FIELD = (
     *("first_rival", "rivals", "first_own", "owned", "first_number", "numbers"),
 )
 """The columns of `fields`. `slot` is that of the value, or of a message's presence (-1: none);
-`domain` its domain, that of the items of a list, which `list_slot` counts (-1: it is no list);
+`domain` its domain, that of the items of a list, which `list_slot` counts (-1: it is not a list);
 `message` a row of `messages`. Rivals are rows of other members of its oneof, `owned` what a member
 holds, `numbers` those of a closed enum, each with the first and how many.
 """

@@ -188,7 +188,7 @@ def protobuf_columns(message: Descriptor) -> Any:
 
 
 def scalar_type(field: FieldDescriptor) -> Any:
-    """The Arrow type of a field that is no message."""
+    """The Arrow type of a field that is not a message."""
     return _SCALARS[field.type]
 
 
