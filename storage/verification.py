@@ -327,7 +327,7 @@ def _against_metadata(
     if size != held.size:
         yield misplaced(place, key, f"its index has {size} bytes of the stream, not {held.size}")
     if max(item.max_timestamp for item in items) != held.max_timestamp:
-        yield misplaced(place, key, "its newest timestamp is not what the metadata say")
+        yield misplaced(place, key, "its newest timestamp differs from the metadata")
     yield from _partition_state(key, held, info)
 
 
@@ -421,7 +421,7 @@ class _Reading:
             len(payload),
             MAGIC,
         ):
-            raise ValueError(f"the batch at offset {base} is not what its record says")
+            raise ValueError(f"the batch at offset {base} differs from its record")
         if base != self._end and (self._index.kind != COMPACTED or base < self._end):
             raise ValueError(f"offset {base} after {self._end}")
         if not crc_ok(payload):

@@ -62,16 +62,16 @@ class AwsClient:
             code = str(error.response.get("Error", {}).get("Code", ""))
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status >= 500 or code in _UNCLEAR:
-                raise AwsUnanswered(f"AWS did not answer: {error}") from error
+                raise AwsUnanswered(f"no response from AWS: {error}") from error
             message = error.response.get("Error", {}).get("Message", "")
             raise AwsRefused(code, str(message)) from error
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
             raise SettingsError(
-                f"AWS cannot be asked ({error}): give the instance a profile with a role that may "
-                "do it"
+                f"requests to AWS are impossible ({error}): "
+                "give the instance a profile with a role that may do it"
             ) from error
         except exceptions.BotoCoreError as error:
-            raise AwsUnanswered(f"AWS did not answer: {error}") from error
+            raise AwsUnanswered(f"no response from AWS: {error}") from error
 
     def _opened(self) -> Any:
         with self._lock:

@@ -90,7 +90,7 @@ class InstanceMetadata:
     def __init__(self, endpoint: str = ENDPOINT, *, timeout_s: float = TIMEOUT_S) -> None:
         url = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
         if url.scheme not in {"", "http"} or not url.hostname:
-            raise SettingsError(f"{ENDPOINT_VARIABLE}: {endpoint} is no http address")
+            raise SettingsError(f"{ENDPOINT_VARIABLE}: {endpoint} is not an http address")
         self._host, self._port = url.hostname, url.port or 80
         self._timeout_s = timeout_s
         self._token = ""
@@ -110,7 +110,7 @@ class InstanceMetadata:
             raise SettingsError(f"EC2's identity document has no {error}") from None
         except MetadataUnanswered as error:
             raise SettingsError(
-                f"this machine is not on EC2, or may not ask who it is ({error}): turn its "
+                f"this machine is not on EC2, or may not read its metadata ({error}): turn its "
                 "metadata service on, with a hop limit of 2 inside a container"
             ) from error
 
@@ -136,7 +136,7 @@ class InstanceMetadata:
         """Return the maintenance that is scheduled and not over. Raises MetadataUnanswered."""
         found = _json(await self._get(_EVENTS) or "[]")
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise MetadataUnanswered(f"{_EVENTS} is not what it should be")
+            raise MetadataUnanswered(f"{_EVENTS} is malformed")
         return tuple(
             ScheduledEvent(
                 event_id=str(one.get("EventId", "")),
@@ -171,7 +171,7 @@ class InstanceMetadata:
         if status == http.client.NOT_FOUND:
             return None
         if status != http.client.OK:
-            raise MetadataUnanswered(f"{path} was answered with status {status}")
+            raise MetadataUnanswered(f"{path} returned status {status}")
         return text
 
     def _with_token(self, path: str) -> tuple[int, str]:
@@ -198,13 +198,13 @@ class InstanceMetadata:
                 reason = str(error) or type(error).__name__
             finally:
                 connection.close()
-        raise MetadataUnanswered(f"{self._host}:{self._port} does not answer: {reason}")
+        raise MetadataUnanswered(f"{self._host}:{self._port} does not respond: {reason}")
 
 
 def _parsed(text: str | None, path: str) -> dict[str, str]:
     parsed = _json(text or "")
     if not isinstance(parsed, dict):
-        raise MetadataUnanswered(f"{path} is not what it should be")
+        raise MetadataUnanswered(f"{path} is malformed")
     return {str(name): str(value) for name, value in parsed.items()}
 
 

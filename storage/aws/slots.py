@@ -94,7 +94,7 @@ class SlotClaims:
             )
         if not instance.zone_id:
             raise SettingsError(
-                f"the metadata of {instance.instance_id} do not tell the id of its zone "
+                f"the metadata of {instance.instance_id} do not contain the id of its zone "
                 "(placement/availability-zone-id), which is the rack of its nodes"
             )
         slot = await self._claimed(instance, tags)
@@ -106,7 +106,7 @@ class SlotClaims:
         calls = self._interfaces(instance.region)
         # Instances that start together would else ask, and lose, in step.
         random, pause_s = Random(crc32(instance.instance_id.encode())), _PAUSE_MIN_S
-        reason = "EC2 was not asked yet"
+        reason = "no request to EC2 yet"
         try:
             async with asyncio.timeout(self._wait_s):
                 while True:
@@ -165,7 +165,7 @@ async def _step(
         slots = [one for one in found if SLOT_TAG in one.tags and one.zone == instance.zone]
         if not slots:
             named = " ".join(f"{name}={value}" for name, value in tags.items())
-            return f"there is no interface in {instance.zone} with {named} and a tag {SLOT_TAG}"
+            return f"{instance.zone} has no interface with {named} and a tag {SLOT_TAG}"
         ours = [one for one in slots if one.instance_id == instance.instance_id]
         if ours:
             slot = _slot(ours[0], instance)

@@ -75,7 +75,7 @@ class NvmeDevices:
         if found.replace("-", "") != _serial(volume_id):
             raise SettingsError(
                 f"{link} is a disk with the serial number {found or 'of nothing'}, not volume "
-                f"{volume_id}: it is not written to; look at what made the link"
+                f"{volume_id}: it is not written to; check the origin of the link"
             )
         return True
 
@@ -154,7 +154,7 @@ class InstanceVolumes:
 
     async def find(self, name: str) -> EbsVolume:
         """See Volumes. EC2 is asked again while it does not answer."""
-        reason, pauses_s = "EC2 was not asked yet", _pauses_s()
+        reason, pauses_s = "no request to EC2 yet", _pauses_s()
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -172,7 +172,7 @@ class InstanceVolumes:
         instance, ec2 = await self._opened()
         if name.startswith("vol-"):
             if not _VOLUME_ID.fullmatch(name):
-                raise SettingsError(f"{name} is no id of an EBS volume")
+                raise SettingsError(f"{name} is not the id of an EBS volume")
             found, what = await self._asked(lambda: ec2.volumes(volume_id=name)), name
         else:
             own = await self._tags()
@@ -184,7 +184,7 @@ class InstanceVolumes:
         if len(found) != 1:
             ids = ", ".join(volume.volume_id for volume in found) or "none"
             raise SettingsError(
-                f"one EBS volume in {instance.region} has to be {what}, and there are: {ids}"
+                f"one EBS volume in {instance.region} has to be {what}, but these exist: {ids}"
             )
         _check_zone(found[0], instance)
         return found[0]
@@ -215,7 +215,7 @@ class InstanceVolumes:
         self, step: Callable[[EbsVolume], Awaitable[str]], volume_id: str, done: str
     ) -> None:
         """Look at a volume and do what is next, until no reason is left to wait."""
-        reason, pauses_s = "EC2 was not asked yet", _pauses_s()
+        reason, pauses_s = "no request to EC2 yet", _pauses_s()
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -314,7 +314,7 @@ class InstanceVolumes:
         try:
             return await call()
         except AwsRefused as error:
-            raise SettingsError(f"EC2 may not be asked which volumes there are: {error}") from error
+            raise SettingsError(f"no permission to list the volumes on EC2: {error}") from error
 
 
 def this_instance() -> InstanceVolumes:

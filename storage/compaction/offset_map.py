@@ -26,11 +26,11 @@ _SLOTS_MAX = 1 << 32
 _SECRET_BITS = 63
 _ROWS_MIN = 1024
 _FAULTS = {
-    1: "a record's length is no varint",
+    1: "a record's length is not a varint",
     2: "a record reaches beyond its batch",
     3: "a record is cut short",
-    4: "a record lies outside its batch",
-    5: "a record's time lies beyond all time",
+    4: "a record is outside its batch",
+    5: "a record's time is out of range",
     6: "a key reaches beyond its record",
 }
 

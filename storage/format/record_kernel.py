@@ -40,11 +40,11 @@ ONE_ROW = 4
 """Flag: all records are put in the first row, for a look at whether they can be read."""
 
 FAULTS = {
-    1: "a record's length is no varint",
+    1: "a record's length is not a varint",
     2: "a record overruns its batch",
-    3: "a record's timestamp delta is no varint",
-    4: "a record's offset delta is no varint",
-    5: "a record's offset is not above the one before it or lies outside its batch",
+    3: "a record's timestamp delta is not a varint",
+    4: "a record's offset delta is not a varint",
+    5: "a record's offset is not above the one before it or is outside its batch",
     6: "a record's key overruns it",
     7: "a record's value overruns it",
     8: "a record's headers overrun it",

@@ -100,7 +100,7 @@ def _time(header: BatchHeader, data: memoryview) -> tuple[RecordTime, int]:
         else header.base_timestamp + timestamp_delta
     )
     if not (0 <= offset_delta <= header.last_offset_delta and -_TIME_END <= timestamp < _TIME_END):
-        raise ValueError("a record lies outside its batch, or beyond all time")
+        raise ValueError("a record is outside its batch, or its time is out of range")
     return RecordTime(header.base_offset + offset_delta, timestamp), position
 
 

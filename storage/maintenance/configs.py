@@ -34,7 +34,7 @@ class MaintenanceConfig:
         try:
             self.kind(value)
         except ValueError:
-            raise SettingsError(f"{self.synonym}: {value!r} is no number") from None
+            raise SettingsError(f"{self.synonym}: {value!r} is not a number") from None
 
 
 MAINTENANCE_CONFIGS: Mapping[str, MaintenanceConfig] = {
@@ -90,7 +90,7 @@ class MaintenanceDefaults:
             config = _BY_SYNONYM.get(name)
             if config is None:
                 known = ", ".join(sorted(_BY_SYNONYM))
-                raise SettingsError(f"{name} is none of the brokers' defaults: {known}")
+                raise SettingsError(f"{name} is not a broker default; known: {known}")
             config.check(value)
 
     def values(self, state: ClusterState) -> "MaintenanceValues":

@@ -282,7 +282,7 @@ class MetadataLog:
         if state.wrote(entry.writer, entry.nonce):
             return True
         if entry.writer not in state.writers and number <= state.forgotten_entry:
-            raise OutcomeUnknown(f"what became of entry {number}, the log does not tell any more")
+            raise OutcomeUnknown(f"the outcome of entry {number} is no longer in the log")
         self.stats.races_lost += 1
         return False
 

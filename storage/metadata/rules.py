@@ -484,7 +484,7 @@ def _commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) 
 
 def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:
     # What is committed will be deleted some day: a name outside of the data must not get in.
-    _require(key.startswith(("data/", "wal/")), f"{key!r} is no name of an object with data")
+    _require(key.startswith(("data/", "wal/")), f"{key!r} is not the name of a data object")
     _require(key not in added and key not in state.objects, f"object {key} is committed")
 
 

@@ -49,7 +49,7 @@ class FaultyStore:
         await self._inner.create(key, pieces)
         await self._delay()
         if lost:
-            raise OutcomeUnknown(f"injected: answer lost on put of {key}")
+            raise OutcomeUnknown(f"injected: response lost on put of {key}")
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""

@@ -119,7 +119,7 @@ async def publish(store: ObjectStore, state: ClusterState, rng: random.Random) -
         pass  # an earlier try of the same
     failpoint("rebuild_published")
     if await read_checkpoint(store, number) != state:
-        raise CorruptObject(checkpoint_key(number), 0, "it is not what was to be written")
+        raise CorruptObject(checkpoint_key(number), 0, "it differs from the bytes to write")
     while True:
         try:
             boundary = Boundary(number=number, nonce=f"{rng.getrandbits(64):016x}")

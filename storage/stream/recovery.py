@@ -191,7 +191,7 @@ def uncommitted(
             if start != known[1]:
                 raise WalCorrupted(
                     f"{item.key}: stream {stream_id} goes on at offset {start}, "
-                    f"and what is before ends at {known[1]}"
+                    f"but the data before ends at {known[1]}"
                 )
             ends[stream_id] = (epoch, end)
             ranges.append(
@@ -311,7 +311,7 @@ async def recovered_blocks(
         if record.base_offset != end:
             raise WalCorrupted(
                 f"the write-ahead log of node {node_id} goes on with stream {stream_id}, epoch "
-                f"{record.epoch}, at offset {record.base_offset}, and what is before ends at {end}"
+                f"{record.epoch}, at offset {record.base_offset}, but the data before ends at {end}"
             )
         if record.epoch > epoch and stream_id in block.batches and position is not None:
             yield block, position

@@ -102,7 +102,7 @@ def check_column_names(names: Iterable[str]) -> None:
         if lower in seen:
             raise SettingsError(
                 f"columns {seen[lower]!r} and {name!r} are one name to a table: it does "
-                "not tell upper case from lower"
+                "not distinguish upper and lower case"
             )
         seen[lower] = name
 

@@ -375,7 +375,9 @@ def _check_value(config: TableConfig, value: str) -> None:
     elif config.pattern is not None:
         items = _items(value)
         for item in items:
-            _require(re.fullmatch(config.pattern, item) is not None, f"{name}: {item} is no column")
+            _require(
+                re.fullmatch(config.pattern, item) is not None, f"{name}: {item} is not a column"
+            )
         _require(len(set(items)) == len(items), f"{name} names a column twice")
 
 
@@ -460,8 +462,8 @@ def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
     is_nested = declared.layout == "nested" and declared.value_format != "raw"
     _require(
         not (is_nested and declared.keys),
-        f"{_TOP}keys names columns, and values lie in one: set {_TOP}layout=flat, or leave the "
-        "keys out",
+        f"{_TOP}keys names columns, but values are in one column: set {_TOP}layout=flat, "
+        "or leave the keys out",
     )
     if fields is None:
         return

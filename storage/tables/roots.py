@@ -196,7 +196,7 @@ class TableRoots:
         if not places:
             known = ", ".join(as_text(place.path) for place in (*allowed, *own))
             raise SettingsError(
-                f"{uri} lies in none of the places that tables are allowed in ({known}): choose "
+                f"{uri} is outside the places that tables are allowed in ({known}): choose "
                 "one of them, or have the operator add it to the setting table.roots of the nodes"
             )
         if not any(reached <= place.reaches for place in places):

@@ -66,7 +66,7 @@ async def open_wal(
             raise SettingsError(f"{uri}: a WAL in memory has no option {', '.join(options)}")
         return MemoryWal(capacity=size)
     if kind != "block" or not place:
-        raise SettingsError(f"{uri} is no WAL: write block:/path/to/file, object: or memory:")
+        raise SettingsError(f"{uri} is not a WAL: write block:/path/to/file, object: or memory:")
     return await open_block_wal(
         await _block_address(uri, place, options, volumes, is_own=True),
         volume_id=rng.randbytes(16),
@@ -103,7 +103,7 @@ async def take_wal(
     """
     kind, place, options = _parts(uri)
     if kind != "block" or not place:
-        raise SettingsError(f"{uri} is no block WAL: only such a one is taken over in its place")
+        raise SettingsError(f"{uri} is not a block WAL: only block WALs can be taken over in place")
     return await take_block_wal(
         await _block_address(uri, place, options, volumes, is_own=False),
         node_id=node_id,
@@ -136,7 +136,7 @@ def public_address(uri: str) -> str:
     if kind in {"object", "memory"}:
         return f"{kind}:{place}"
     if kind != "block" or not place:
-        raise SettingsError(f"{uri} is no WAL: write block:/path/to/file, object: or memory:")
+        raise SettingsError(f"{uri} is not a WAL: write block:/path/to/file, object: or memory:")
     kept = [(name, value) for name, value in options.items() if name in _FENCING]
     path = f"block:{place if is_ebs(place) else Path(place).absolute()}"
     return f"{path}?{urlencode(kept)}" if kept else path

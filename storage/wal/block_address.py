@@ -301,7 +301,7 @@ class _Opening:
         if (before := self._stuck.get(path)) is not None:
             if not before.has_ended:
                 raise StorageError(
-                    f"{path} does not answer: an earlier call has not returned yet. Look at the "
+                    f"{path} does not respond: an earlier call has not returned yet. Look at the "
                     "volume and the kernel's log"
                 )
             del self._stuck[path]
@@ -365,5 +365,5 @@ def _choice(
 ) -> bool:
     value = options.pop(name, default).lower()
     if value not in values:
-        raise SettingsError(f"{uri}: {name}={value} is none of {', '.join(values)}")
+        raise SettingsError(f"{uri}: {name}={value} is not one of {', '.join(values)}")
     return values[value]

@@ -267,7 +267,7 @@ def write_failure(what: str, error: BaseException) -> WalFailed | Fenced:
             advice = ": it has become read-only: repair and remount it, then start again"
         case errno.ETIMEDOUT:
             advice = (
-                ": the device does not answer: look at the volume and the kernel's log; the "
+                ": the device does not respond: look at the volume and the kernel's log; the "
                 "process may be unable to end before the device does"
             )
         case errno.EIO:

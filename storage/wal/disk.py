@@ -94,7 +94,7 @@ async def may_be_formatted(device: WalDevice, path: Path, wanted: str, cluster_i
     names = names_of(path)
     if wanted != EMPTY_ONLY and wanted not in names:
         raise SettingsError(
-            f"{path}: format={wanted} is none of the disk's names ({', '.join(sorted(names))}): "
+            f"{path}: format={wanted} is not one of the disk's names ({', '.join(sorted(names))}): "
             "it is left alone"
         )
     found = await found_on(device)

@@ -51,7 +51,7 @@ async def located(
     SettingsError, StorageError.
     """
     if given := [name for name in FOUND if name in options]:
-        raise SettingsError(f"{uri}: leave out {', '.join(given)}: EC2 is asked for that")
+        raise SettingsError(f"{uri}: leave out {', '.join(given)}: EC2 provides that")
     found = await _ask(place, volumes or this_instance())
     known = {"zone": found.zone, "shared": "yes" if found.is_shared else "no"}
     return f"block:{PREFIX}{found.volume_id}?{urlencode(options | known)}"

@@ -93,7 +93,7 @@ class IoctlReservation:
         """Fence a host; see Reservation."""
         argument = bytearray(_PREEMPTION.pack(key, victim, _WRITE_EXCLUSIVE, 0))
         is_aborting = self._preempt == IOC_PR_PREEMPT_ABORT
-        what = "PREEMPT AND ABORT (preempt=plain asks for less)" if is_aborting else "PREEMPT"
+        what = "PREEMPT AND ABORT (preempt=plain requires less)" if is_aborting else "PREEMPT"
         return self._is_done(what, await self._call(self._preempt, argument))
 
     async def clear(self, key: int) -> bool:

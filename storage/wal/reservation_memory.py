@@ -131,5 +131,5 @@ class FaultyReservation:
             raise OSError(errno.EIO, "simulated: a reservation call failed")
         result = await act()
         if fails:
-            raise OSError(errno.EIO, "simulated: the answer to a reservation call was lost")
+            raise OSError(errno.EIO, "simulated: the response to a reservation call was lost")
         return result

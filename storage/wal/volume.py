@@ -151,7 +151,8 @@ class Volume:
         header = newest(await device.read(0, 2 * SECTOR), VolumeHeader.decode)
         if header is None:
             raise SettingsError(
-                f"{device.name} is no Lakehead WAL and is left alone: name another path for the WAL"
+                f"{device.name} is not a Lakehead WAL and is left alone: "
+                "name another path for the WAL"
             )
         if header.capacity > device.capacity:
             raise WalCorrupted(
@@ -202,7 +203,7 @@ class Volume:
         lost = newest(await self._device.read(start, HOLDER_OFFSET), SliceHeader.decode)
         if lost is not None and lost.volume_id == self.header.volume_id and lost.node_epoch >= 0:
             raise WalCorrupted(
-                f"{self._device.name}: the slice of node {lost.node_id} lies at byte {start} and "
+                f"{self._device.name}: the slice of node {lost.node_id} begins at byte {start} and "
                 "the volume header does not know it: both of its slots were damaged"
             )
         await format_device(self._device, empty_slice(entry, self.header.volume_id))
@@ -346,7 +347,7 @@ def in_use(name: str, holder: Holder | None) -> SettingsError | WalHolderEnding:
     if holder is not None and is_ending(holder):
         return WalHolderEnding(
             f"{name} is in use by process {holder.pid}, which has been ended and waits for a "
-            "device that does not answer: look at the volume and the kernel's log"
+            "device that does not respond: look at the volume and the kernel's log"
         )
     by = f"process {holder.pid}" if holder is not None and holder.pid else "another process"
     return SettingsError(f"{name} is in use by {by}: stop it, or name another path for the WAL")

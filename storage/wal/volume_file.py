@@ -83,7 +83,7 @@ def grow_file(path: Path, size: int) -> None:
     try:
         header = newest(memoryview(os.pread(fd, 2 * SECTOR, 0)), VolumeHeader.decode)
         if header is None:
-            raise SettingsError(f"{path} is no Lakehead WAL and is left alone")
+            raise SettingsError(f"{path} is not a Lakehead WAL and is left alone")
         if size < header.capacity:
             raise SettingsError(
                 f"{path} has {header.capacity} bytes and cannot shrink to {size}: "

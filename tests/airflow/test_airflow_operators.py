@@ -260,7 +260,7 @@ def test_the_table_of_a_topic_made_again_is_left_as_it_is(cluster: Path) -> None
         (
             "apply_retention",
             {"defaults": {"log.nope": "1"}},
-            "log.nope is none of the brokers' defaults",
+            "log.nope is not a broker default",
         ),
         ("materialize", {"topics": "other"}, "other declares no table"),
         ("materialize", {"topics": "nope"}, "nope"),

@@ -166,7 +166,7 @@ async def test_a_request_that_hangs_is_given_up(
     monkeypatch.setattr(s3_store, "_WRITE_S", 0.2)
     await spoilt.store.create("k", [b"x"])
     spoilt.once(fault, "GET")
-    with pytest.raises(StoreUnavailable, match="no answer in time"):
+    with pytest.raises(StoreUnavailable, match="no response in time"):
         await spoilt.store.get("k")
     spoilt.once(fault, "GET")
     assert await retrying(spoilt.store).get("k") == b"x"

@@ -148,7 +148,7 @@ async def test_what_a_disk_carries_is_named_and_given_away_only_by_its_name(
     before = path.read_bytes()
     with pytest.raises(SettingsError, match=what):
         await open_disk(path, f"format=yes&{ALONE}")
-    with pytest.raises(SettingsError, match="none of the disk's names"):
+    with pytest.raises(SettingsError, match="not one of the disk's names"):
         await open_disk(path, f"format=nvme9n9&{ALONE}")
     assert path.read_bytes() == before
     wal = await open_disk(path, f"format={path.name}&{ALONE}")

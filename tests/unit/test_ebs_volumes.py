@@ -67,15 +67,15 @@ def test_tags_that_the_metadata_service_does_not_tell_are_asked_of_ec2() -> None
 @pytest.mark.parametrize(
     ("name", "tags", "line"),
     [
-        ("a-9", OF_CLUSTER, "there are: none"),
-        ("a-0", {**OF_CLUSTER, "lakehead:cluster": "other"}, "there are: none"),
-        ("a-0", {**OF_CLUSTER, "lakehead:bucket": "other"}, "there are: none"),
+        ("a-9", OF_CLUSTER, "but these exist: none"),
+        ("a-0", {**OF_CLUSTER, "lakehead:cluster": "other"}, "but these exist: none"),
+        ("a-0", {**OF_CLUSTER, "lakehead:bucket": "other"}, "but these exist: none"),
         ("a-0", {"lakehead:cluster": "c"}, "no tag lakehead:bucket"),
         ("a-0", {"lakehead:bucket": "b"}, "no tag lakehead:cluster"),
         ("a-0", None, "no tag lakehead:bucket"),
         ("", OF_CLUSTER, "no tag lakehead:slot"),
-        ("vol-xyz", {}, "no id of an EBS volume"),
-        ("vol-0123456789abcdef1", {}, "there are: none"),
+        ("vol-xyz", {}, "not the id of an EBS volume"),
+        ("vol-0123456789abcdef1", {}, "but these exist: none"),
     ],
 )
 def test_a_volume_that_is_not_found_is_one_clear_line(

@@ -138,5 +138,5 @@ def test_events_are_read_as_ec2_writes_them(imds: FakeImds) -> None:
     assert (found.code, found.not_before) == ("system-reboot", "21 Jan 2019 09:00:43 GMT")
     for text in ("{}", "[1]", "not JSON", json.dumps("x")):
         imds.texts["meta-data/events/maintenance/scheduled"] = text
-        with pytest.raises(MetadataUnanswered, match="not what it should be"):
+        with pytest.raises(MetadataUnanswered, match="is malformed"):
             asyncio.run(metadata.scheduled_events())

@@ -88,7 +88,7 @@ async def test_a_service_that_takes_connections_and_says_nothing_is_given_up() -
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         address = f"http://127.0.0.1:{mute.getsockname()[1]}"
-        with pytest.raises(MetadataUnanswered, match="does not answer"):
+        with pytest.raises(MetadataUnanswered, match="does not respond"):
             await InstanceMetadata(address, timeout_s=0.05).notice(takes_rebalance=True)
 
 
@@ -108,5 +108,5 @@ async def test_trouble_of_the_service_is_not_the_absence_of_a_notice(imds: FakeI
 
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:
-    with pytest.raises(SettingsError, match="no http address"):
+    with pytest.raises(SettingsError, match="not an http address"):
         InstanceMetadata("https://metadata")

@@ -118,7 +118,7 @@ def test_what_is_committed_lies_where_data_lies() -> None:
     """It is deleted some day: a commit must not be able to name the metadata."""
     for key in ("meta/log/00000000000000000000.json", "", "x"):
         stolen = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed(key, 0, 1),))
-        with pytest.raises(EntryRejected, match="no name of an object"):
+        with pytest.raises(EntryRejected, match="not the name of a data object"):
             apply_entry(start(), entry(stolen))
 
 

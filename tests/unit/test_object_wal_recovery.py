@@ -311,7 +311,7 @@ def test_data_that_is_missing_between_two_objects_is_an_error_not_a_gap() -> Non
             await append(streams[0])
             span_of_it = span._replace(stream_id=streams[0].stream_id)
             item = SealedObject("wal/0/x", 100, 0, (span_of_it,))
-            with pytest.raises(WalCorrupted, match=r"goes on at offset 5, and .* ends at 0"):
+            with pytest.raises(WalCorrupted, match=r"goes on at offset 5, but .* ends at 0"):
                 uncommitted([item], engine.metadata.state, 0)
 
     asyncio.run(world())

@@ -67,7 +67,7 @@ def test_the_bucket_is_in_the_path_where_a_host_name_cannot_hold_it() -> None:
         ("s3:///prefix", "names no bucket"),
         ("s3://lake?regoin=x", "unknown option 'regoin': there are region, endpoint"),
         ("s3://lake?region", "unknown option"),
-        ("s3://lake?endpoint=localhost:9000", "is no URL"),
+        ("s3://lake?endpoint=localhost:9000", "is not a URL"),
         ("s3://lake?path_style=perhaps", "neither true nor false"),
         ("s3://lake?sse=rot13", "not one of AES256, aws:kms"),
         ("s3://lake?kms_key=k", "needs sse=aws:kms"),

@@ -110,7 +110,7 @@ def test_an_instance_without_a_tag_of_its_cluster_is_refused(
 
 
 def test_a_slot_s_rack_is_the_id_of_the_zone_and_never_its_name() -> None:
-    with pytest.raises(SettingsError, match="do not tell the id of its zone"):
+    with pytest.raises(SettingsError, match="do not contain the id of its zone"):
         claim(world(1), "i-0", zone_id="")
     assert claim(world(1), "i-0", zone_id="use1-az4").zone_id == "use1-az4"
 
@@ -132,7 +132,7 @@ def test_two_clusters_of_one_name_never_take_slots_of_each_other() -> None:
 
 def test_a_zone_without_slots_is_named() -> None:
     with pytest.raises(
-        StorageError, match="no interface in z-1a with lakehead:bucket=b lakehead:cluster=c"
+        StorageError, match="z-1a has no interface with lakehead:bucket=b lakehead:cluster=c"
     ):
         claim(world(2, zone="z-1b"), "i-0", wait_s=5)
 

@@ -177,13 +177,13 @@ def record(**fields: Any) -> bytes:
 
 NULL_HEADER_KEY = b"\x10\x00\x00\x00\x01\x01\x02\x01\x01"
 INVALID = [
-    (b"\xff" * 40, 0, 1, "record 0: a record's length is no varint"),
+    (b"\xff" * 40, 0, 1, "record 0: a record's length is not a varint"),
     (record(value=b"v") * 2, 0, 1, "bytes after the last record"),
     (record(value=b"v" * 50)[:-1], 0, 1, "record 0: a record overruns its batch"),
     (NULL_HEADER_KEY, 0, 1, "a header's key overruns its record"),
     (record(value=b"v"), 0, 2, "2 records do not fit its size"),
     (b"not zstd", 4, 1, "not zstd"),
-    (compress("zstd", b"\xff" * 40), 4, 1, "record 0: a record's length is no varint"),
+    (compress("zstd", b"\xff" * 40), 4, 1, "record 0: a record's length is not a varint"),
     (compress("gzip", record(value=b"v"))[:-9], 1, 1, "gzip"),
     (record(value=b"v"), 7, 1, "unknown codec 7"),
 ]
@@ -217,7 +217,7 @@ def test_batches_that_nothing_can_read_are_named_and_are_no_damage(
     assert (done.status, shown["damages"], shown["batches that cannot be read"]) == (0, [], 9)
     assert shown["invalid batches"][0]["offsets"] == "0 to 0"
     shown = lakehead("verify", "--path", str(tmp_path))
-    assert (shown.status, "no varint" in shown.out) == (0, True)
+    assert (shown.status, "not a varint" in shown.out) == (0, True)
 
 
 def test_times_beyond_any_calendar_are_counted_apart_and_named(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_write_that_does_not_return_ends_the_log_within_the_deadline(seed: int
         error = await listener.wait_failed()
         assert TIMEOUT_S <= loop.time() - began <= LATEST_S
         assert isinstance(error, WalFailed)
-        assert "does not answer" in str(error)
+        assert "does not respond" in str(error)
         with pytest.raises(WalFailed):
             wal.append(1, 1, 9, 1, b"refused")
         with pytest.raises(WalFailed):

@@ -47,7 +47,7 @@ async def test_an_empty_disk_is_given_away_by_either_value_and_not_without() -> 
 
 async def test_a_name_of_another_disk_gives_nothing_away() -> None:
     for name in ("nvme9n9", "/dev/nvme9n9", "vol0123", "YES"):
-        with pytest.raises(SettingsError, match="none of the disk's names"):
+        with pytest.raises(SettingsError, match="not one of the disk's names"):
             await disk.may_be_formatted(blank(), PATH, name, "c")
 
 

@@ -173,7 +173,7 @@ class _Check:
         middle = await read.get_range(self._key, 9, 6)
         end, size = await read.get_suffix(self._key, 8)
         if (whole, middle, end, size) != (_BODY, _BODY[9:15], _BODY[-8:], len(_BODY)):
-            raise SettingsError(f"{self._store.uri} returns other bytes than were asked for")
+            raise SettingsError(f"{self._store.uri} returns other bytes than were requested")
 
     async def _list(self) -> None:
         listed = [meta.key for meta in await self._retrying.list(PREFIX)]

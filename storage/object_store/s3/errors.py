@@ -34,9 +34,9 @@ _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _NEVER_SENT = re.compile(r"legacy::Error\(\s*Connect,|^Unauthenticated \{", re.MULTILINE)
 _CAUSE = re.compile(r'(?:message|error): "([^"]*)"|(IncompleteMessage|TimedOut|UnexpectedEof)')
 _NO_ANSWER = {
-    "IncompleteMessage": "the connection broke before the answer",
+    "IncompleteMessage": "the connection broke before the response",
     "TimedOut": "timed out",
-    "UnexpectedEof": "the connection broke in the middle of the answer",
+    "UnexpectedEof": "the connection broke in the middle of the response",
 }
 
 _THROTTLES = {
@@ -127,13 +127,13 @@ def meaning(
     """Return the error for an answer: `status` 0 is no answer at all, of a request that was sent
     or never left.
     """
-    what = f"{uri}: {key}: {status or 'no answer'} {code} {message}".strip()[:400]
+    what = f"{uri}: {key}: {status or 'no response'} {code} {message}".strip()[:400]
     if status == 412 and is_write:
         return ObjectExists(key)
     if code == "NoSuchKey" and not is_write:
         return ObjectNotFound(key)
     if status == 416:
-        return CorruptObject(key, 0, "the range that was asked for is beyond the object's end")
+        return CorruptObject(key, 0, "the requested range is beyond the object's end")
     if code in _THROTTLES or status == 429:
         return StoreThrottled(what)
     if status == 409 or code in _UNTOUCHED or not was_sent:

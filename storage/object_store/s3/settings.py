@@ -70,7 +70,7 @@ def parse_uri(uri: str, environment: Mapping[str, str] = os.environ) -> S3Settin
         environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
     )
     if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise SettingsError(f"the endpoint {endpoint!r} is no URL: write https://host:port")
+        raise SettingsError(f"the endpoint {endpoint!r} is not a URL: write https://host:port")
     encryption = given.get("sse") or environment.get("AWS_SERVER_SIDE_ENCRYPTION", "")
     if encryption and encryption not in _ENCRYPTIONS:
         raise SettingsError(f"sse={encryption!r} is not one of {', '.join(_ENCRYPTIONS)}")

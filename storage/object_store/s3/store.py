@@ -248,7 +248,7 @@ class S3Store:
                 result = await call(deadline)
         except TimeoutError:
             self._deadlines.missed()
-            what = f"{self.uri}: {key}: no answer in time ({seconds:.0f} s or more by size)"
+            what = f"{self.uri}: {key}: no response in time ({seconds:.0f} s or more by size)"
             raise (OutcomeUnknown(what) if is_write else StoreUnavailable(what)) from None
         except CLIENT_ERRORS as error:
             raise obstore_error(self.uri, key, error, is_write=is_write) from None

@@ -86,7 +86,7 @@ class Putter:
             self._stats.put_retries += 1
             self._batching.repeated()
             await backoff.wait()
-        raise WalFailed(f"{key}: nobody waits for it any more")
+        raise WalFailed(f"{key}: the log has stopped")
 
     def _backoff(self) -> Backoff:
         return Backoff(self._owner.rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
