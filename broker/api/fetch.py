@@ -1,17 +1,17 @@
 """Fetch (key 1), versions 4 to 18.
 
-4 isolation level (KIP-98) · 5 log start offset · 7 sessions · 9 leader epoch · 11 rack ·
-12 compact, diverging epochs, current leader (KIP-951) · 13 topic ids · 15 replica state as a tag ·
-16 where the leader is · 17, 18 fields of followers.
+4 isolation level (KIP-98) · 5 log start offset · 7 sessions · 9 leader epoch · 11 rack · 12
+compact, diverging epochs, current leader (KIP-951) · 13 topic ids · 15 replica state as a tag · 16
+endpoint of the leader · 17, 18 fields of followers.
 
-What is in the log cache is answered at once, without a task. A request with too little waits for
-the high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
-background: the request waits for them until its deadline, or shortly when others have data, and
-what comes later is found in the block cache next time. Before that it waits for memory
+Data in the log cache is sent at once, without a task. A request with too little data waits for the
+high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
+background: the request waits for them until its deadline, or shortly if other partitions have data;
+data that comes later is in the block cache for the next request. A cold read first waits for memory
 (`RequestMemory`); the less is left of it, the less a response brings. A node that cannot be sure
-that it still leads anything asks the metadata before it answers. A request with many partitions
-is read and answered in turns, between which other work goes on. Left out: replicas (brokers copy
-nothing from each other), preferred read replicas (only leaders serve).
+that it still leads reads the metadata before it responds. A request with many partitions is read
+and encoded in turns, between which other work goes on. Left out: replicas (brokers copy nothing
+from each other), preferred read replicas (only leaders serve).
 """
 
 import asyncio

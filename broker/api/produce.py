@@ -1,20 +1,20 @@
 """Produce (key 0), versions 3 to 13; advertised from 0 since older clients look for it
 (KAFKA-18659).
 
-3 magic 2, transactions (KIP-98) · 5 log start offset · 7 zstd · 8 record errors and messages ·
-9 compact · 10 current leader, and where it is (KIP-951) · 11 TRANSACTION_ABORTABLE · 12 partitions
+3 magic 2, transactions (KIP-98) · 5 log start offset · 7 zstd · 8 record errors and messages · 9
+compact · 10 current leader and its endpoint (KIP-951) · 11 TRANSACTION_ABORTABLE · 12 partitions
 join their transaction by it (KIP-890) · 13 topic ids.
 
-A request is handled in the data callback. Of things that are wrong, the first in Kafka's order is
-answered: whether a transactional id is given, then for each partition whether it is there, the form
-of its records, what the transaction's coordinator says (who is asked for every batch of good form),
-acks, and the batch itself. Each batch is checked, given its offsets, patched in place and appended
-to the WAL. The answer leaves when the last of them is durable. A full WAL holds the request where
-it is, and the connection with it: nothing is dropped. So does, for a moment, a partition that is
-about to be led here (`lakehead.broker.cluster.replica_manager`), the question whether it is in the
-request's transaction (`lakehead.broker.api.transaction_verification`), what is compressed again
-(`lakehead.broker.partition.validation`), and records that are looked into
-(`lakehead.broker.partition.record_checks`), unless they are few.
+A request is handled in the data callback. Of several errors the response has the first in Kafka's
+order: a missing transactional id; then for each partition its existence, the form of its records,
+the response of the transaction's coordinator (which verifies every batch of good form), acks, and
+the batch itself. Each batch is checked, given its offsets, patched in place and appended to the
+WAL. The response leaves when the last of them is durable. A full WAL holds the request, and its
+connection with it: nothing is dropped. The request also waits, for a moment, for a partition that
+is about to be led here (`lakehead.broker.cluster.replica_manager`), for the verification of its
+transaction (`lakehead.broker.api.transaction_verification`), for batches that are compressed again
+(`lakehead.broker.partition.validation`), and for checks of many records
+(`lakehead.broker.partition.record_checks`).
 """
 
 import asyncio

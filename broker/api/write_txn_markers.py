@@ -3,14 +3,14 @@ partitions that this node leads; so does an operator, with `kafka-transactions a
 
 1 compact · 2 transaction version (KIP-1228).
 
-Each partition is answered when its marker is durable, and on its own: what could not be written
-(this node leads the partition no more, its WAL is full) the coordinator sends again. Markers in
-`__consumer_offsets` decide what becomes of offsets that were committed in the transaction.
+Each partition has a code of its own, once its marker is durable. A marker that could not be written
+(this node does not lead the partition any more, its WAL is full) is sent again by the coordinator.
+Markers in `__consumer_offsets` commit or drop the offsets of the transaction.
 
-An operator's request is one of a client, which cannot be told from any other. So what is not proven
-to come from a node may only abort, and only by a coordinator epoch that the partition knows, which
-is what `kafka-transactions abort` sends: it commits nothing, and fences no coordinator. Any other
-marker of a client is CLUSTER_AUTHORIZATION_FAILED.
+An operator's request looks like that of any client. So a request without the proof of a node may
+only abort, and only by a coordinator epoch that the partition knows, which is what
+`kafka-transactions abort` sends: it commits nothing, and fences no coordinator. For any other
+marker of a client the code is CLUSTER_AUTHORIZATION_FAILED.
 """
 
 import asyncio

@@ -1,18 +1,18 @@
-"""A coordinator's own log: one partition of an internal topic, kept short by the coordinator.
+"""The log of a coordinator: one partition of an internal topic, which the coordinator keeps short.
 
-State is a map of keys to their last values, as bytes. Records are appended, and answered when they
-are durable. When the log holds far more records than keys, the whole map is written once more and
-the log is trimmed below it: after many records, or sooner where few lie in many objects each, for
-the next coordinator reads them all before it serves. The map is brought up to date when a record is
-appended, not when it is durable, so such a snapshot contains every record that it lets go of. It is
-written batch by batch, while others append: each batch has the last values of the moment in which
-it is appended, and what is appended meanwhile is not trimmed.
+State is a map of keys to their last values, as bytes. A request that appends records completes when
+they are durable. When the log holds far more records than keys, the whole map is written again and
+the log is trimmed below it: after many records, or sooner if few records lie in many objects each,
+since the next coordinator reads them all before it serves. The map changes when a record is
+appended, not when it is durable, so such a snapshot contains every record that is trimmed. It is
+written batch by batch, while other records are appended: each batch has the last values at the
+moment when it is appended, and later records are not trimmed.
 
 Records of a producer's transaction count when its commit marker is in the log, at the place in the
-order where they were written: what was written for a key after them stands. A snapshot only repeats
-what was written, so it comes after nothing: its records bear a header, `lakehead-snapshot`, with
-the producers (i64 each) whose transactions were open at that time. What those wrote is
-not trimmed.
+order where they were written: a later record of the same key stands. A snapshot only repeats
+earlier records, so it must not count as later: its records bear a header, `lakehead-snapshot`, with
+the producers (i64 each) whose transactions were open at that time. Records of those transactions
+are not trimmed.
 """
 
 import asyncio

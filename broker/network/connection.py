@@ -1,16 +1,16 @@
 """One client connection: frames in, responses out, in order.
 
 Each frame gets a bytearray of its own, since the records of a Produce request are kept as views
-into it. A short one comes with its length field, in one read of the socket; of others all that
-follows is received straight into its place. Produce requests are pipelined: the next is started
-while earlier ones wait to become durable. Any other request starts when everything before it is
-answered, and what follows waits for its answer, as Kafka mutes a channel.
+into it. A short frame comes with its length field, in one read of the socket; the rest of a longer
+one is received straight into its place. Produce requests are pipelined: the next starts while
+earlier ones wait to become durable. Any other request starts when all before it are completed, and
+later ones wait for its response, as Kafka mutes a channel.
 
-What a stranger can make us hold is bounded: a frame grows as its bytes arrive, not by what its
-length promises; what waits came in one read, and is one frame or a few short ones; nothing is read
-while responses are not taken. Over all connections it is bounded by `RequestMemory`: a frame is not
-read before there is room for all of it, and no request is started that may be answered at length
-while untaken responses leave no room.
+The memory that a stranger can occupy is bounded. A frame grows as its bytes arrive, not by the
+length that it announces. Frames that wait came in one read: one frame, or a few short ones. Nothing
+is read while responses are not taken. Over all connections `RequestMemory` is the bound: a frame is
+not read before there is room for all of it, and a request with a long response does not start while
+untaken responses leave no room.
 """
 
 import asyncio

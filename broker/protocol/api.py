@@ -1,10 +1,9 @@
-"""What a Kafka API is to the broker: its key, its versions, its message classes, its header
-flavours.
+"""The definition of a Kafka API: its key, versions, message classes and header flavours.
 
-A module of `lakehead.broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and
+A module of `lakehead.broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))`. It
 has a function `handle(request, context)`, plain or `async`, that returns the response entity of the
-request's version; or, for the two APIs that carry records, `start(frame, header, context)`, which
-reads the frame itself.
+request's version. The APIs that carry records, and heartbeats, have `start(frame, header, context)`
+instead, which reads the frame itself.
 """
 
 import importlib

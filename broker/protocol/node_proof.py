@@ -2,13 +2,13 @@
 
 Every node reads a secret in the metadata (`NodeSecret`); clients do not read the store. A request
 between nodes bears a keyed hash in a tagged field of its header (number 10001, 16 bytes; KIP-482
-has readers skip those that they do not know)::
+makes readers skip tags that they do not know)::
 
     BLAKE2b, 16 bytes, keyed with the secret, of
-    api key i16, version i16, correlation id i32, id of the node that is asked i32, body
+    api key i16, version i16, correlation id i32, id of the receiving node i32, body
 
-The secret itself is never sent, and a proof is of no use with another node. It does not hide what
-is said, and who can read the line can repeat a request to the same node: that waits for TLS.
+The secret itself is never sent, and a proof is invalid at another node. It does not hide the
+content, and an eavesdropper can repeat a request to the same node: that waits for TLS.
 """
 
 import hashlib
