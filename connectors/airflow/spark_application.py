@@ -2,7 +2,7 @@
 
 The driver needs `lakehead[lake]` and no Airflow. Its only argument is a JSON object with `job`,
 `path`, `options` and, for one item of a mapped job, `item`; credentials of the store are in its
-environment. Its figures are its last line of output, behind `lakehead figures: `.
+environment. Its result is its last line of output, behind `lakehead figures: `.
 """
 
 import json
@@ -17,7 +17,7 @@ _log = logging.getLogger("lakehead")
 
 
 def run(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the job that the argument names in the driver's session, and return its figures.
+    """Run the job that the argument names in the driver's session, and return its result.
 
     Raises what the job raises.
     """
@@ -46,16 +46,16 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
         options = parsed(job.name, job.options, told.get("options", {}))
         planned = job.plan(context, options)
         units: Sequence[Unit] = planned.units
-        figures = {} if item is not None else planned.as_fields(is_dry_run=False)
+        fields = {} if item is not None else planned.as_fields(is_dry_run=False)
         if item is not None:
             chunk = Chunk.of_json(item)
             units = [unit for unit in units if chunk.has(unit.key)]
         if units or item is None:
             result = job.run(context, options, units)
             result.check()
-            figures = sum_of_fields(figures, result.as_fields())
-        job.finish(figures)
-        return figures
+            fields = sum_of_fields(fields, result.as_fields())
+        job.finish(fields)
+        return fields
     finally:
         session.stop()
 
@@ -67,11 +67,11 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     _log.setLevel(logging.INFO)
     try:
-        figures = run(json.loads(sys.argv[1]))
+        fields = run(json.loads(sys.argv[1]))
     except LakeheadError as error:
         _log.error("%s: %s", type(error).__name__, " ".join(str(error).split()))
         sys.exit(1)
-    _log.info("%s%s", FIGURES, json.dumps(figures))
+    _log.info("%s%s", FIGURES, json.dumps(fields))
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def begin_at(
     at: Beginning,
 ) -> MaterializeResult:
     """Have a table begin there: make it so if it has nothing yet, else add what lies before its
-    beginning. Returns figures.
+    beginning. Returns its result.
 
     Raises SettingsError for a table that cannot, RecordUnreadable, SchemaConflict,
     TableUnavailable, what the guard raises and what reading objects raises.

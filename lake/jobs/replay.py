@@ -471,7 +471,7 @@ class _Replay:
         failpoint("replay_rows_committed")
 
     def _merge(self, changes: Any) -> Merge:
-        """The MERGE of those letters that decide, and figures of all."""
+        """The MERGE of those letters that decide, and the counts of all."""
         merge = _merge_of_dead_letters(
             self._settings, self._reader, self._catalog, self._table, self._layout, changes
         )

@@ -264,11 +264,11 @@ def _run_materialize(
     if not topics:
         with reported_changes(context, of_task):
             return FieldsResult()
-    figures: Fields = {"tables": 0}
+    fields: Fields = {"tables": 0}
     failed: list[TableOutcome] = []
 
     def tell(outcome: "TableOutcome") -> None:
-        nonlocal figures
+        nonlocal fields
         if outcome.result.commits:
             done = outcome.result
             written[outcome.topic] = (done.commits, done.records, done.bytes_written)
@@ -279,7 +279,7 @@ def _run_materialize(
         counted["records_behind"] = outcome.lag.records
         counted["tables"] = int(outcome.error is None)
         context.log.info("topic %s to %s: %s", outcome.topic, outcome.table, counted)
-        figures = sum_of_fields(figures, counted)
+        fields = sum_of_fields(fields, counted)
 
     with (
         reported_changes(context, of_task) as written,
@@ -287,7 +287,7 @@ def _run_materialize(
     ):
         tables.catch_up(all_of_them=True, on_table=tell)
     _raise_first([(one.topic, one.error) for one in failed if one.error], context, len(topics))
-    return FieldsResult(found=figures | {"tables_taken": len(failed)})
+    return FieldsResult(found=fields | {"tables_taken": len(failed)})
 
 
 def _raise_first(
@@ -368,7 +368,7 @@ def _run_upkeep(
 
     if not units:
         return FieldsResult()
-    figures: Fields = {"tables": 0}
+    fields: Fields = {"tables": 0}
     failed: list[tuple[str, LakeheadError]] = []
     with closing(TableLeases.open(context.path)) as leases:
         for unit in units:
@@ -383,9 +383,9 @@ def _run_upkeep(
             if job == "vacuum":
                 counted = {"tables": 1, "removed_files": max(found.removed, 0)}
             context.log.info("%s of %s: %s", job, unit.key, counted)
-            figures = sum_of_fields(figures, counted)
+            fields = sum_of_fields(fields, counted)
     _raise_first(failed, context, len(units))
-    return FieldsResult(found=figures | {"tables_taken": len(failed)})
+    return FieldsResult(found=fields | {"tables_taken": len(failed)})
 
 
 OPTIMIZE = Job(
@@ -408,15 +408,15 @@ VACUUM = Job(
 
 
 def _plan(
-    tell: Callable[[JobContext, Any, str], Fields], context: JobContext, options: AnyOptions
+    preview: Callable[[JobContext, Any, str], Fields], context: JobContext, options: AnyOptions
 ) -> Planned:
     """One unit; in a dry run with what it would come to."""
     topic = options.topic
     if not topic:
         raise SettingsError("option topic is missing: name the topic of the table")
-    figures = tell(context, options, topic) if context.is_dry_run and not context.is_part else {}
-    unit = Unit(key=topic, size=figures.get("bytes_to_read", 0), item=topic, words=topic)
-    return Planned(units=(unit,), fields=figures)
+    fields = preview(context, options, topic) if context.is_dry_run and not context.is_part else {}
+    unit = Unit(key=topic, size=fields.get("bytes_to_read", 0), item=topic, words=topic)
+    return Planned(units=(unit,), fields=fields)
 
 
 # ------------------------------------------------------------------------------------------ replay
@@ -431,10 +431,10 @@ def _replay(context: JobContext, options: TableOptions, topic: str) -> Fields:
 def _run_replay(context: JobContext, options: TableOptions, units: Sequence[Unit]) -> FieldsResult:
     topic = units[0].item
     with reported_changes(context, [topic]) as written:
-        figures = _replay(context, options, topic)
-        if figures["replayed"]:
-            written[topic] = (1, figures["replayed"], 0)
-    return FieldsResult(found=figures)
+        fields = _replay(context, options, topic)
+        if fields["replayed"]:
+            written[topic] = (1, fields["replayed"], 0)
+    return FieldsResult(found=fields)
 
 
 REPLAY = Job(
@@ -528,9 +528,9 @@ def _rebuild(context: JobContext, options: RebuildTableOptions, topic: str) -> F
         )
     if context.is_dry_run:
         return {"bytes_to_read": result.bytes_to_read, "rows_left_out": result.rows_left_out}
-    figures = asdict(result)
-    del figures["bytes_to_read"]
-    return figures
+    fields = asdict(result)
+    del fields["bytes_to_read"]
+    return fields
 
 
 def _run_rebuild(
@@ -538,9 +538,9 @@ def _run_rebuild(
 ) -> FieldsResult:
     topic = units[0].item
     with reported_changes(context, [topic]) as written:
-        figures = _rebuild(context, options, topic)
-        written[topic] = (1, figures["records"], figures["bytes_written"])
-    return FieldsResult(found=figures)
+        fields = _rebuild(context, options, topic)
+        written[topic] = (1, fields["records"], fields["bytes_written"])
+    return FieldsResult(found=fields)
 
 
 REBUILD_TABLE = Job(

@@ -158,11 +158,11 @@ class MaterializeResult:
     schema: Any = None
 
     def plus(self, **counts: int) -> "MaterializeResult":
-        """Return these figures with others added."""
+        """Return this result with counts added."""
         return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
 
     def since(self, before: "MaterializeResult") -> "MaterializeResult":
-        """Return what came to these figures after those."""
+        """Return the difference between this result and an earlier one."""
         return self.plus(**{name: -getattr(before, name) for name in _COUNTS})
 
 

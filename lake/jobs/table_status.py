@@ -160,32 +160,32 @@ def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableS
 
     topic = catalog.topic(declared.topic)
     status = replace(_named(declared, catalog), holder=_holder(catalog, declared.topic_id, now_ms))
-    figures = table_statistics(status.table, file_bytes=declared.file_bytes)
-    if figures is None:
+    statistics = table_statistics(status.table, file_bytes=declared.file_bytes)
+    if statistics is None:
         return _with_lag(status, catalog, topic, (), now_ms)
     offsets = tuple(
-        figures.table.last_offset(topic.topic_id, partition) + 1
+        statistics.table.last_offset(topic.topic_id, partition) + 1
         for partition in range(len(topic.partitions))
     )
     try:
-        check_topic(figures.table, topic.name, topic.topic_id)
+        check_topic(statistics.table, topic.name, topic.topic_id)
         check_ends(catalog.state, topic, status.table, offsets)
     except (OtherTopic, LogLost) as error:  # it holds nothing of this topic, whatever was said
         return replace(_with_lag(status, catalog, topic, (), now_ms), error=str(error))
     letters = table_statistics(
         dead_letters_uri(status.table), file_bytes=declared.file_bytes, with_cost=False
     )
-    cost = figures.cost
+    cost = statistics.cost
     return replace(
         _with_lag(status, catalog, topic, offsets, now_ms),
-        version=figures.version,
-        last_commit_ms=figures.last_commit_ms,
-        files=figures.files,
-        bytes=figures.size_bytes,
-        small_file_ratio=figures.small_files / figures.files if figures.files else 0.0,
+        version=statistics.version,
+        last_commit_ms=statistics.last_commit_ms,
+        files=statistics.files,
+        bytes=statistics.size_bytes,
+        small_file_ratio=statistics.small_files / statistics.files if statistics.files else 0.0,
         dead_letters=0 if letters is None else letters.rows,
-        dropped=counted(figures.table, DROPPED),
-        left_out=counted(figures.table, LEFT_OUT),
+        dropped=counted(statistics.table, DROPPED),
+        left_out=counted(statistics.table, LEFT_OUT),
         runs=cost.runs,
         bytes_read=cost.bytes_read,
         bytes_written=cost.bytes_written,

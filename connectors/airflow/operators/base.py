@@ -201,12 +201,12 @@ class LakeheadOperator(BaseOperator):
         with self._cancellation.breaks_in():
             return work()
 
-    def _log_fields(self, what: str, figures: Mapping[str, Any]) -> None:
-        """Write figures to the log: a line, and one for each line of what a person is to read."""
-        plain = {name: value for name, value in figures.items() if not isinstance(value, list)}
+    def _log_fields(self, what: str, fields: Mapping[str, Any]) -> None:
+        """Log the fields of a result: one line, and one for each entry of its lists."""
+        plain = {name: value for name, value in fields.items() if not isinstance(value, list)}
         words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in plain.items())
         self.log.info("%s: %s", what, words or "nothing to do")
-        for name, lines in figures.items():
+        for name, lines in fields.items():
             for line in lines if isinstance(lines, list) else ():
                 tell = self.log.info if name == "would_do" else self.log.warning
                 tell("%s: %s", name.replace("_", " "), line)

@@ -70,15 +70,15 @@ class LakeheadConnectOperator(BaseOperator):
                 self._connector.stop()
             if self.is_dry_run:
                 return self._told(self._connector.plan())
-            figures = self._connector.run().as_fields()
-        self._records = figures["records"]
-        words = ", ".join(f"{name} {value}" for name, value in figures.items())
+            fields = self._connector.run().as_fields()
+        self._records = fields["records"]
+        words = ", ".join(f"{name} {value}" for name, value in fields.items())
         self.log.info("%s", words)
         if self._is_killed:
             raise AirflowException(
                 "the connector was cancelled: committed records are kept, and a retry resumes"
             )
-        return figures
+        return fields
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the lineage from the source to its topic."""

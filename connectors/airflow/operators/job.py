@@ -10,12 +10,12 @@ from lakehead.connectors.airflow.operators.base import LakeheadOperator, with_ta
 
 
 class LakeheadJobOperator(LakeheadOperator):
-    """Plans a job, does it, and returns its figures.
+    """Plans a job, runs it, and returns its result.
 
     :param job: compact, verify and the like, see docs/airflow-provider.md.
     :param options: the job's own options, by name. (templated)
 
-    The figures are logged and go to XCom.
+    The result is logged and goes to XCom.
     """
 
     template_fields: Sequence[str] = (*LakeheadOperator.template_fields, "options")
@@ -46,7 +46,7 @@ class LakeheadJobOperator(LakeheadOperator):
                 result.check()
                 return sum_of_fields(known, result.as_fields())
 
-            figures = self._breaking_in(work)
-        self._log_fields(f"{self.job}, dry run" if self.is_plan_only else self.job, figures)
-        self._finish(job, figures)
-        return figures
+            fields = self._breaking_in(work)
+        self._log_fields(f"{self.job}, dry run" if self.is_plan_only else self.job, fields)
+        self._finish(job, fields)
+        return fields

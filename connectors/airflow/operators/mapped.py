@@ -59,9 +59,9 @@ class LakeheadPlanOperator(LakeheadOperator):
         with self._work(f"plan of {self.job}", context) as place, self._cancellation.breaks_in():
             job = job_named(self.job)
             planned = job.plan(place, parsed(job.name, job.options, self.options))
-        figures = planned.as_fields(is_dry_run=self.is_plan_only)
-        self._log_fields(f"plan of {self.job}", figures)
-        context["ti"].xcom_push(key=_PLANNED, value=figures)
+        fields = planned.as_fields(is_dry_run=self.is_plan_only)
+        self._log_fields(f"plan of {self.job}", fields)
+        context["ti"].xcom_push(key=_PLANNED, value=fields)
         if self.is_plan_only:
             return []
         tasks_max = min(self.max_tasks, job.tasks_worth(planned))
@@ -113,21 +113,21 @@ class LakeheadWorkOperator(LakeheadOperator):
                 self.log.info(
                     "%d of %d units are done already", chunk.units - len(units), chunk.units
                 )
-            figures: Fields = {}
+            fields: Fields = {}
             if units:
                 result = job.run(place, options, units)
                 result.check()
-                figures = result.as_fields()
-        self._log_fields(f"{self.job}, {chunk.label}", figures)
-        return figures
+                fields = result.as_fields()
+        self._log_fields(f"{self.job}, {chunk.label}", fields)
+        return fields
 
 
 class LakeheadSummaryOperator(LakeheadOperator):
-    """Adds up the figures of a mapped job, and fails if they say so (damage that was found).
+    """Adds up the results of a mapped job, and fails if they contain damage.
 
     :param job: as the plan's.
     :param planned: what the plan knew: ``XComArg(plan, key="planned")``. (templated)
-    :param results: the figures of the items: ``work.output``. (templated)
+    :param results: the results of the items: ``work.output``. (templated)
     """
 
     template_fields: Sequence[str] = ("planned", "results")
@@ -153,12 +153,12 @@ class LakeheadSummaryOperator(LakeheadOperator):
         # Templates have been rendered: what was an XComArg is its value, fetched piece by piece.
         planned: Any = self.planned
         results: Any = self.results
-        figures: Fields = dict(planned or {})
+        fields: Fields = dict(planned or {})
         for one in results or ():
-            figures = sum_of_fields(figures, dict(one or {}))
-        self._log_fields(self.job, figures)
-        self._finish(job_named(self.job), figures)
-        return figures
+            fields = sum_of_fields(fields, dict(one or {}))
+        self._log_fields(self.job, fields)
+        self._finish(job_named(self.job), fields)
+        return fields
 
 
 def lakehead_job(
@@ -176,7 +176,7 @@ def lakehead_job(
 
     :param max_active_tis_per_dagrun: how many items are worked on at once.
     :param runner: also ``spark_submit``: each item is a Spark application, by Airflow's Spark
-        provider; figures are in its log then, and there is no summary.
+        provider; its log has the result then, and there is no summary.
     :param spark_submit: with that, arguments of SparkSubmitOperator (``conn_id``, ``conf``, …).
     :param kwargs: what all three get: those of LakeheadOperator, and Airflow's own such as
         ``retries``, ``pool``.

@@ -40,7 +40,7 @@ class LakeheadSparkSubmitOperator(Submit):
     :param kwargs: those of SparkSubmitOperator: ``conn_id``, ``conf``, ``py_files``,
         ``executor_memory``, ``packages`` and the like.
 
-    The figures are in the task's log, where the driver's output goes.
+    The result is in the task's log, where the driver's output goes.
     """
 
     template_fields: Sequence[str] = (*Submit.template_fields, *_OURS)
