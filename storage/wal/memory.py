@@ -54,7 +54,7 @@ class MemoryWal:
 
     @property
     def next_position(self) -> int:
-        """Where the next record goes."""
+        """The position of the next record."""
         return self._next
 
     @property

@@ -24,7 +24,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a node that starts knows about its own volume when another host holds it.
+    """The knowledge of a starting node about its own volume when another host holds it.
 
     `other_hosts` are the hosts that the metadata knows, any of which may have taken it over;
     `live_nodes` the nodes of other hosts that live: one whose log lies on the volume keeps it.
@@ -56,10 +56,10 @@ class WalOwner:
 
 
 class LogIdentity(NamedTuple):
-    """Which log was opened. `log_id` is 32 hex digits that the log was given when it was made and
-    that go with it: those of a volume, of a node's objects in a store. `epoch` is the highest node
-    epoch that was started on it, -1: none. What it holds reaches to the position `end` at least;
-    -1: its positions say nothing, since they begin again with each start.
+    """The identity of an opened log. `log_id` is 32 hex digits, given to the log when it was made:
+    those of a volume, or of a node's objects in a store. `epoch` is the highest node epoch that was
+    started on it, -1: none. The log reaches to the position `end` at least; -1: its positions say
+    nothing, since they begin again with each start.
     """
 
     log_id: str
@@ -85,7 +85,7 @@ class WalRecord:
 
 
 class WalListener(Protocol):
-    """Who is told about durability."""
+    """The listener that a log notifies of durability."""
 
     def released(self, position: int) -> None:
         """Every record that ends at or below `position` is durable. In order, on the loop."""
@@ -98,7 +98,7 @@ class WalListener(Protocol):
 
 
 class WalFloor(NamedTuple):
-    """Where the objects of a node's log begin: recovery needs none below (epoch, number)."""
+    """The beginning of a node's log: recovery needs no objects below (epoch, number)."""
 
     epoch: int
     number: int
@@ -130,10 +130,10 @@ class SealedObject(NamedTuple):
 
 
 class SealedLog(NamedTuple):
-    """What a node's epochs left behind, none of which can be acknowledged to any more.
+    """The rest of a node's ended epochs, in which nothing more can be acknowledged.
 
-    `objects` are in the order of the log. `leftovers` are keys of data that nobody needs: below the
-    floor, or above a seal. Seals are in neither.
+    `objects` are in the order of the log. `leftovers` are keys of unneeded data: below the floor,
+    or above a seal. Seals are in neither.
     """
 
     objects: tuple[SealedObject, ...]
@@ -161,7 +161,7 @@ class SealableLog(Protocol):
 
 
 class WalObjects(SealableLog, Protocol):
-    """What a log whose group commits are objects offers beside."""
+    """The additional interface of a log whose group commits are objects."""
 
     def floor_at(self, position: int) -> WalFloor:
         """Return the floor to be committed with everything that ends at or below `position`."""
@@ -178,7 +178,7 @@ class WriteAheadLog(Protocol):
 
     @property
     def next_position(self) -> int:
-        """Where the next record goes; after `recover()`, where the new epoch begins."""
+        """The position of the next record; after `recover()`, the beginning of the new epoch."""
 
     @property
     def released_position(self) -> int:

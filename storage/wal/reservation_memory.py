@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ReservationTable:
-    """What a device knows: the key of each host, and the host that holds it."""
+    """The state of a device: the key of each host, and the host that holds the reservation."""
 
     keys: dict[str, int] = field(default_factory=dict)
     holder: str | None = None

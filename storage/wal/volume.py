@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """How a volume is shared: a new slice gets the `slices`-th part of it.
+    """The division of a volume: a new slice gets the `slices`-th part of it.
 
     With `grow`, a device that has become larger is used to its end.
     """
@@ -138,7 +138,7 @@ class Volume:
 
     @property
     def name(self) -> str:
-        """What messages call it: the device's path."""
+        """The name in messages: the device's path."""
         return self._device.name
 
     @classmethod

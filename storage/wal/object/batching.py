@@ -72,7 +72,7 @@ class RecentLeast:
 
 
 class InFlightLimit:
-    """How many puts may be in flight, by what they take."""
+    """The number of puts that may be in flight, by their duration."""
 
     def __init__(self, start: int, most: int) -> None:
         self._limit = float(min(start, most))
@@ -100,7 +100,7 @@ class InFlightLimit:
 
 
 class CostGuard:
-    """How far apart puts have to be for the bill to stay within a budget."""
+    """The least interval between puts that keeps the bill within a budget."""
 
     def __init__(self, budget: float, put_price: float, now: float) -> None:
         limited = budget > 0 and put_price > 0

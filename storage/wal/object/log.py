@@ -210,7 +210,7 @@ class ObjectWal:
 
     @property
     def stats(self) -> ObjectWalStats:
-        """What happened so far, and what adapts as of now."""
+        """Counters since the start, and the present values of the adaptive settings."""
         stats, batching = self._stats, self._batching
         stats.appended_bytes = self._next - self._recovered
         stats.puts_per_mib = stats.puts / max(stats.appended_bytes, 1) * 1024 * 1024
@@ -227,7 +227,7 @@ class ObjectWal:
 
     @property
     def next_position(self) -> int:
-        """Where the next record goes."""
+        """The position of the next record."""
         return self._next
 
     @property

@@ -1,4 +1,4 @@
-"""Which log of a node lies in a store of its own: the marks that each start of it leaves there.
+"""The identity of a node's log in a store of its own: the marks that each start leaves there.
 
 `wal/<node id>/log/<epoch, 10 digits>-<log id, 32 hex digits>`, whose content is the cluster's id in
 ASCII. The newest mark counts; a start puts its own before anything is appended in its epoch, and

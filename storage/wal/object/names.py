@@ -32,7 +32,7 @@ _NAME = re.compile(r"wal/(\d+)/(\d{10,})/(\d{20})")
 
 
 class WalName(NamedTuple):
-    """Which group commit an object is."""
+    """The name of the object of one group commit."""
 
     node_id: int
     epoch: int
@@ -62,7 +62,7 @@ def is_seal_size(size: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """Who ended an epoch's log, and when."""
+    """The end of an epoch's log: the node that sealed it, and the time."""
 
     sealer_id: int
     incarnation: str

@@ -1,4 +1,4 @@
-"""What of an object WAL can be set, and what it counts."""
+"""Settings and counters of an object WAL."""
 
 from __future__ import annotations
 
