@@ -26,6 +26,8 @@ FILE_BYTES_MAX = 1_000_000
 # Modules and functions over the limit, with their present length: it may shrink, not grow.
 LONG_MODULES: dict[str, int] = {}
 LONG_FUNCTIONS = {
+    # Every part of a node, made in order: a list, not a story.
+    "broker/node.py:_build": 160,
     # Compiled kernels: one loop over the bytes of a range, where a call per field would cost.
     "storage/format/record_kernel.py:parse_records": 110,
     "lake/tables/values/json_kernel.py:_decode": 145,
