@@ -60,7 +60,7 @@ def airflow_error(error: Exception, *, if_taken: IfTaken = "retry") -> AirflowEx
     if any(one.__name__ in _HOPELESS for one in type(error).__mro__):
         advice = _ADVICE.get(kind)
         return AirflowFailException(f"{text}: {advice}" if advice else text)
-    return AirflowException(f"{text}: what was done is kept, and another try goes on from there")
+    return AirflowException(f"{text}: completed work is kept, and a retry resumes")
 
 
 @contextmanager

@@ -47,11 +47,11 @@ def test_plan_work_and_summary_of_jobs(tmp_path: Path, monkeypatch: pytest.Monke
     assert [one for one, state in found.items() if state == "skipped"] == [
         ("compact_topics.work", -1)
     ]
-    assert {index for task, index in found if task == "compact.work"} == {0}
-    [item] = result_of(run, "compact.plan")
+    assert {index for task, index in found if task == "compact_objects.work"} == {0}
+    [item] = result_of(run, "compact_objects.plan")
     assert item["units"] == 3
     assert len(json.dumps(item)) < XCOM_BYTES_MAX
-    summed = result_of(run, "compact.summary")
+    summed = result_of(run, "compact_objects.summary")
     assert (summed["objects_before"], summed["objects_after"]) == (24, 3)
     assert result_of(run, "compact_topics.summary") == {"planned": 0}
 

@@ -190,7 +190,7 @@ def test_a_run_on_spark_that_is_killed_is_tried_again(
 
 def reason(log: str) -> str:
     """The error that a try ended with, which is one line of ours."""
-    [line] = [line for line in log.splitlines() if "another try goes on from there" in line]
+    [line] = [line for line in log.splitlines() if "a retry resumes" in line]
     return line
 
 
