@@ -117,12 +117,12 @@ RULES: tuple[Rule, ...] = (
         path="",
         theirs="silent",
         when=lambda tree: any(part["records"] is None for part in _partitions(tree)),
-        reason="Kafka fails inside on records that are null, and never answers",
+        reason="Kafka fails inside on records that are null, and never responds",
     ),
     Rule(
         api=".*",
         path=r".*error_message",
-        reason="beside the same code, either may say what is wrong, or not",
+        reason="with the same code, either may give a reason, or not",
     ),
     Rule(
         api="Produce",
@@ -130,7 +130,7 @@ RULES: tuple[Rule, ...] = (
         theirs="there",
         ours="negative",
         around=lambda theirs, ours: theirs["base_offset"] == ours["base_offset"],
-        reason="of a batch that it has already, Kafka tells the producer's time as its own",
+        reason="for a batch that it has already, Kafka returns the producer's time as its own",
     ),
     Rule(
         api="DescribeTopicPartitions",
@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
         path=r".*record_errors",
         ours=None,
         around=lambda theirs, ours: theirs["error_code"] in ("invalid_record", "invalid_timestamp"),
-        reason="brokers do not read records: they tell the batch that is wrong",
+        reason="brokers do not read records: they name the wrong batch",
     ),
     Rule(
         api="Fetch",
@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
         theirs="invalid_record",
         ours="none",
         when=_has("body", b""),
-        reason="brokers do not read records: that there are none is for readers to find",
+        reason="brokers do not read records: readers find out that there are none",
     ),
     Rule(
         api="Produce",
