@@ -197,7 +197,7 @@ def test_an_advertised_address_at_which_nobody_answers(nodes: Cluster) -> None:
     nowhere = free_port()
     lost = nodes.start(4, "--advertised.port", str(nowhere))
     assert wait_until(lambda: "advertised_address_unreachable" in lost.log, 20), lost.log
-    assert f"port={nowhere} reason='no node answers there'" in lost.log
+    assert f'port={nowhere} reason="no node responds there"' in lost.log
     nodes.start(6)  # one that can be reached gets its share
     assert wait_until(lambda: 6 in nodes.leaders(), 30), nodes.leaders()
     assert 4 not in nodes.leaders()

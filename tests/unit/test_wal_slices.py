@@ -185,7 +185,7 @@ async def test_a_slice_that_the_table_has_lost_is_not_written_over() -> None:
     end = await append_released(wal, await started(wal, 1), b"kept")
     handle.kill()
     newer, device.content[: 2 * SECTOR] = bytes(device.content[: 2 * SECTOR]), table
-    with pytest.raises(WalCorrupted, match="slice of node 1 lies at"):
+    with pytest.raises(WalCorrupted, match="slice of node 1 begins at"):
         await open_node(device, 2)
     device.content[: 2 * SECTOR] = newer
     _, wal = await open_node(device, 1)
