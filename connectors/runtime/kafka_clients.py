@@ -248,6 +248,7 @@ class Cluster:
                 if error.args[0].code() in _LEADERLESS and left:
                     self._check_stop()
                     threading.Event().wait(_SLICE_S)
+                    self._metadata()  # librdkafka keeps a topic without a leader for minutes
                     continue
                 names = ", ".join(sorted({at.topic for at in partitions}))
                 raise _kind(error)(f"cannot read {names}: {error.args[0].str()}") from None
@@ -265,7 +266,7 @@ class Cluster:
 
 
 def _kind(error: KafkaException) -> type[KafkaFailed]:
-    return KafkaAway if error.args[0].code() in _AWAY else KafkaFailed
+    return KafkaAway if error.args[0].code() in _AWAY | _LEADERLESS else KafkaFailed
 
 
 def _text(topic_id: Any) -> str:
