@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lakehead.broker.observability.event_log import LOG_FORMATS
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.maintenance.configs import BROKER_DEFAULTS, CLEANER_MEMORY
 from lakehead.storage.stream.settings import StorageSettings
@@ -427,9 +428,9 @@ class Settings:
         choices=("debug", "info", "warning", "error"),
     )
     log_format: str = _setting(
-        "logfmt",
+        LOG_FORMATS[0],
         "Format of log lines: logfmt (key=value), or json (an object for each line).",
-        choices=("logfmt", "json"),
+        choices=LOG_FORMATS,
     )
 
     @property

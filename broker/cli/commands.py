@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import typer
 
 from lakehead.broker.cli.help_page import CommandLine, HelpGroup
+from lakehead.storage.jobs import FORMER_JOBS
 
 _JOB = "job:"
 
@@ -26,6 +27,10 @@ class Command(NamedTuple):
 
     place: str
     summary: str
+
+
+def _command_name(job: str) -> str:
+    return job.replace("_", "-")
 
 
 def _job(name: str, summary: str) -> Command:
@@ -155,9 +160,8 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
 """The commands by subject, in the order of the help."""
 
 FORMER_NAMES = {
-    "compact": "compact-objects",
+    **{_command_name(former): _command_name(name) for former, name in FORMER_JOBS.items()},
     "compact-topic": "compact-topics",
-    "retain": "apply-retention",
 }
 """Names that work for one more release, by today's name."""
 
