@@ -62,7 +62,7 @@ class Ec2Notices:
         if kinds and kinds not in _KINDS:
             raise SettingsError(f"ec2.notices: {kinds!r} is not one of {', '.join(_KINDS)}")
         self.notice: Notice | None = None
-        """What was announced."""
+        """The events that were announced."""
         self._is_unhealthy = False
         self._kinds = kinds
         self._metadata = metadata

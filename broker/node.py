@@ -118,7 +118,7 @@ class Backpressure:
         engine.on_writable.append(self.resume)
 
     def is_writable(self) -> bool:
-        """Whether batches of producers can be accepted now."""
+        """Return true if batches of producers can be accepted now."""
         return self._engine.writable()
 
     def when_writable(self, callback: Callable[[], None]) -> None:
@@ -171,9 +171,9 @@ class Node:
     """Runs the process that refreshes declared tables, if this node does that."""
     stop_reason: _Failure
     is_ready: bool = field(default=False, init=False)
-    """Whether this node serves."""
+    """True if this node serves."""
     is_stopping: bool = field(default=False, init=False)
-    """Whether this node has begun to stop."""
+    """True if this node has begun to stop."""
     page: ObservabilityPage = field(init=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +214,7 @@ class Node:
         return self.lifecycle.session
 
     def is_writable(self) -> bool:
-        """Whether batches of producers can be accepted now."""
+        """Return true if batches of producers can be accepted now."""
         return self.backpressure.is_writable()
 
     async def start(self) -> None:
@@ -261,8 +261,8 @@ class Node:
 
         The node first hands its leaderships over to other nodes, if there are any. It gives up
         after shutdown.timeout.ms, half of it for handing over, if the object store does not
-        respond. What is not uploaded then is in the write-ahead log, and the next start recovers
-        it.
+        respond. Records that are not uploaded then are in the write-ahead log, and the next start
+        recovers it.
         """
         is_first, self.is_stopping = not self.is_stopping, True
         now = asyncio.get_running_loop().time()

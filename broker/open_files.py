@@ -6,8 +6,8 @@ _OPEN_FILES_MAX = 1 << 20
 
 
 def raise_open_file_limit() -> None:
-    """Raise this process's soft limit of open files to the hard one, at most to a million. What it
-    starts has the same.
+    """Raise this process's soft limit of open files to the hard one, at most to a million. Its
+    child processes inherit it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES_MAX)

@@ -26,12 +26,12 @@ class RequestContext:
     """The connection: an opaque identity, for state that must not outlive it."""
     listener: str = "PLAINTEXT"
     is_from_node: bool = False
-    """Whether it is proven that a node of this cluster sent it."""
+    """True if it is proven that a node of this cluster sent it."""
 
     @property
     def is_stranger(self) -> bool:
-        """Whether the request lacks the proof that nodes give in a cluster with a secret. At a
-        feature level without a secret every sender counts as a node.
+        """Return true if the request lacks the proof that nodes give in a cluster with a secret. At
+        a feature level without a secret every sender counts as a node.
         """
         return bool(self.services.state.node_secret) and not self.is_from_node
 

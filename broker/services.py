@@ -36,7 +36,7 @@ class DelayedRequests(Protocol):
     """Requests that wait for a partition: `cluster.replica_manager.DelayedRequests`."""
 
     def should_wait(self, topic: Topic, index: int) -> bool:
-        """Whether a request should wait, because the partition will soon be led here."""
+        """Return true if a request should wait, because the partition will soon be led here."""
 
     def add(self, stream_id: int, callback: Callable[[], None]) -> None:
         """Call `callback` once the stream's partition is served here, unless `remove`d before."""
@@ -86,7 +86,7 @@ class Leaders(Protocol):
     """The leaders of partitions: `cluster.metadata_image.MetadataCache`."""
 
     def exists(self, where: TopicPartition) -> bool:
-        """Whether the partition exists."""
+        """Return true if the partition exists."""
 
     def leader(self, where: TopicPartition) -> int | None:
         """Return the id of the node that leads a partition, or None without a leader."""
@@ -115,7 +115,7 @@ class ReadSession(Protocol):
     """Proof that this node may serve reads: `cluster.broker_lifecycle.Session`."""
 
     def is_current(self) -> bool:
-        """Whether reads may be served now."""
+        """Return true if reads may be served now."""
 
     async def ensure(self) -> bool:
         """Return whether reads may be served, after reading the metadata log if necessary."""
@@ -210,7 +210,7 @@ class BrokerServices:
     fetch_sessions: FetchSessions
     cold_reads: ColdReads
     is_writable: Callable[[], bool]
-    """Whether batches of producers can be accepted now."""
+    """True if batches of producers can be accepted now."""
     when_writable: Callable[[Callable[[], None]], None]
     """Calls back once, when `is_writable` turns true again."""
     produced: Callable[[int], None]

@@ -1,7 +1,7 @@
 """Every setting of a node: one frozen structure, validated once.
 
-A setting has Kafka's name where Kafka has the setting (`message.max.bytes`), else ours. Where the
-values come from is in `setting_sources`.
+A setting has Kafka's name where Kafka has the setting (`message.max.bytes`), else ours.
+`setting_sources` has the sources of values.
 """
 
 import dataclasses

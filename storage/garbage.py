@@ -39,7 +39,7 @@ from lakehead.storage.wal.object.names import PREFIX as WAL_PREFIX
 from lakehead.storage.wal.object.names import WalName, is_seal_size
 
 PREFIXES = (DATA_PREFIX, WAL_PREFIX)
-"""Where objects with data are."""
+"""The prefixes of objects with data."""
 
 
 class Verdict(StrEnum):
@@ -92,8 +92,8 @@ def judge(state: ClusterState, key: str, size: int) -> Verdict:
 
 
 def is_own_name(key: str) -> bool:
-    """Whether a cluster gives this name to an object, of whatever node: a table that lies within
-    its prefix, or another program, gives others.
+    """Return true if a cluster gives this name to an object, of whatever node: a table that lies
+    within its prefix, or another program, gives others.
     """
     if key.startswith(META):
         return True
@@ -101,7 +101,7 @@ def is_own_name(key: str) -> bool:
 
 
 def _has_ended(state: ClusterState, name: DataName) -> bool:
-    """Whether the epoch of a name has ended, so that it can never be committed."""
+    """Return true if the epoch of a name has ended, so that it can never be committed."""
     node = state.nodes.get(name.node_id)
     if node is None:
         return name.epoch <= state.retired_nodes[name.node_id]
@@ -135,7 +135,7 @@ class SweepTimes:
     grace_ms: int = GRACE_MS
     """Readers of an older view find an object for this long after its last reference went."""
     margin_ms: int = MARGIN_MS
-    """What was never committed is deleted when it is this old."""
+    """The age at which an object that was never committed is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,8 +398,8 @@ class LeakReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the bucket holds what is referred to, all of it and nothing else that could
-        go.
+        """Return true if the bucket holds what is referred to, all of it and nothing else that
+        could go.
         """
         return not (self.missing or self.leaked or self.delayed or self.strange)
 
@@ -416,7 +416,7 @@ async def check_leaks(store: ObjectStore, metadata: MetadataLog) -> LeakReport:
         is_held = verdict in GARBAGE and item.modified_ms <= held_ms
         keys[Verdict.HELD if is_held else verdict].append(item.key)
     present = {item.key for item in found}
-    # What was committed after the listing began need not be in it.
+    # An object that was committed after the listing began need not be in it.
     missing = [
         key
         for key, known in after.objects.items()

@@ -65,7 +65,7 @@ def _compile(signature: Any, function: F) -> F:
 
 
 def _private_folder() -> Path:
-    """A folder only this user can write: cached code is executed, so nobody else may put any
+    """A folder only this user can write: cached code is executed, so no other user may put any
     there.
     """
     folder = Path(tempfile.gettempdir()) / f"lakehead-kernels-{os.getuid()}"

@@ -32,7 +32,7 @@ copy_bytes: Any = intrinsic(_copy_type)
 
 
 def _prefetch_type(_context: Any, data: Any, _at: Any) -> Any:
-    """Ask for a byte's cache line. An address beyond the data harms nothing."""
+    """Prefetch a byte's cache line. An address beyond the data harms nothing."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, at = arguments

@@ -41,7 +41,7 @@ class MemoryPool:
         return sum(map(len, self._queues.values()))
 
     def has_room(self, share: float = 1.0) -> bool:
-        """Whether a taker with this share would be let in at once."""
+        """Return true if a taker with this share would be let in at once."""
         if self.used >= self.capacity * share:
             return False
         return not self._queues or all(kept < share for kept in self._queues)

@@ -51,9 +51,9 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
 class TaskScope:
     """Owns background tasks.
 
-    `on_crash(name, error)` is called on the loop when a task ends by an exception that nobody
-    awaits for: the owner cannot go on. `on_failure(name, error)` is called for an error that ends
-    one task or one turn alone; it is logged, unless the owner has another use for it.
+    `on_crash(name, error)` is called on the loop when a task ends by an exception that no task
+    awaits: the owner cannot go on. `on_failure(name, error)` is called for an error that ends one
+    task or one turn alone; it is logged, unless the owner has another use for it.
     """
 
     def __init__(self, on_crash: OnError, on_failure: OnError = log_failure) -> None:
@@ -68,8 +68,7 @@ class TaskScope:
         """Start `coro` as a task that the owner cannot go on without. Raises RuntimeError once the
         scope is closed.
 
-        With `is_awaited` its errors are for whoever awaits the task, and are not reported as
-        crashes.
+        With `is_awaited` its errors go to the task that awaits it, and are not reported as crashes.
         """
         return self._start(coro, name, self._awaited if is_awaited else self._finished)
 
@@ -140,7 +139,7 @@ class TaskScope:
     def _awaited(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # seen: asyncio need not complain when nobody waits any more
+            task.exception()  # seen: asyncio need not complain when no task waits any more
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Offsets [start_offset, end_offset) of a partition. Where no topic is known any more, `topic`
-    is empty and only the stream is named.
+    """Offsets [start_offset, end_offset) of a partition. If no topic is known any more, `topic` is
+    empty and only the stream is named.
     """
 
     stream_id: int
@@ -67,7 +67,7 @@ class Damage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidBatch:
     """A batch that is stored as its producer sent it, and that no reader can read, or not the times
-    of all its records. It is no damage: there is nothing to put back.
+    of all its records. It is not damage: there is nothing to put back.
     """
 
     place: Place
@@ -105,7 +105,7 @@ def unreadable(place: Place, key: str, reason: str) -> Damage:
 
 
 def misplaced(place: Place, key: str, reason: str) -> Damage:
-    """Metadata and objects that tell two stories."""
+    """Return a contradiction between metadata and objects."""
     return Damage(
         place=place,
         object_key=key,

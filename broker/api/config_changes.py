@@ -117,7 +117,7 @@ async def _change(
 def _plan_topic(
     resource: Any, state: ClusterState, changes_of: ChangesOf, places: TablePlaces
 ) -> Sequence[Record]:
-    # What is wrong is told in Kafka's order: whether the topic is there comes last.
+    # Faults are reported in Kafka's order: an unknown topic comes last.
     name = resource.resource_name
     topic = state.topics.get(name)
     present: Configs = Map() if topic is None else topic.configs

@@ -152,7 +152,9 @@ class FetchCall:
         self._results: list[tuple[Wanted, PartitionResult]] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
         self._is_cut_off = False
-        """Whether the node does not know that it was not fenced: it answers nothing as a leader."""
+        """True if the node does not know that it was not fenced: it sends no response as a
+        leader.
+        """
 
     def begin(self) -> None:
         """Respond at once, or begin to wait."""

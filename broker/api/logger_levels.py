@@ -1,6 +1,7 @@
 """Levels of loggers: DescribeConfigs shows them, IncrementalAlterConfigs sets them (KIP-412).
 
-There is one logger, `root`: that of the process. What is set lasts as long as the process does.
+There is one logger, `root`: that of the process. A level that is set lasts as long as the process
+does.
 """
 
 from typing import Any

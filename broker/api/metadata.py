@@ -60,7 +60,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _asks_for_ids_too_early(request: Any, version: int) -> bool:
-    if version not in {10, 11}:  # they have the field, but Kafka answers by name alone
+    if version not in {10, 11}:  # they have the field, but Kafka's response is by name alone
         return False
     return any(topic.name is None or topic.topic_id is not None for topic in request.topics or ())
 

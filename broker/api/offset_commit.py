@@ -43,7 +43,7 @@ def _is_loaded(request: Any, context: RequestContext) -> bool:
 
 
 async def _handle_loaded(request: Any, context: RequestContext) -> Any:
-    with contextlib.suppress(LakeheadError):  # who checks says so
+    with contextlib.suppress(LakeheadError):  # the check says so
         await context.services.groups.loaded(request.group_id)
     answer = _handle(request, context)
     return await answer if isinstance(answer, Deferred) else answer
@@ -59,7 +59,7 @@ def _handle(request: Any, context: RequestContext) -> Any:
         for partition in asked.partitions:
             code = _missing(topic, partition, context)
             if code is ErrorCode.none:
-                if refused is None:  # Kafka asks the group last
+                if refused is None:  # Kafka checks the group last
                     refused = _refused(request, context)
                 code = refused
             if code is ErrorCode.none and _is_too_long(partition, context):

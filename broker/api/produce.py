@@ -285,7 +285,7 @@ class ProduceCall:
                 self._crash(crash)
 
     def _needs_verification(self) -> bool:
-        """Whether the coordinator of the transaction has to verify partitions first."""
+        """Return true if the coordinator of the transaction has to verify partitions first."""
         self._verification = TransactionVerification(
             self._context.services, self._transactional_id, self._header.version
         )
@@ -355,7 +355,7 @@ class ProduceCall:
                 partition.when_confirmed(plan.known_end, self.done)
             else:
                 if self._good_size < self._frame_size // 2:
-                    # What is kept keeps its frame: a small batch must not hold a large one.
+                    # A batch that is kept keeps its frame: a small batch must not hold a large one.
                     plan = plan._replace(records=memoryview(bytearray(records)))
                 topic = partition.topic
                 if topic.rules.is_log_append_time:
@@ -392,7 +392,7 @@ class ProduceCall:
         return PartitionResult(index, int(code), -1, start_offset, message, record_errors=records)
 
     def _awaits(self) -> bool:
-        """Whether to wait for a partition, which resumes the request when it arrives."""
+        """Return true if the request waits for a partition, which resumes it when it arrives."""
         services = self._context.services
         delayed = services.replica_manager.delayed
         for key, partitions in self._topics:
@@ -425,7 +425,7 @@ class ProduceCall:
         self._go_on()
 
     def _go_on(self) -> None:
-        # Whoever asked may be gone: nothing of the rest was promised.
+        # The client may be gone: nothing of the rest was promised.
         try:
             if self._connection.is_open and self.run():
                 self._connection.proceed()

@@ -104,7 +104,7 @@ class Component:
             raise _refusal("Only an exact match has a name.")
 
     def matches(self, entity: Mapping[str, str | None]) -> bool:
-        """Whether an entity fulfils the condition."""
+        """Return true if an entity fulfils the condition."""
         if self.kind not in entity:
             return False
         return self.match_type == SPECIFIED or entity[self.kind] == self.name
@@ -123,7 +123,9 @@ def check_filter(components: Sequence[Component]) -> None:
 
 
 def is_selected(entity: QuotaEntity, components: Sequence[Component], *, is_strict: bool) -> bool:
-    """Whether a filter is about an entity; a strict one only if it names all of its types."""
+    """Return true if a filter is about an entity; a strict one only if it names all of its
+    types.
+    """
     named = dict(entity)
     if is_strict and len(named) != len(components):
         return False

@@ -72,8 +72,8 @@ def check_new_topic(
 
 
 def are_too_many(counts: Iterable[int]) -> bool:
-    """Whether the topics of one request get more new partitions together than it may make, as Kafka
-    counts. A topic that is too large alone is refused alone.
+    """Return true if the topics of one request get more new partitions than a request may make, as
+    Kafka counts. A topic that is too large alone is refused alone.
     """
     return sum(count for count in counts if 0 < count <= PARTITIONS_MAX) > PARTITIONS_MAX
 

@@ -52,7 +52,7 @@ def elements_max(services: BrokerServices, api: Api) -> int:
 
 
 def is_long(response: Any) -> bool:
-    """Whether a response has more elements than should be encoded in one turn."""
+    """Return true if a response has more elements than should be encoded in one turn."""
     return next(islice(_elements(response), STEPS_AT_ONCE, None), None) is not None
 
 

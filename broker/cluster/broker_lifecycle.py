@@ -354,7 +354,7 @@ class Session:
         self._scope = scope
         self._session_s = session_s
         self.is_first = True
-        """Whether this node reads the log before the others do."""
+        """True if this node reads the log before the others do."""
         self._is_unfenced = is_unfenced
         self._is_unanimous = is_unanimous
         self._proven_at = float("-inf")
@@ -388,8 +388,8 @@ class Session:
         return None if age == float("inf") else int(age * 1000) + 1
 
     def is_current(self) -> bool:
-        """Whether reads may be served now. A renewal starts well before the session ends, so that
-        continuous reads never wait for one.
+        """Return true if reads may be served now. A renewal starts well before the session ends, so
+        that continuous reads never wait for one.
         """
         age = self._clock.monotonic() - self.proven_at
         if age >= self._session_s * (0.5 if self.is_first else 0.75):

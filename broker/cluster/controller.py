@@ -124,7 +124,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the controller, as far as it knows."""
+        """Return true if this node is the controller, as far as it knows."""
         own = self._lifecycle.own
         return is_controller(self._metadata.state, own.node_id, own.epoch)
 
@@ -198,8 +198,8 @@ class Controller:
         return view.is_balance_due
 
     def _is_as_balanced(self, state: ClusterState, view: ClusterView) -> bool:
-        """Whether nothing has changed since the last check of balance, so that an idle cluster is
-        not surveyed again and again.
+        """Return true if nothing has changed since the last check of balance, so that an idle
+        cluster is not surveyed again and again.
         """
         if self._balanced is None or any(load.hottest for load in view.loads.values()):
             return False
@@ -232,8 +232,8 @@ class Controller:
         return replace(view, may_lead=self._may_lead(ready, now))
 
     def _may_lead(self, ready: Mapping[int, float], now: float) -> bool:
-        """Whether this node's turn to take the lease has come: the ready node of the lowest id goes
-        first, and each further one waits two heartbeat intervals longer.
+        """Return true if this node's turn to take the lease has come: the ready node of the lowest
+        id goes first, and each further one waits two heartbeat intervals longer.
         """
         if self._lifecycle.own.node_id not in ready:
             return False
@@ -291,8 +291,8 @@ def _plan_key(state: ClusterState, view: ClusterView) -> _PlanKey:
 
 
 def is_lease_vacant(state: ClusterState, view: ClusterView) -> bool:
-    """Whether the lease is free to take: its holder is fenced, dead, replaced or neglects its
-    work.
+    """Return true if the lease is free to take: its holder is fenced, dead, replaced or neglects
+    its work.
     """
     if view.is_neglected and unfenced_dead(state, view):
         return True
@@ -303,7 +303,7 @@ def is_lease_vacant(state: ClusterState, view: ClusterView) -> bool:
 
 
 def is_controller(state: ClusterState, node_id: int, epoch: int) -> bool:
-    """Whether a node, in this epoch, holds the lease."""
+    """Return true if a node, in this epoch, holds the lease."""
     return (state.controller.node_id, state.controller.node_epoch) == (node_id, epoch)
 
 
@@ -337,7 +337,7 @@ class Survey:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether balance has to wait for other moves."""
+        """Return true if balance has to wait for other moves."""
         return bool(self.needs_leader) or self.moving + self.waiting > 0
 
 

@@ -39,7 +39,7 @@ class PeerChannel(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may be sent."""
+        """Return true if a request may be sent."""
 
     async def send(self, frame: bytes) -> memoryview:
         """Send one request and return the response without its length field. One at a time.

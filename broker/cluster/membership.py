@@ -135,7 +135,9 @@ class Membership:
         return before != (Standing.ALIVE, is_starting, is_leaving)
 
     def vouched(self, heard: Iterable[tuple[int, int]], now: float) -> None:
-        """Take note of whom a live node hears: pairs of node id and milliseconds since."""
+        """Take note of the nodes that a live node hears: pairs of node id and milliseconds
+        since.
+        """
         for node_id, age_ms in heard:
             member = self._members.get(node_id)
             if member is not None and age_ms >= 0:
@@ -217,8 +219,8 @@ class Membership:
         return Standing.DEAD if member is None else self._standing(member, now)
 
     def is_calm(self, now: float) -> bool:
-        """Whether every other node was heard lately and no connection has just ended. Then no node
-        will be dead for an interval at least.
+        """Return true if every other node was heard lately and no connection has just ended. Then
+        no node will be dead for an interval at least.
         """
         return all(
             member.lost_at is None and not self._is_quiet(member, now)
@@ -226,7 +228,7 @@ class Membership:
         )
 
     def view(self, now: float) -> MembershipView:
-        """Return what is thought of everybody else."""
+        """Return the view of all other nodes."""
         ready, leaving, dead = {}, set(), {}
         for node_id, member in self._members.items():
             standing = self._standing(member, now)

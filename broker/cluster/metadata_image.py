@@ -27,7 +27,7 @@ class MetadataDelta(NamedTuple):
     topic_ids: frozenset[str]
     stream_ids: frozenset[int]
     has_nodes: bool
-    """Whether a node was registered, fenced, retired or recovered."""
+    """True if a node was registered, fenced, retired or recovered."""
     is_everything: bool
 
 
@@ -162,7 +162,7 @@ class MetadataCache:
         self._unreachable = unreachable
 
     def exists(self, where: TopicPartition) -> bool:
-        """Whether the partition exists."""
+        """Return true if the partition exists."""
         return self._stream(where) is not None
 
     def leader(self, where: TopicPartition) -> int | None:

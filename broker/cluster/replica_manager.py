@@ -430,8 +430,8 @@ class DelayedRequests:
         return sum(map(len, self._callbacks.values()))
 
     def should_wait(self, topic: Topic, index: int) -> bool:
-        """Whether a request should wait: the partition is not served here yet, and soon will be.
-        The time of the partition runs from the first call.
+        """Return true if a request should wait: the partition is not served here yet, and soon will
+        be. The time of the partition runs from the first call.
         """
         if not 0 <= index < len(topic.partitions) or topic.partitions[index] is not None:
             return False
@@ -467,8 +467,8 @@ class DelayedRequests:
 
 
 def is_arriving(state: ClusterState, stream: StreamState, node_id: int) -> bool:
-    """Whether a node is about to lead a stream, and need not wait for the recovery of another
-    node's log first.
+    """Return true if a node is about to lead a stream, and need not wait for the recovery of
+    another node's log first.
     """
     if stream.assigned != node_id:
         return False

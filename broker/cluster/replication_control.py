@@ -347,7 +347,7 @@ class MovePlan(NamedTuple):
 
 
 def is_moving(state: ClusterState, stream: StreamState) -> bool:
-    """Whether a stream that had a leader is assigned to a node that does not lead it yet."""
+    """Return true if a stream that had a leader is assigned to a node that does not lead it yet."""
     if stream.assigned < 0 or stream.epoch < 0:
         return False
     leader = leader_of(state, stream)

@@ -473,4 +473,4 @@ def _definitions() -> Iterator[ConfigDefinition]:
 
 
 KAFKA_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _definitions()}
-"""By name. What a broker's config is the default of for topics is as it is for topics."""
+"""By name. A broker config that is a topic config's default has the definition of that."""

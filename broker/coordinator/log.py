@@ -116,7 +116,7 @@ class CoordinatorLog:
         self._snapshot_min_records = snapshot_min_records
         self._latest: dict[bytes, bytes] = {}
         self._open: dict[int, dict[bytes, _PendingTransaction]] = {}
-        """What open transactions wrote, by producer id: the last record of each key."""
+        """The records of open transactions, by producer id: the last record of each key."""
         self._decided_by: dict[bytes, int] = {}
         """While the log is replayed: whose transaction wrote a key's last value."""
         self._is_trimming = False

@@ -88,7 +88,9 @@ class ConnectionOwner(Protocol):
         """Close a connection that does not speak Kafka."""
 
     def admits(self, connection: "Connection", key: int) -> bool:
-        """Whether a connection beyond the quota may stay, by the API key of its first request."""
+        """Return true if a connection beyond the quota may stay, by the API key of its first
+        request.
+        """
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -139,9 +141,9 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_wait: PoolWait | None = None
         """For memory of the frame that has begun; nothing is read meanwhile."""
         self._start_wait: PoolWait | None = None
-        """For responses to be taken, with a request that may be answered at length."""
+        """For responses to be taken, with a request that may have a long response."""
         self._is_let_in = False
-        """Whether that wait is over, and its request not started yet."""
+        """True if that wait is over, and its request not started yet."""
         self._unsent: UnsentResponses | None = None
         self._muted = False
         self._blocked = False
@@ -152,17 +154,15 @@ class Connection(asyncio.BufferedProtocol):
         self.frame_began_at = server.now
         self.client_host = ""
         self.is_undecided = False
-        """Whether it has a place only if its first request comes from another node."""
+        """True if it has a place only if its first request comes from another node."""
         self.has_fetched = False
-        """Whether a Fetch was answered with records, so that the next one shows that they were
-        taken.
-        """
+        """True if a Fetch response had records, so that the next one shows that they were taken."""
 
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a new socket."""
-        # uvloop's transports are no subclasses of asyncio's.
+        # uvloop's transports are not subclasses of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the client can still get responses."""
+        """Return true if the client can still get responses."""
         return self._transport is not None
 
     def slot(self) -> Slot:
@@ -270,12 +270,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is at work."""
+        """Return true if no request is at work."""
         return not self._pending
 
     @property
     def is_in_frame(self) -> bool:
-        """Whether a frame has begun to arrive and is not whole."""
+        """Return true if a frame has begun to arrive and is not whole."""
         return self._frame_wait is None and (self._frame is not None or self._filled > 0)
 
     @property
@@ -308,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
                 return False
             begin, end = position + 4, position + 4 + size
             if end > filled:
-                if filled - begin < _KEY.size:  # what it asks for is not known yet
+                if filled - begin < _KEY.size:  # its API is not known yet
                     self._keep(position)
                     break
                 self._keep(begin)

@@ -16,8 +16,8 @@ FRAMES_SHARE, RESPONSES_SHARE, INFLATED_SHARE, SEARCHED_SHARE = 3 / 8, 3 / 8, 1 
 UNCHARGED_FRAME = 512
 """Requests up to this size are part of what a connection costs anyway."""
 SHORT_FRAME = 64 << 10
-"""Requests up to this size that are no Produce requests may use all of the memory for frames;
-others leave a quarter of it to them.
+"""Requests up to this size, other than Produce, may use all of the memory for frames; others leave
+a quarter of it to them.
 """
 _LONG_FRAMES_SHARE = 0.75
 _PRODUCE = 0
@@ -37,13 +37,13 @@ class RequestMemory:
 
     def __init__(self, size: int) -> None:
         self.frames = MemoryPool(int(size * FRAMES_SHARE))
-        """Requests that arrive, wait for their turn, or are looked at. What is appended of them is
-        the log cache's.
+        """Requests that arrive, wait for their turn, or are looked at. Batches that are appended
+        are charged to the log cache.
         """
         self.responses = MemoryPool(int(size * RESPONSES_SHARE))
         """Responses that clients have not taken, and cold reads for responses."""
         self.inflated = InflatedBatches(int(size * INFLATED_SHARE))
-        """What producers sent, decompressed to look into it."""
+        """Batches of producers, decompressed to check their records."""
         self._pins: dict[int, int] = {}
 
     def admit_frame(self, key: int, size: int, granted: Callable[[], None]) -> PoolWait | None:

@@ -179,13 +179,13 @@ class Server:
         self.request_max_bytes = settings.socket_request_max_bytes
         self.write_buffer_bytes = settings.write_buffer_bytes
         self.now = clock.monotonic()
-        """Monotonic seconds, as of the last tick: cheap to ask for each frame."""
+        """Monotonic seconds, as of the last tick: cheap to read for each frame."""
         self.connections: set[Connection] = set()
         self.accepted_total: int = 0
         self.refused_total: int = 0
         self.rejected_total: int = 0
         self.lag_s: float = 0.0
-        """How late the last tick was: the event loop's lag."""
+        """The delay of the last tick: the event loop's lag."""
         self.lag_max_s: float = 0.0
         self._configs = configs
         self._settings = settings
@@ -299,8 +299,8 @@ def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    # The event loop turns Nagle's algorithm off only where it is told that this is TCP; with it,
-    # the second of two answers waits for the client's delayed acknowledgement of the first, 40 ms.
+    # The event loop turns Nagle's algorithm off only where it knows that this is TCP; with it, the
+    # second of two responses waits for the client's delayed acknowledgement of the first, 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

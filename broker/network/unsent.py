@@ -48,13 +48,13 @@ class UnsentResponses:
         self._ends: list[int] = []
         """Positions at which they end, in all that ever waited here."""
         self._position = 0
-        """Where the first of them begins."""
+        """The position at which the first of them begins."""
         self._given: Sequence[Piece] = ()
         """Given to the transport, which has not sent all of it."""
         self._given_size = 0
         self._is_paused = False
         self._is_exact = False
-        """Whether what is held is charged by buffers, not by length."""
+        """True if what is held is charged by buffers, not by length."""
         self._sent = 0
         self._seen_taken = 0
         self._seen_at = now

@@ -64,4 +64,4 @@ class ObservedNode(Protocol):
         """The reason that the node cannot go on; None while it can."""
 
     def is_writable(self) -> bool:
-        """Whether batches of producers can be accepted now."""
+        """Return true if batches of producers can be accepted now."""

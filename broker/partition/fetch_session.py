@@ -34,7 +34,7 @@ class Wanted:
         self.sent_log_start = -1
 
     def is_news(self, result: PartitionResult) -> bool:
-        """Whether an incremental response has to mention the partition."""
+        """Return true if an incremental response has to mention the partition."""
         return bool(
             result.records
             or result.error

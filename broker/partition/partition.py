@@ -195,7 +195,7 @@ class Partition:
         self.bytes_out = 0
         """Bytes sent to consumers since it was opened here."""
         self.waiters: dict[Callable[[], None], None] = {}
-        """Who is called when the high watermark moves, in order."""
+        """Callbacks for when the high watermark moves, in order."""
         stream.on_advance = self.wake
         stream.state_snapshot = producers.snapshot
         stream.is_state_due = producers.is_due

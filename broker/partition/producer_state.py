@@ -101,7 +101,7 @@ class ProducerStates:
         return self._producers.get(producer_id)
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer has a transaction open here, of this epoch."""
+        """Return true if a producer has a transaction open here, of this epoch."""
         entry = self._producers.get(producer_id)
         return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
 
@@ -125,7 +125,7 @@ class ProducerStates:
             if begins_late or first_sequence > waiting.lowest_sequence:
                 raise _out_of_order(producer_id, first_sequence, waiting.lowest_sequence - 1)
         if entry is None:
-            return None  # unknown or expired: any sequence begins it anew, as in Kafka
+            return None  # unknown or expired: any sequence begins it again, as in Kafka
         _check_epoch(producer_id, epoch, entry)
         if epoch != entry.epoch:
             last = NO_SEQUENCE
@@ -264,8 +264,8 @@ class ProducerStates:
         self.verifications.expire(before_ms)
 
     def is_due(self, confirmed_offset: int) -> bool:
-        """Whether an upload should take the state now, as of what is durable: it would be a large
-        one before long.
+        """Return true if an upload should take the state now, as of what is durable: it would be a
+        large one before long.
         """
         self._let_go_before(confirmed_offset)
         limits, transactions = self._producers.limits, self.transactions

@@ -1,19 +1,19 @@
 """The producers of one partition: bounded, small in memory, and cheap to save.
 
 Most of many producers are idle. They are kept as packed records, as objects hold them (see
-`lakehead.storage.format.partition_state`); those that have sent something since the last upload
-are values. A million producers are some 150 MB so, of which nothing is for the garbage collector
-to visit.
+`lakehead.storage.format.partition_state`); those that have sent something since the last upload are
+values. A million producers are some 150 MB so, of which nothing is for the garbage collector to
+visit.
 
 **Saving.** An upload takes the records that changed since the one before it, and a share of all
 others, which go round: `since` is where the last complete round began, so the states of all objects
-that reach beyond it have every producer. What an upload takes is bounded by what changed and the
-share, however many producers there are. Where all of them are small enough, each upload has them
-all. What changed is bounded, too: an upload `is_due` before it has grown large.
+that reach beyond it have every producer. The size of an upload is bounded by the changes and the
+share, however many producers there are. If all of them are small enough, each upload has them all.
+The changes are bounded, too: an upload `is_due` before it has grown large.
 
-**The cap.** Beyond it a new producer takes the place of one that has been idle longest
-among a few (an approximated LRU, as caches do it), never of one with an open transaction or a batch
-on its way. That one is unknown then, as if it had expired.
+**The cap.** Beyond it a new producer takes the place of one that has been idle longest among a few
+(an approximated LRU, as caches do it), never of one with an open transaction or a batch on its way.
+That one is unknown then, as if it had expired.
 
 Records lie in shards: a hash table of a million takes a tenth of a second to grow, one of some
 thousands does not.

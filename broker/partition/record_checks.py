@@ -46,8 +46,8 @@ class RecordsRefused(KafkaError):
 
 def walked_inline(header: BatchHeader, rules: RecordRules) -> int:
     """Return how many records of a batch the event loop would walk to check them; more than
-    `RECORDS_INLINE_MAX` for a compressed batch, whose header does not bound the work. Where each
-    field is looked at, some bytes count as a record, since a record may have very many headers.
+    `RECORDS_INLINE_MAX` for a compressed batch, whose header does not bound the work. If each field
+    is looked at, some bytes count as a record, since a record may have very many headers.
     """
     if header.codec:
         return RECORDS_INLINE_MAX + 1
@@ -149,7 +149,7 @@ class MalformedRecord(ValueError):
 
 
 def needs_kernel(records: memoryview, count: int) -> bool:
-    """Whether Python would take too long to look at `count` decompressed records."""
+    """Return true if Python would take too long to look at `count` decompressed records."""
     return count > KERNEL_RECORDS_MIN or len(records) > KERNEL_SIZE_MIN
 
 

@@ -37,7 +37,7 @@ class RecordRules:
     batch_size_max: int = 1_048_588
     """Largest batch that is taken, in bytes (max.message.bytes)."""
     is_log_append_time: bool = False
-    """Whether records get the time at which they are appended (message.timestamp.type)."""
+    """True if records get the time at which they are appended (message.timestamp.type)."""
     before_ms: int = 2**63 - 1
     """Maximum age of timestamps, in milliseconds (message.timestamp.before.max.ms)."""
     after_ms: int = 3_600_000
@@ -45,9 +45,9 @@ class RecordRules:
     (message.timestamp.after.max.ms).
     """
     needs_keys: bool = False
-    """Whether records without a key are refused (cleanup.policy)."""
+    """True if records without a key are refused (cleanup.policy)."""
     validates_records: bool = False
-    """Whether each record is checked (lakehead.record.validation)."""
+    """True if each record is checked (lakehead.record.validation)."""
     codec: int | None = None
     """The codec of batches (compression.type); None keeps the producer's."""
     level: int | None = None
@@ -55,11 +55,11 @@ class RecordRules:
 
     @property
     def reads_records(self) -> bool:
-        """Whether a batch is taken by its records, not by its header alone."""
+        """Return true if a batch is taken by its records, not by its header alone."""
         return self.needs_keys or self.validates_records
 
     def changes(self, codec: int) -> bool:
-        """Whether batches of this codec are compressed again."""
+        """Return true if batches of this codec are compressed again."""
         return self.codec is not None and self.codec != codec
 
 
@@ -124,7 +124,9 @@ def check_contents(
 
 
 def is_marked_transactional(records: memoryview) -> bool:
-    """Whether a partition's `records`, which may be anything, begin with a transactional batch."""
+    """Return true if a partition's `records`, which may be anything, begin with a transactional
+    batch.
+    """
     return (
         len(records) >= HEADER_SIZE
         and records[MAGIC_POSITION] == MAGIC

@@ -19,7 +19,7 @@ class Verification:
         self.lowest_sequence = sequence
         self.began_ms = began_ms
         self.is_adding = is_adding
-        """Whether the client's transactions are those of version 2, which begin with a new epoch
+        """True if the client's transactions are those of version 2, which begin with a new epoch
         and sequence 0.
         """
 

@@ -40,7 +40,7 @@ class Api:
     is_at_once: bool = False
 
     def serves(self, version: int) -> bool:
-        """Whether this version of the API is served."""
+        """Return true if this version of the API is served."""
         return self.versions[0] <= version <= self.versions[1]
 
 
@@ -53,9 +53,9 @@ class Schema:
     request_class: type[Any]
     response_class: type[Any]
     flexible_request: bool
-    """Whether the request header ends with tagged fields (header version 2)."""
+    """True if the request header ends with tagged fields (header version 2)."""
     flexible_response: bool
-    """Whether the response header ends with tagged fields (header version 1)."""
+    """True if the response header ends with tagged fields (header version 1)."""
 
 
 @cache

@@ -41,7 +41,7 @@ class NodeProof:
     def is_given(
         self, key: int, version: int, correlation_id: int, body: memoryview, given: bytes
     ) -> bool:
-        """Whether `given` proves such a request. Without a secret nothing is proven."""
+        """Return true if `given` proves such a request. Without a secret nothing is proven."""
         if not self.secret or len(given) != _SIZE:
             return False
         return hmac.compare_digest(given, self._hash(key, version, correlation_id, body))

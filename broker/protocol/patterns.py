@@ -61,7 +61,7 @@ class Pattern:
         self._known: dict[tuple[_Set, str], _Set] = {}
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
+        """Return true if the whole text matches."""
         at = self._start
         for character in text:
             at = self._step(at, character)

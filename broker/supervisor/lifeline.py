@@ -20,7 +20,7 @@ class SupervisorGone(LakeheadError):
 
 
 def is_supervised(environment: Mapping[str, str]) -> bool:
-    """Whether a supervisor started this process."""
+    """Return true if a supervisor started this process."""
     return SUPERVISOR in environment
 
 
@@ -30,5 +30,5 @@ def stop_with_supervisor(environment: Mapping[str, str]) -> None:
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != int(environment[SUPERVISOR]):  # it was gone before the kernel was asked
+    if os.getppid() != int(environment[SUPERVISOR]):  # it was gone before the call of the kernel
         raise SupervisorGone("the supervisor has ended")

@@ -90,7 +90,7 @@ async def launch(command: NodeCommand, scope: TaskScope) -> NodeProcess:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, SUPERVISOR: str(os.getpid())},
-        process_group=0,  # Ctrl-C is the supervisor's: it decides what the nodes are told
+        process_group=0,  # Ctrl-C is the supervisor's: it decides which signals the nodes get
     )
     return NodeProcess(process, scope)
 

@@ -107,12 +107,14 @@ class SupervisedNode:
         self.node_id = command.node_id
         self.phase = Phase.DOWN
         self.address: str = ""
-        """Where the node took connections last."""
+        """The address at which the node took connections last."""
         self.lives: int = 0
         self.is_over = False
-        """Whether no life will follow."""
+        """True if no life will follow."""
         self.ended_badly = ""
-        """Why the last life that was told to stop did not end well; empty: it did."""
+        """The fault of the last life that got a signal to stop and did not end well; empty:
+        none.
+        """
         self._command = command
         self._launch = launch
         self._clock = clock

@@ -92,7 +92,7 @@ class LakeheadBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Return true if it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
@@ -118,7 +118,7 @@ class LakeheadBroker:
         self._end()
 
     def kill(self) -> None:
-        """`kill -9`. What was acknowledged is there after `start`."""
+        """`kill -9`. Acknowledged records are there after `start`."""
         if self._process is not None:
             self._process.kill()
         self._end()
@@ -229,7 +229,7 @@ class LakeheadBroker:
                     said = self._answers.line(timeout_s)
         if said is None:
             if process is not None:
-                process.kill()  # an answer that comes late must not be taken for another's
+                process.kill()  # a late response must not be taken for another's
             raise BrokerGone(f"the broker does not respond\n{self.log}")
         if said != "done":
             raise LakeheadError(said.removeprefix("error "))

@@ -41,7 +41,7 @@ def read_topic(
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end of a partition is told by an empty answer
+            "fetch.wait.max.ms": 10,  # an empty response marks the end of a partition
             "allow.auto.create.topics": False,
             "log_level": 0,
         }

@@ -30,7 +30,7 @@ class EbsVolume:
     state: str
     """creating, available, in-use, deleting, deleted, error"""
     is_shared: bool
-    """Whether several instances may have it at once (MultiAttachEnabled)."""
+    """True if several instances may have it at once (MultiAttachEnabled)."""
     attachments: tuple[Attachment, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,8 +61,8 @@ class Ec2(Protocol):
         """Begin to attach a volume."""
 
     async def detach(self, volume_id: str, instance_id: str, *, by_force: bool) -> None:
-        """Begin to detach a volume. `by_force` asks the instance nothing: for one that does not
-        run.
+        """Begin to detach a volume. `by_force` does not wait for the instance: for one that does
+        not run.
         """
 
 
@@ -144,9 +144,9 @@ class NetworkInterface:
     address: str
     """Its primary private IPv4 address."""
     instance_id: str = ""
-    """Who has it; empty: nobody."""
+    """The instance that it is attached to; empty: none."""
     is_leaving: bool = False
-    """Whether it is being detached from there."""
+    """True if it is being detached from there."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -195,7 +195,7 @@ def _interface(found: Mapping[str, Any]) -> NetworkInterface:
         interface_id=found["NetworkInterfaceId"],
         zone=found["AvailabilityZone"],
         address=found.get("PrivateIpAddress", ""),
-        # Of an interface that a service of AWS has, no instance is told.
+        # EC2 names no instance for an interface that a service of AWS has.
         instance_id=attachment.get("InstanceId") or "another account's" if is_held else "",
         is_leaving=state == "detaching",
         tags={tag["Key"]: tag["Value"] for tag in found.get("TagSet", ())},

@@ -1,7 +1,7 @@
-"""The instance metadata service of EC2, version 2: who this machine is, and what is coming to it.
-
-Each question carries a token that was asked for with a PUT, which a request forged through a proxy
-cannot do (`https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html`).
+"""The instance metadata service of EC2, version 2: the identity of this machine, and events that
+are announced for it. Each request carries a token that a PUT returned, which a request forged
+through a proxy cannot do
+(`https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENDPOINT = "http://169.254.169.254"
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 """The variable by which AWS's own tools name another address of the service."""
 TIMEOUT_S = 2.0
-"""Of each of the steps of a request: to connect, and to be answered."""
+"""Of each of the steps of a request: to connect, and to receive the response."""
 _TOKEN_TTL_S = 21_600  # the most that the service gives
 _TRIES = 2
 _ANSWER_MAX = 256 * 1024
@@ -41,11 +41,11 @@ class MetadataUnanswered(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A machine on EC2. `tags` are None where the service does not tell them: an option of the
-    instance, off unless it is asked for.
+    """A machine on EC2. `tags` are None where the service does not give them: they are an option of
+    the instance, off by default.
 
     `zone` is a name, such as us-east-1a, which is another place in another account. `zone_id`, such
-    as use1-az4, is one place for all; it is empty where the service does not tell it.
+    as use1-az4, is one place for all; it is empty where the service does not give it.
     """
 
     instance_id: str
@@ -61,7 +61,7 @@ class Notice:
 
     kind: str
     """`interruption`, which follows in two minutes, `rebalance`, which says it may, or `scaling`:
-    the auto-scaling group ends this instance, and waits until it is told that it may.
+    the auto-scaling group ends this instance, and waits for permission.
     """
     action: str
     """`terminate`, `stop`, `hibernate`; empty with a recommendation."""

@@ -25,7 +25,7 @@ SERVING_HOOK, ENDING_HOOK = "lakehead-serving", "lakehead-ending"
 _NOTHING_WAITS = "ValidationError"
 """The group does not wait for this word: it has it, or its time has run out."""
 _FINAL = {_NOTHING_WAITS, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
-"""Asked again, these are said again. Others pass: a token that has expired is replaced."""
+"""A repeated request gets these again. Others pass: a token that has expired is replaced."""
 _log = structlog.get_logger("storage.lifecycle")
 
 
@@ -33,7 +33,9 @@ class ScalingGroups(Protocol):
     """The calls. They raise AwsRefused and AwsUnanswered."""
 
     async def complete(self, group: str, hook: str, instance_id: str) -> None:
-        """Tell a group that a hook's work on an instance is done. Asked twice, it is refused."""
+        """Report to a group that a hook's work on an instance is done. A second report is
+        refused.
+        """
 
     async def set_unhealthy(self, instance_id: str) -> None:
         """Have an instance replaced by its group."""
@@ -83,13 +85,15 @@ class Lifecycle:
         _group((await self._opened())[0])
 
     async def tell(self, hook: str) -> bool:
-        """Tell the group that a hook's work is done. False: it may not know, ask again."""
+        """Report to the group that a hook's work is done. False: the report may be lost,
+        repeat it.
+        """
         return await self._say(
             hook, lambda group, groups, instance_id: groups.complete(group, hook, instance_id)
         )
 
     async def tell_unhealthy(self) -> bool:
-        """Have the group replace this instance. False: it may not know, ask again."""
+        """Have the group replace this instance. False: the request may be lost, repeat it."""
         return await self._say(
             "unhealthy", lambda _, groups, instance_id: groups.set_unhealthy(instance_id)
         )

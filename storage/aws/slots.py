@@ -2,11 +2,10 @@
 
 A slot is a network interface with the tags `lakehead:bucket` and `lakehead:cluster` (as its
 instances have them), `lakehead:slot` (such as `a-0`) and `lakehead:node-id` (the first of its node
-ids), made once and kept. An instance that starts takes
-the lowest slot of its zone that is free, by attaching the interface to itself. EC2 lets an
-interface be with one instance only, and an instance have one interface at an index: so nobody
-shares a slot, and nobody has two, whatever answers are lost. Nothing is ever detached: a slot is
-free again when EC2 has ended its instance.
+ids), made once and kept. An instance that starts takes the lowest slot of its zone that is free, by
+attaching the interface to itself. EC2 lets an interface be with one instance only, and an instance
+have one interface at an index: so no two instances share a slot, and none has two, whatever
+responses are lost. Nothing is ever detached: a slot is free again when EC2 has ended its instance.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _PASSING = {
     "InvalidInstanceID.NotFound",
     "InvalidParameterValue",
 }
-"""Refusals that an earlier call of ours or the instance's start explains: one looks anew."""
+"""Refusals that an earlier call of ours or the instance's start explains: the claim looks again."""
 _log = structlog.get_logger("storage.slots")
 
 
@@ -62,8 +61,8 @@ class Slot:
 
 
 class SlotClaims:
-    """Claims a slot for the instance that `metadata` tells of. `interfaces` makes the calls of a
-    region, `is_here` tells whether an address is this machine's.
+    """Claims a slot for the instance that `metadata` describes. `interfaces` makes the calls of a
+    region, `is_here` returns true for an address of this machine.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class SlotClaims:
         """Return the slot that this instance has from now on; the one it had, if it has one.
 
         Raises SettingsError (there is none to be had here), StorageError (none became free in time,
-        EC2 did not answer, or the slot's address did not appear on this machine).
+        EC2 did not respond, or the slot's address did not appear on this machine).
         """
         instance = await self._metadata()
         tags = {name: (instance.tags or {}).get(name, "") for name in CLUSTER_TAGS}
@@ -104,7 +103,7 @@ class SlotClaims:
 
     async def _claimed(self, instance: Instance, tags: Mapping[str, str]) -> Slot:
         calls = self._interfaces(instance.region)
-        # Instances that start together would else ask, and lose, in step.
+        # Instances that start together would otherwise send requests, and lose, in step.
         random, pause_s = Random(crc32(instance.instance_id.encode())), _PAUSE_MIN_S
         reason = "no request to EC2 yet"
         try:
@@ -127,7 +126,7 @@ class SlotClaims:
     async def _wait_address(self, slot: Slot) -> None:
         try:
             async with asyncio.timeout(ADDRESS_TIMEOUT_S):
-                while not self._is_here(slot.address):  # noqa: ASYNC110 - the kernel tells nobody
+                while not self._is_here(slot.address):  # noqa: ASYNC110 - the kernel reports no event
                     await asyncio.sleep(_PAUSE_MIN_S)
         except TimeoutError:
             raise StorageError(
@@ -145,7 +144,9 @@ def machine_slots(wait_s: float = WAIT_S) -> SlotClaims:
 
 
 def has_address(address: str) -> bool:
-    """Whether an IPv4 address is one of this machine's: only then may a socket be bound to it."""
+    """Return true if an IPv4 address is one of this machine's: only then may a socket be bound to
+    it.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))

@@ -36,7 +36,7 @@ class Devices(Protocol):
         """Return where the disk of a volume is, or would be."""
 
     async def is_here(self, volume_id: str) -> bool:
-        """Whether it is there. Raises SettingsError when what is there is another disk."""
+        """Return true if it is there. Raises SettingsError when what is there is another disk."""
 
 
 class NvmeDevices:
@@ -58,7 +58,7 @@ class NvmeDevices:
         return self._root / "dev/disk/by-id" / f"{_LINK}{_serial(volume_id)}"
 
     async def is_here(self, volume_id: str) -> bool:
-        """See Devices. The link is as good as who made it, so the disk's own serial is read."""
+        """See Devices. Any process may have made the link, so the disk's own serial is read."""
         return await asyncio.to_thread(self._is_here, volume_id)
 
     def _is_here(self, volume_id: str) -> bool:
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 BUCKET_TAG, CLUSTER_TAG = "lakehead:bucket", "lakehead:cluster"
 CLUSTER_TAGS = (BUCKET_TAG, CLUSTER_TAG)
-"""What tells a cluster's things from those of all others, on its instances too."""
+"""The tags that mark the things of one cluster, its instances too."""
 WAL_TAG, SLOT_TAG = "lakehead:wal", "lakehead:slot"
 DEVICE_TAG = "lakehead:device"
 SHARED_MAX = 16
@@ -101,7 +101,7 @@ _DEVICE_NAMES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop") + tuple(
 )
 _VOLUME_ID = re.compile(r"vol-[0-9a-f]{8,17}")
 _PASSING = {"VolumeInUse", "IncorrectState", "InvalidParameterValue", "IncorrectInstanceState"}
-"""Refusals that another's call under way explains: the state is looked at anew."""
+"""Refusals that another's call under way explains: the state is read again."""
 _NOT_RUNNING = {"stopped", "terminated"}
 _GONE = "unknown to EC2"
 _ENDING = {"stopping", "shutting-down", _GONE}
@@ -128,14 +128,14 @@ class Volumes(Protocol):
         """
 
     async def give_back(self, volume_id: str) -> None:
-        """Detach from this machine a volume that one instance can have and that nobody here uses;
-        return when EC2 says that it is not here. Raises SettingsError, StorageError.
+        """Detach from this machine a volume that one instance can have and that no process here
+        uses; return when EC2 reports it as detached. Raises SettingsError, StorageError.
         """
 
 
 class InstanceVolumes:
     """Those of an instance on EC2. `ec2` makes the calls of a region; both it and `metadata` are
-    asked at the first need only.
+    called at the first need only.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class InstanceVolumes:
         self._known: tuple[Instance, Ec2] | None = None
 
     async def find(self, name: str) -> EbsVolume:
-        """See Volumes. EC2 is asked again while it does not answer."""
+        """See Volumes. Repeats the request while EC2 does not respond."""
         reason, pauses_s = "no request to EC2 yet", _pauses_s()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -302,7 +302,7 @@ class InstanceVolumes:
         return self._known
 
     async def _tags(self) -> Mapping[str, str]:
-        """Return the instance's own tags: the metadata service tells them, or EC2 does."""
+        """Return the instance's own tags, from the metadata service or from EC2."""
         instance, ec2 = await self._opened()
         if instance.tags is not None:
             return instance.tags
@@ -310,7 +310,7 @@ class InstanceVolumes:
         return known.tags if known else {}
 
     async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask what changes nothing; a refusal is the policy's, and final."""
+        """Send a request that changes nothing; a refusal is the policy's, and final."""
         try:
             return await call()
         except AwsRefused as error:

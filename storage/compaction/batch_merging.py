@@ -192,7 +192,7 @@ def _sealed(stored: memoryview) -> memoryview:
 
 _WINDOW_ROWS = 16 * 1024
 _WINDOW_BYTES = 16 * 1024 * 1024
-"""What is looked at at once."""
+"""The most rows and bytes that one turn looks at."""
 
 
 @dataclass(slots=True)

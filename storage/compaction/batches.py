@@ -43,7 +43,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.free: Any = np.empty(0, np.uint8)
-        """What is left of the newest piece: who uses some of its start sets it to the rest."""
+        """The rest of the newest piece: a user of its start sets this to what remains."""
 
     def new(self, size: int) -> Any:
         """Return a new piece, of at least so many bytes, in place of what is free."""

@@ -27,9 +27,9 @@ from lakehead.storage.kernel_compiler import (
 from lakehead.storage.kernel_memory import copy_bytes, word_at
 
 SOURCE, START, END = 0, 1, 2
-"""Which source; from the stored record's header to the end of its batch."""
+"""The source; from the stored record's header to the end of its batch."""
 BODY, BODY_SIZE = 3, 4
-"""Where its records are, uncompressed; nowhere: it stays as it is."""
+"""The place of its records, uncompressed; none: it stays as it is."""
 NOWHERE = -1
 EPOCH, BASE, NEXT = 5, 6, 7
 """By the stored record: its stream epoch, its first offset, the one after its last."""
@@ -44,8 +44,8 @@ RECORD_HEADER, BATCH_HEADER = 33, 61
 HEADERS = RECORD_HEADER + BATCH_HEADER
 CRC_FROM = RECORD_HEADER + 21  # what a batch's checksum covers, from its stored record's start
 RECORD_MIN, GROWTH_MAX = 4, 18
-"""Bytes that a record has, where nobody looks for its key; by how many it may grow: two deltas of
-10 and 5, and a longer length.
+"""Bytes of a record whose key is not looked for; the bytes by which it may grow: two deltas of 10
+and 5, and a longer length.
 """
 
 FAULTS = {
@@ -58,8 +58,8 @@ FAULTS = {
     7: "a record begins before the end of the one before it, or has no offsets",
 }
 
-# Where a merge is: the first row of the batch that is being made (-1: none), where it begins in the
-# output, where it ends, the row after its last one, how many are made.
+# The state of a merge: the first row of the batch that is being made (-1: none), where it begins in
+# the output, where it ends, the row after its last one, how many are made.
 OPEN_ROW, OPEN_AT, AT, OPEN_END, MADE = 0, 1, 2, 3, 4
 STATE_SIZE = 5
 # Of a made batch: its first row, the row after its last one, where it begins and ends.
@@ -204,7 +204,7 @@ def scan_blocks(
 
 @inlined
 def _is_plain(row: Any) -> Any:
-    """Whether a batch may be merged at all: it has all its records, and nothing special."""
+    """Return true if a batch may be merged at all: it has all its records, and nothing special."""
     return (
         row[MAGIC] == 2
         and row[ATTRIBUTES] & ~np.int64(0x1F) == 0
@@ -217,7 +217,7 @@ def _is_plain(row: Any) -> Any:
 
 @inlined
 def _is_next(last: Any, row: Any) -> Any:
-    """Whether a plain batch goes on where a plain one ends, as if both had been one."""
+    """Return true if a plain batch goes on where a plain one ends, as if both had been one."""
     if row[PRODUCER] != -1:
         sequence = last[SEQUENCE] + last[COUNT]
         if row[SEQUENCE] != sequence or sequence + row[COUNT] >= np.int64(1 << 31):

@@ -82,7 +82,7 @@ def filtered(
 ) -> memoryview | None:
     """Return what is left of a batch with records, from `start_offset` on: itself where nothing
     changes, None where no record stays. Tombstones go at their horizon, which is `retention_ms`
-    after they were first met. What is made lies in memory of `arena`.
+    after they were first met. A new batch lies in memory of `arena`.
 
     Raises ValueError for a malformed batch.
     """
@@ -105,7 +105,7 @@ def filtered(
 
 
 class _Changed(NamedTuple):
-    """What is new of a batch; `is_timed`: its timestamp deltas too, from the horizon."""
+    """The changes of a batch; `is_timed`: its timestamp deltas too, from the horizon."""
 
     records: int
     max_timestamp: int
@@ -192,7 +192,9 @@ class DirtyScan:
         return min((one.first_offset for one in self._open.values()), default=self.end_offset)
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a batch belongs to a transaction that was aborted, as far as was scanned."""
+        """Return true if a batch belongs to a transaction that was aborted, as far as was
+        scanned.
+        """
         if not header.is_transactional or header.is_control:
             return False
         spans = self._aborted.get(header.producer_id, ())
@@ -368,10 +370,10 @@ class Cleaner:
                 arena=self._arena,
             )
         except ValueError:
-            return payload  # nobody can read it; who wrote it may still want to see that
+            return payload  # no reader can read it; its producer may still want to see that
 
     def _is_last(self, header: BatchHeader, end_offset: int) -> bool:
-        """Whether a batch may be the last that is known of a producer."""
+        """Return true if a batch may be the last that is known of a producer."""
         if header.producer_id == NO_PRODUCER_ID:
             return False
         if header.max_timestamp < self._rules.now_ms - PRODUCER_EXPIRY_MS:
@@ -379,11 +381,11 @@ class Cleaner:
         return self._scan.last_batches.get(header.producer_id, end_offset) == end_offset
 
     def _is_last_marker(self, header: BatchHeader, end_offset: int) -> bool:
-        """Whether a marker may be what tells of a producer's epoch."""
+        """Return true if a marker may be the last record of a producer's epoch."""
         if header.max_timestamp < self._rules.now_ms - PRODUCER_EXPIRY_MS:
             return False
         if self._epochs.get(header.producer_id) == header.producer_epoch:
-            return False  # its last batch stays, and tells too
+            return False  # its last batch stays, and shows it too
         scan, producer_id = self._scan, header.producer_id
         return (
             scan.last_batches.get(producer_id, -1) < end_offset

@@ -29,8 +29,8 @@ from lakehead.storage.object_store.protocol import ObjectStore
 
 
 class Superseded(LakeheadError):
-    """The stream changed while it was compacted. What was replaced stays so; the rest is for the
-    next run.
+    """The stream changed while it was compacted. Replaced extents stay replaced; the rest is for
+    the next run.
     """
 
 
@@ -51,7 +51,7 @@ class LogCompactionResult:
     """The result of a compaction."""
 
     passes: int = 0
-    """How often the stream was rewritten: more than once where the keys outgrow the map."""
+    """The number of rewrites of the stream: more than one if the keys outgrow the map."""
     objects: int = 0
     """Objects written."""
     bytes_before: int = 0
@@ -115,7 +115,7 @@ class LogCompaction:
             if clean_end is None:
                 return self.result
             if clean_end < scan.end_offset:
-                # What lies beyond supersedes nothing yet, and how transactions ended is known now.
+                # Records beyond supersede nothing yet, and the ends of transactions are known now.
                 scan_end = scan.end_offset
                 scan = DirtyScan(memory, self._rng, offsets=offsets, keys_until=clean_end)
                 await self._scan(found.dirty, scan, scan_end)
@@ -161,7 +161,7 @@ class LogCompaction:
             )
             made = await rewrite.group(group)
             if len(group) == 1 and group[0] in clean and not rewrite.is_changed:
-                continue  # as it was: nothing is gained by writing it anew
+                continue  # as it was: nothing is gained by writing it again
             for committed, written in made:
                 await put_object(self._store, committed.key, written, self._rng)
                 self.result.objects += 1

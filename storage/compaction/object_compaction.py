@@ -60,7 +60,7 @@ _READS_AT_ONCE = 8
 _WHOLE_SHARE = 2
 """An object of which at least this part is wanted is read whole."""
 _NEAR = 64 * 1024
-"""Bytes between two items that are rather read than asked for apart."""
+"""Bytes between two items that are rather read than left out by a second request."""
 
 
 class Piece(NamedTuple):
@@ -474,10 +474,10 @@ class ObjectCompaction:
         try:
             await self.metadata.commit_with(plan)
         except EntryRejected:
-            record = None  # it took so long that nobody may commit these names any more
+            record = None  # it took so long that no node may commit these names any more
         named = () if record is None else {one.key for one in record.objects}
         if unused := [one.key for one in objects if one.key not in named]:
-            await self.store.delete(unused)  # nobody has ever named them
+            await self.store.delete(unused)  # no entry has ever named them
         return record
 
 

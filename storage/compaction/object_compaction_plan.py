@@ -44,7 +44,7 @@ class MergeRules:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebatchSettings:
     """Batches below `small_bytes` are merged to at most about `target_bytes` of records, inflated;
-    compressed ones below `small_compressed_bytes`, since they must be compressed anew. 0: none is.
+    compressed ones below `small_compressed_bytes`, since they must be compressed again. 0: none is.
     """
 
     small_bytes: int = 4 * 1024
@@ -93,7 +93,7 @@ def stream_merges(
 def _small_runs(
     state: ClusterState, stream: StreamState, rules: MergeRules, taken: AbstractSet[str]
 ) -> Iterator[list[Extent]]:
-    """Yield neighbours that are small. What compaction by keys wrote is its own affair."""
+    """Yield neighbours that are small. Objects of log compaction are left out."""
     run: list[Extent] = []
     for extent in stream.extents:
         is_small = extent.size < rules.large_bytes and extent.object_key not in taken

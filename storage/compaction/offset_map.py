@@ -22,7 +22,7 @@ SLOT_SIZE = 24
 _LOAD = 0.75
 """Share of the slots that is used: beyond it, looking up takes ever longer."""
 _SLOTS_MAX = 1 << 32
-"""As many as half of a hash tells apart."""
+"""As many as half of a hash distinguishes."""
 _SECRET_BITS = 63
 _ROWS_MIN = 1024
 _FAULTS = {

@@ -92,11 +92,11 @@ def digest(data: Any, at: Any, size: Any, low: Any, high: Any) -> Any:
 
 COLUMNS = 8
 KEY_COLUMNS = 4
-"""What `put` needs of a row: the first columns."""
+"""The columns of a row that `put` needs: the first ones."""
 OFFSET, FLAGS = 0, 1
 HAS_KEY, IS_TOMBSTONE, STAYS = 1, 2, 4
 SIZE_MIN = 6
-"""Bytes of a record of nothing, where nobody looks for its headers."""
+"""Bytes of an empty record whose headers are not looked for."""
 _AHEAD = 8
 """Rows."""
 _SLOT_SIZE = 24
@@ -146,7 +146,7 @@ def _home(low: Any, slots: Any) -> Any:
 
 @inlined
 def _ask_for(rows: Any, r: Any, count: Any, table: Any) -> Any:
-    """Ask for the slot of a row that is looked for soon: each lies somewhere else in memory."""
+    """Prefetch the slot of a row that is looked for soon: each lies somewhere else in memory."""
     if r < count:
         prefetch(table, _home(rows[r, 2], table.shape[0]) * _SLOT_SIZE)
 
@@ -302,14 +302,14 @@ def copy_kept(
     return to
 
 
-# What a pass over batches goes by: the secret (LOW, HIGH); batches that end above END_OFFSET are
-# left. The first pass: keys count below KEYS_UNTIL, in no more than MOST slots. The second: records
-# below START_OFFSET are gone, tombstones that are met first go at HORIZON, no empty batch stays of
-# who was last heard of before EXPIRED.
+# The arguments of a pass over batches: the secret (LOW, HIGH); batches that end above END_OFFSET
+# are left. The first pass: keys count below KEYS_UNTIL, in no more than MOST slots. The second:
+# records below START_OFFSET are gone, tombstones that are met first go at HORIZON, no empty batch
+# stays of a producer that was last heard of before EXPIRED.
 LOW, HIGH, END_OFFSET, KEYS_UNTIL, START_OFFSET, NOW, HORIZON, EXPIRED = 0, 1, 2, 3, 4, 5, 6, 7
 MOST = 8
 RULES_SIZE = 9
-# How far it is: slots used; bytes of output, spans, whether something was removed or marked, the
+# Its progress: slots used; bytes of output, spans, whether something was removed or marked, the
 # room that it lacks.
 USED, OUT_AT, SPANS, CHANGED, LACKS = 0, 1, 2, 3, 4
 STATE_SIZE = 5
@@ -357,9 +357,9 @@ def note_batches(
 
 @inlined
 def _is_gone(batch: Any, expired: Any, producers: Any) -> Any:
-    """Whether nothing of a batch without records is needed: its producer is nobody, has not been
-    heard of for long, or has written another since. `producers`: (id, end of the last batch), by
-    id.
+    """Return true if nothing of a batch without records is needed: it has no producer, or one that
+    was silent for long or has written another batch since. `producers`: (id, end of the last
+    batch), by id.
     """
     producer = batch[of.PRODUCER]
     if producer == -1 or batch[of.MAX_TIME] < expired:

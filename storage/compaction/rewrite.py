@@ -88,13 +88,13 @@ class _Piece(NamedTuple):
 
 @dataclass(slots=True)
 class _Part:
-    """What becomes one object: offsets from `start_offset`, up to `end_offset` so far."""
+    """One object to be: offsets from `start_offset`, up to `end_offset` so far."""
 
     kind: str
     start_offset: int
     end_offset: int
     until: int
-    """Where it is to end: what is between is filled with an empty batch."""
+    """The offset at which it is to end: a gap before it is filled with an empty batch."""
     epoch: int = 0
     pieces: list[_Piece] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Rewrite:
         self._parts: list[_Part] = []
         self._batches, self._scratch = BatchRows(), Scratch()
         self.is_changed = False
-        """Whether something was removed, or marked, in the group that was rewritten last."""
+        """True if something was removed, or marked, in the group that was rewritten last."""
 
     async def group(self, extents: Sequence[Extent]) -> list[tuple[CommittedObject, WrittenObject]]:
         """Return the objects that stand for these extents, not written yet.
@@ -236,7 +236,7 @@ class Rewrite:
         if left is stored.payload:
             self._add_piece(part, _Piece.of(stored))
             return
-        # An empty batch of nobody's, which only filled a gap, is put there again if need be.
+        # An empty batch without a producer, which only filled a gap, is put there again if need be.
         is_filler = header.record_count == 0 and header.producer_id == NO_PRODUCER_ID
         self.is_changed |= not is_filler
         if left is not None:

@@ -1,5 +1,5 @@
 """Writes record batches: magic 2, uncompressed, without sequence numbers. For topics that Lakehead
-itself writes, and for who uses the stream engine without Kafka.
+itself writes, and for programs that use the stream engine without Kafka.
 
 The batch layout is in `lakehead.storage.format.record_batch`. A record is: length varint,
 attributes i8 = 0, timestamp delta varint, offset delta varint, key and value each as varint length

@@ -3,7 +3,7 @@
 A cluster has one level in force (`metadata.version`, as Kafka calls it in KIP-584 and KIP-778), and
 a release has a range of levels that it supports. The level in force is the version of each metadata
 entry and checkpoint, so a release that does not know the level refuses all that is written under it
-with one clear line. What each level brought is declared in `lakehead.storage.metadata.additions`.
+with one clear line. `lakehead.storage.metadata.additions` declares the additions of each level.
 """
 
 from lakehead.storage.errors import UnsupportedFormat

@@ -15,7 +15,9 @@ from crc32c import crc32c
 
 PREFIX = "data/"
 JOB_ENTRIES_MAX = 10_000
-"""How far the metadata log may go on while a job writes what it will commit."""
+"""The number of entries by which the metadata log may grow while a job writes what it will
+commit.
+"""
 _JOB_KEY = re.compile(r"data/[0-9a-f]{2}/job-(\d+)-([0-9a-f]{16})")
 _KEY = re.compile(r"data/[0-9a-f]{2}/(\d+)-(\d+)-(\d+)")
 
@@ -54,7 +56,7 @@ class JobName(NamedTuple):
         return _key(f"job-{self.entry}-{self.nonce:016x}")
 
     def may_enter(self, entry: int) -> bool:
-        """Whether the metadata log's entry of this number, or a later one, may commit it."""
+        """Return true if the metadata log's entry of this number, or a later one, may commit it."""
         return entry <= self.entry + JOB_ENTRIES_MAX
 
     @classmethod

@@ -85,12 +85,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds transaction markers, which consumers never see."""
+        """Return true if the batch holds transaction markers, which consumers never see."""
         return bool(self.attributes & CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """Return true if the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
@@ -117,7 +117,7 @@ def max_timestamp(batch: Buffer) -> int:
 
 
 def producer_id(batch: Buffer) -> int:
-    """Return who produced a batch; -1: nobody that is told from others."""
+    """Return the producer id of a batch; -1: it has none."""
     found: int = _LONG.unpack_from(batch, _PRODUCER_ID_POSITION)[0]
     return found
 

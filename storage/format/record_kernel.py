@@ -147,7 +147,7 @@ def parse_records(  # noqa: C901 - one pass, every check in its place
 ) -> Any:
     """Fill the columns with the records of `batches` in [first_offset, end_offset).
 
-    A column of length 0 is not asked for. Positions are >= 0 in `data`, else `~position` in
+    A column of length 0 is not wanted. Positions are >= 0 in `data`, else `~position` in
     `inflated`; a size of -1 is a null; timestamps are microseconds. `headers_*` span the header
     count and the headers. `faults` takes of each batch its fault or 0, and the number of the record
     that has it; `times` as many as there is room for of (offset, milliseconds) beyond `TIME_MAX`.

@@ -138,8 +138,7 @@ class ObjectIndex:
     """The index of one object, in columns: `table` is the index block itself, sorted by (stream id,
     start offset), with a CRC and a newest timestamp for each of its rows.
 
-    An `IndexItem` is made when it is asked for: a row takes 48 bytes here, an item five times as
-    much.
+    An `IndexItem` is made on demand: a row takes 48 bytes here, an item five times as much.
     """
 
     key: str

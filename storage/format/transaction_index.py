@@ -29,7 +29,7 @@ def pack_aborted(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 class TransactionIndex:
-    """The transactions of one partition, as batches tell of them in offset order."""
+    """The transactions of one partition, as the batches in offset order show them."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self._open: OrderedDict[int, int] = OrderedDict()  # first offsets by producer, ascending
@@ -46,7 +46,7 @@ class TransactionIndex:
         return self.packed_size - ENTRY_SIZE * self._row(offset)
 
     def is_open(self, producer_id: int) -> bool:
-        """Whether a producer has a transaction open."""
+        """Return true if a producer has a transaction open."""
         return producer_id in self._open
 
     def begin(self, producer_id: int, first_offset: int) -> None:

@@ -16,8 +16,8 @@ T = TypeVar("T")
 def in_cluster(
     uri: str, writer: str, work: Callable[[ObjectStore, MetadataLog], Awaitable[T]]
 ) -> T:
-    """Run `work` on the cluster at `uri`, whose metadata log is read to its end; `writer` says who
-    may write to it. Blocks. Raises SettingsError when there is no cluster.
+    """Run `work` on the cluster at `uri`, whose metadata log is read to its end; `writer` is the
+    node that may write to it. Blocks. Raises SettingsError when there is no cluster.
     """
 
     async def run() -> T:

@@ -38,7 +38,7 @@ Fields = dict[str, Any]
 """A result as XCom has it: numbers by name, the first few lines for people, texts."""
 
 IfTaken = Literal["skip", "retry"]
-"""What becomes of a task whose table another process writes."""
+"""The outcome of a task whose table another process writes."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes that are done, bytes of all work items)."""

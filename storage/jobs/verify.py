@@ -232,7 +232,7 @@ def verify_item(item: VerifyItem) -> VerifyResult:
 
 
 def _is_referred_to(state: "ClusterState", damage: "Damage") -> bool:
-    """Whether a stream refers to the object still: one that was replaced is not a damage."""
+    """Return true if a stream refers to the object still: one that was replaced is not a damage."""
     stream = state.streams.get(damage.place.stream_id)
     return stream is not None and any(
         extent.object_key == damage.object_key for extent in stream.state_sources

@@ -74,7 +74,7 @@ class DueWork:
 
 
 def is_compacted(topic: TopicState, values: MaintenanceValues) -> bool:
-    """Whether a topic is compacted. The cheapest check of all."""
+    """Return true if a topic is compacted. The cheapest check of all."""
     return "compact" in values.of_topic("cleanup.policy", topic.configs)
 
 
@@ -132,8 +132,8 @@ def due_of_stream(
 def retention_offset(
     state: ClusterState, topic: TopicState, stream: StreamState, rules: TopicRules, now_ms: int
 ) -> int | None:
-    """Return where a partition is to start by retention, None: where it does. What a declared
-    table does not hold yet stays, however old it is.
+    """Return the log start offset that retention requires, None: the present one. Records that a
+    declared table does not hold yet stay, however old they are.
     """
     offset = retained_from(state, stream, rules, now_ms)
     if offset is None or not is_declared(topic):
@@ -155,7 +155,7 @@ def youngest_ms(rules: TopicRules, now_ms: int) -> int:
 
 
 def is_compaction_due(found: Dirtiness, rules: TopicRules, now_ms: int) -> bool:
-    """Whether a partition is to be compacted."""
+    """Return true if a partition is to be compacted."""
     if not rules.is_compacted or not found.dirty:
         return False
     if found.ratio > rules.dirty_ratio_min:

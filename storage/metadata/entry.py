@@ -79,7 +79,7 @@ def _refuse_unknown(key: str, body: bytes) -> None:
             if path:
                 raise unknown_here(key, f"a field {kind}.{path}")
     except (msgspec.DecodeError, KeyError, TypeError):
-        return  # it is no entry at all
+        return  # it is not an entry
 
 
 @cache

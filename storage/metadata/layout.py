@@ -13,9 +13,9 @@ from lakehead.storage.object_store.protocol import ObjectMeta
 
 META = "meta/"
 EARLIER = "meta-before-"
-"""What a rebuild of the catalog leaves of the metadata before it: a copy in `meta-before-N/`, and
-`meta-before-N.rebuilt` in any case. While one is there, objects of before it may be named by
-metadata that an operator puts back.
+"""The traces that a rebuild of the catalog leaves of the metadata before it: a copy in
+`meta-before-N/`, and `meta-before-N.rebuilt` in any case. While one is there, objects of before it
+may be named by metadata that an operator puts back.
 """
 BOUNDARIES = "meta/boundary/"
 _CHECKPOINTS = "meta/checkpoint/"

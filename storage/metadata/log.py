@@ -4,7 +4,7 @@ number N has decided N.
 A commit plans records against the newest state known here, checks them by the rules, and tries to
 create the next number: done when the store says so and the boundary stands where it stood; *lost*
 when another's entry has the number (it is applied, and the plan is made again); *unknown* after a
-timeout or a lost answer (resolved by reading the number back and comparing writer and nonce, or,
+timeout or a lost response (resolved by reading the number back and comparing writer and nonce, or,
 when the log has moved on and the entry is gone, by what the state says of this writer's last
 entry). Concurrent commits of one process are planned one after the other and travel in one entry.
 """
@@ -52,8 +52,8 @@ _Planned = tuple[Plan, asyncio.Future[ClusterState]]
 
 
 class _Proposal(NamedTuple):
-    """An entry on its way to a number. Kept until its fate is known, even if whoever drove it is
-    cancelled: a proposal that may have landed must not be planned a second time.
+    """An entry on its way to a number. Kept until its fate is known, even if the task that drove it
+    is cancelled: a proposal that may have landed must not be planned a second time.
     """
 
     base: ClusterState
@@ -61,7 +61,7 @@ class _Proposal(NamedTuple):
     body: bytes
     planned: list[_Planned]
     after: ClusterState
-    """What the records make of the base, by the rules."""
+    """The state that the records make of the base, by the rules."""
 
 
 class MetadataLog:
@@ -111,17 +111,16 @@ class MetadataLog:
         self._reader.subscribers.append(lambda state, _: callback(state))
 
     def follow(self, callback: Callable[[ClusterState, Entry | None], None]) -> None:
-        """Call `callback(state, entry)` on the loop after each entry: who follows many streams
+        """Call `callback(state, entry)` on the loop after each entry: a follower of many streams
         looks at those that it names. Without an entry the state was read from a checkpoint, and
-        anything may have changed. A refused entry is told too; it changed nothing.
+        anything may have changed. A refused entry is reported too; it changed nothing.
         """
         self._reader.subscribers.append(callback)
 
     async def refresh(self, *, surely: bool = False, until: int = 0) -> ClusterState:
-        """Apply the entries that others have added, and return the newest state. `surely`: all
-        that were there when this call began, even after a long sleep; costs one request more.
-        `until`: those below this number, which somebody has seen; nothing is asked for that is
-        not there.
+        """Apply the entries that others have added, and return the newest state. `surely`: all that
+        were there when this call began, even after a long sleep; costs one request more. `until`:
+        those below this number, which is known to be there; no request is made beyond it.
         """
         async with self._lock:
             begun = self._clock.monotonic()
@@ -174,7 +173,7 @@ class MetadataLog:
         self._waiting.append((plan, future))
         try:
             async with self._lock:
-                # Somebody else's turn may have carried this plan along.
+                # Another task's turn may have carried this plan along.
                 while not future.done():
                     await self._commit_group()
         except asyncio.CancelledError:
@@ -183,7 +182,9 @@ class MetadataLog:
         return future.result()
 
     async def _commit_group(self) -> None:
-        """Plan all that waits, put it as one entry, answer; after a lost race leave it waiting."""
+        """Plan all that waits, put it as one entry, complete it; after a lost race leave it
+        waiting.
+        """
         if self._proposal is None:
             self._proposal = await self._propose()
         proposal = self._proposal
@@ -250,7 +251,7 @@ class MetadataLog:
     async def _decide(self, proposal: "_Proposal") -> bool:
         """Have the proposal's number decided. False: another has it. Waits out a failing store.
 
-        Raises OutcomeUnknown when the log has moved on so far that nothing tells any more.
+        Raises OutcomeUnknown when the log has moved on so far that the outcome cannot be found out.
         """
         number, entry = proposal.base.next_entry, proposal.entry
         backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
@@ -260,10 +261,10 @@ class MetadataLog:
             try:
                 await self._store.create(entry_key(number), [proposal.body])
             except ObjectExists:
-                pass  # another's, or ours by an earlier try: reading it tells
+                pass  # another's, or ours by an earlier try: reading it decides
             except OutcomeUnknown:
-                # Not there yet is no proof that it never will be: only putting the same entry
-                # again, under the same number, settles who has the number.
+                # Its absence does not prove that it never will be there: only putting the same
+                # entry again, under the same number, settles the owner of the number.
                 self.stats.unknown_outcomes += 1
             else:
                 failpoint("metadata_entry_put")
@@ -311,7 +312,7 @@ class LogCleaner:
         self._reader = reader
         self._rng = rng
         self._is_busy = False
-        # Not all nodes at once: who comes first does it, and the others see it in the listing.
+        # Not all nodes at once: the first one does it, and the others see it in the listing.
         self._patience = 1 + rng.random() / 4
 
     async def maintain(self, every: int) -> None:
@@ -341,7 +342,7 @@ class LogCleaner:
         number, pieces = await self._fold()
         listing = Listing.of(await self._store.list(META))
         newest = listing.checkpoints[-1] if listing.checkpoints else 0
-        # Only who has just read the newest checkpoint back deletes what it stands for.
+        # Only a node that has just read the newest checkpoint back deletes the entries below it.
         if number - newest >= every and await self._write(number, await in_steps(pieces)):
             await self._clean(Listing.of(await self._store.list(META)))
 
@@ -368,7 +369,7 @@ class LogCleaner:
         except ObjectNotFound:
             return False
         except CorruptObject as error:
-            # It stays, for who wants to know why; nothing below it is deleted.
+            # It stays for an inspection; nothing below it is deleted.
             self._reader.stats.corrupt_checkpoints += 1
             _log.error("checkpoint_corrupt", error=str(error))
             return False

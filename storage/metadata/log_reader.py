@@ -1,12 +1,12 @@
 """Follow the log: the newest state known here, from a checkpoint and the entries after it.
 
-What makes an entry real. A number that was deleted is free again, and a slow put could fill it a
-second time. So nobody believes in an entry, or in a put of his own, before he has seen that no
-number from there on had been deleted by then. The boundary tells: it is an object whose name was
+When an entry is real. A number that was deleted is free again, and a slow put could fill it a
+second time. So a reader trusts an entry, or a put of its own, only after it has seen that no number
+from there on had been deleted by then. The boundary shows this: it is an object whose name was
 never used before, and deleting entries below a new boundary begins only once every older boundary
 object is gone. While the boundary object that a reader knows is still there, nothing at or above
 its number has ever been deleted, and whatever was read or put there before is the first of its
-name. When it is gone, the reader looks for the new one, and if he has fallen behind it, starts
+name. When it is gone, the reader looks for the new one, and if it has fallen behind it, starts
 again from a checkpoint.
 """
 
@@ -58,7 +58,7 @@ class MetadataStats:
     races_lost: int = 0
     """Numbers that another had first."""
     unknown_outcomes: int = 0
-    """Puts of which only reading could tell what became of them."""
+    """Puts whose outcome only reading could show."""
     entries_applied: int = 0
     entries_refused: int = 0
     """Entries that took a number and changed nothing, by the rules."""
@@ -93,7 +93,7 @@ class LogReader:
         """The number of the checkpoint that the state is based on."""
         self.stats = MetadataStats()
         self.subscribers: list[Callable[[ClusterState, Entry | None], None]] = []
-        """Told each state with the entry that led to it; None: read from a checkpoint."""
+        """Called with each state and the entry that led to it; None: read from a checkpoint."""
         self._store = store
         self._listed_end = 0
         self._quiet_polls = 0
@@ -147,11 +147,10 @@ class LogReader:
         return None
 
     async def catch_up(self, *, surely: bool = False, until: int = 0) -> bool:
-        """Apply every entry from the next number on; whether these are surely all that there were
-        when the call began. A poll that finds nothing is sure of it now and then only, or if asked.
-
-        With `until` the entries below that number are known to be there, and no others are asked
-        for. Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
+        """Apply every entry from the next number on; return true if these are surely all that there
+        were when the call began. A poll that finds nothing is sure of it now and then only, or if
+        `surely`. With `until` the entries below that number are known to be there, and no others
+        are requested. Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
         """
         if surely:
             self._quiet_polls = _QUIET_POLLS - 1
@@ -176,8 +175,8 @@ class LogReader:
         return self._quiet_polls % _QUIET_POLLS != 0 or await self.holds(first)
 
     async def holds(self, number: int) -> bool:
-        """Whether whatever was read or put at `number` or above before this call is real: no number
-        from there on had been deleted. `number` is not below the known boundary.
+        """Return true if whatever was read or put at `number` or above before this call is real: no
+        number from there on had been deleted. `number` is not below the known boundary.
         """
         if self.boundary is not None:
             try:
@@ -189,7 +188,7 @@ class LogReader:
         return self.boundary is None or self.boundary.number <= number
 
     async def apply(self, entry: Entry, after: ClusterState | None = None) -> None:
-        """Apply the next entry and tell the subscribers. `after` is what its records make of the
+        """Apply the next entry and call the subscribers. `after` is what its records make of the
         present state, where that is known already.
         """
         try:
@@ -283,7 +282,7 @@ class LogReader:
         try:
             return decode_entry(key, body)
         except CorruptObject:
-            # What came over the wire may be damaged where what is stored is not.
+            # Bytes from the wire may be damaged although the stored ones are not.
             again = await self._read_or_none(number)
             return decode_entry(key, body if again is None else again)
 

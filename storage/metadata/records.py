@@ -2,12 +2,12 @@
 
 An entry is one JSON object, `meta/log/<20-digit number>.json`, created with put-if-absent::
 
-    {"crc32c": "89abcdef", "version": 2, "writer": "<who>", "nonce": "<unique>", "time_ms": 1,
+{"crc32c": "89abcdef", "version": 2, "writer": "<its id>", "nonce": "<unique>", "time_ms": 1,
      "records": [{"type": "CreateTopic", …}, …]}
 
-`crc32c` covers what follows it (see `entry.py`). `version` is the feature level in force.
-`writer` and `nonce` tell a writer its own entry when the answer to a put was lost. Names of records
-and fields never change meaning. A record or field that is added is declared in
+`crc32c` covers what follows it (see `entry.py`). `version` is the feature level in force. `writer`
+and `nonce` let a writer recognise its own entry when the response to a put was lost. Names of
+records and fields never change meaning. A record or field that is added is declared in
 `lakehead.storage.metadata.additions`; a field has a default, so that older entries stay readable.
 """
 
@@ -47,7 +47,7 @@ class FeatureLevel(RecordBase, frozen=True, kw_only=True, tag=True):
 
     @property
     def is_metadata_version(self) -> bool:
-        """Whether it says which records and fields may be written."""
+        """Return true if it says which records and fields may be written."""
         return self.name == METADATA_VERSION
 
 
@@ -64,11 +64,12 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A broker process starts. `epoch` is one more than the node's last one; `incarnation` is
     unique.
 
-    `host_id` is the machine it runs on. `wal` says where others find its write-ahead log: `object:`
-    in the cluster's store, `block:<absolute path or device>`; empty: nobody else reaches it.
-    `process` names its process on that machine (`lakehead.storage.wal.holder`), for who has to end
-    it. Its release supports the feature levels from `min_level` to `max_level` (0: it did not say).
-    `tables` says whether it keeps the tables that topics declare (`TablesKeeping`).
+    `host_id` is the machine it runs on. `wal` is the address at which others find its write-ahead
+    log: `object:` in the cluster's store, `block:<absolute path or device>`; empty: no other node
+    reaches it. `process` names its process on that machine (`lakehead.storage.wal.holder`), for a
+    node that has to end it. Its release supports the feature levels from `min_level` to `max_level`
+    (0: it did not say). `tables` says whether it keeps the tables that topics declare
+    (`TablesKeeping`).
     """
 
     node_id: Long

@@ -2,9 +2,9 @@
 
 A rule takes a state, a record and the time of its entry, and returns the next state, or raises
 EntryRejected. The same rules judge an entry before it is put and after it is read, so all readers
-agree. Time is in milliseconds and decides nothing: it is for display and for grace periods. Whether
-a lease has expired is for its next holder to judge; a lease holder that was paused is rejected by
-its term.
+agree. Time is in milliseconds and decides nothing: it is for display and for grace periods. The
+next holder of a lease judges if it has expired; a lease holder that was paused is rejected by its
+term.
 
 Access rules, quotas and credentials are stored as given: only their shape is checked. Kafka's names
 (operations, quota names, mechanisms) are checked by the broker before it commits. If a rule knew
@@ -363,7 +363,8 @@ def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterSt
     )
     if stream.is_open and stream.node_id != record.node_id:
         owner = state.nodes.get(stream.node_id)
-        # What a fenced owner acknowledged may lie in its WAL alone: that is committed first.
+        # Records that a fenced owner acknowledged may lie in its WAL alone: that is committed
+        # first.
         _require(
             owner is None or owner.is_recovered,
             f"stream {record.stream_id} is open on node {stream.node_id}, or its WAL there is not "
@@ -483,7 +484,7 @@ def _commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) 
 
 
 def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:
-    # What is committed will be deleted some day: a name outside of the data must not get in.
+    # A committed object will be deleted some day: a name outside of the data must not get in.
     _require(key.startswith(("data/", "wal/")), f"{key!r} is not the name of a data object")
     _require(key not in added and key not in state.objects, f"object {key} is committed")
 
@@ -522,7 +523,9 @@ def _move_wal_position(state: ClusterState, record: r.CommitObjects) -> ClusterS
 
 
 class _Growth:
-    """What a commit adds to one stream: a recovery commits tens of thousands of ranges at once."""
+    """The extents that a commit adds to one stream: a recovery commits tens of thousands of ranges
+    at once.
+    """
 
     __slots__ = ("end", "extents", "state_from", "stream")
 
@@ -697,7 +700,7 @@ def _drop_objects(state: ClusterState, record: r.DropObjects, _: int) -> Cluster
 
 
 def _take_table(state: ClusterState, record: r.TakeTable, _: int) -> ClusterState:
-    """Give a table's lease to a holder, again or anew, or back to nobody."""
+    """Give a table's lease to a holder, the same as before or another."""
     _topic(state, record.topic_id)
     held = state.tables.get(record.topic_id, TableState())
     _require(record.term == held.term + 1, f"table term {record.term} after {held.term}")
@@ -707,7 +710,7 @@ def _take_table(state: ClusterState, record: r.TakeTable, _: int) -> ClusterStat
 
 
 def _table_progress(state: ClusterState, record: r.TableProgress, _: int) -> ClusterState:
-    """Say what a table holds; only who has its lease knows."""
+    """Set the progress of a table; only the holder of its lease knows it."""
     topic = _topic(state, record.topic_id)
     held = state.tables.get(record.topic_id)
     _require(

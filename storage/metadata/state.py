@@ -48,8 +48,8 @@ class LostLog:
 
 
 class TablesKeeping(StrEnum):
-    """Whether a node has a process that keeps declared tables. Of the live nodes that have one, the
-    one with the lowest id keeps them.
+    """The state of a node's process for declared tables. Of the live nodes that have one, the one
+    with the lowest id maintains the tables.
     """
 
     KEPT = "kept"
@@ -92,13 +92,15 @@ class NodeState:
     lost_log: LostLog | None = None
 
     def supports(self, level: int) -> bool:
-        """Whether it has registered with a range of feature levels that includes this one."""
+        """Return true if it has registered with a range of feature levels that includes this
+        one.
+        """
         return self.min_level <= level <= self.max_level
 
     @property
     def is_recovered(self) -> bool:
-        """Whether it was fenced and all that its log held counts: its streams may be opened by
-        others.
+        """Return true if it was fenced and all that its log held counts: its streams may be opened
+        by others.
         """
         return self.is_fenced and self.wal_epoch > self.epoch
 
@@ -115,10 +117,11 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """A stream. `epoch` is -1 before its first open, `node_id` (who opened it last) -1 as well.
+    """A stream. `epoch` is -1 before its first open, `node_id` (the node that opened it last) -1 as
+    well.
 
-    `end_offset` is the end of what is in objects. `epochs` lists (epoch, first offset under
-    it or later). `assigned` is the node that is to lead it, and the only one that may open it; -1:
+    `end_offset` is the end of what is in objects. `epochs` lists (epoch, first offset under it or
+    later). `assigned` is the node that is to lead it, and the only one that may open it; -1:
     anyone. `preferred` is its preferred leader, or -1.
 
     The partition's state lies in the objects of extents that reach beyond `state_from` (-1: in none
@@ -239,7 +242,7 @@ class ClusterState:
     group_configs: Map[str, Map[str, str]] = field(default_factory=Map)
     controller: ControllerState = field(default_factory=ControllerState)
     tables: Map[str, TableState] = field(default_factory=Map)
-    """By topic id: the tables that somebody took to write."""
+    """By topic id: the tables whose lease a process has taken."""
     quotas: Map[QuotaEntity, Map[str, float]] = field(default_factory=Map)
     acls: Map[AclBinding, bool] = field(default_factory=Map)
     """The bindings there are; every value is True."""
@@ -277,7 +280,7 @@ class ClusterState:
         )
 
     def wrote(self, writer: str, nonce: str) -> bool:
-        """Whether this is the last entry of that writer."""
+        """Return true if this is the last entry of that writer."""
         last = self.writers.get(writer)
         return last is not None and last.nonce == nonce
 
@@ -294,7 +297,7 @@ class ClusterState:
             raise EntryRejected(f"no stream {stream_id}") from None
 
     def is_open(self, stream_id: int, epoch: int) -> bool:
-        """Whether a stream is there and open under an epoch."""
+        """Return true if a stream is there and open under an epoch."""
         stream = self.streams.get(stream_id)
         return stream is not None and stream.is_open and stream.epoch == epoch
 
@@ -370,5 +373,7 @@ def unified_name(name: str) -> str:
 
 
 def may_collide(name: str) -> bool:
-    """Whether another name can be the same to metrics (as Kafka's `Topic.hasCollisionChars`)."""
+    """Return true if another name can be the same to metrics (as Kafka's
+    `Topic.hasCollisionChars`).
+    """
     return "." in name or "_" in name

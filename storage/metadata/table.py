@@ -1,7 +1,7 @@
 """An immutable mapping: rows of a checkpoint, and the changes since.
 
-A million objects cost what their columns cost; values are made when they are asked for. A changed
-version shares rows and nearly all changes with the one before.
+A million objects cost what their columns cost; values are made on demand. A changed version shares
+rows and nearly all changes with the one before.
 """
 
 from collections.abc import Iterable, Iterator

@@ -28,8 +28,8 @@ class VerbStats:
 
     calls: int = 0
     requests: int = 0
-    """What S3 bills: a list is one for each 1,000 keys, a large object one for each part and two
-    more. The same is counted for a store in files, to show what it would cost.
+    """Requests as S3 bills them: a list is one for each 1,000 keys, a large object one for each
+    part and two more. The same is counted for a store in files, to show what it would cost.
     """
     bytes: int = 0
     """Of bodies that were written or read whole."""
@@ -49,7 +49,7 @@ class StoreStats:
     list: VerbStats = field(default_factory=VerbStats)
     delete: VerbStats = field(default_factory=VerbStats)
     throttles: int = 0
-    """Answers that asked for fewer requests."""
+    """Responses that demanded fewer requests."""
     unknown: int = 0
     """Writes with an outcome that was unknown at first."""
     lost: int = 0

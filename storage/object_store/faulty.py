@@ -1,9 +1,9 @@
 """A strict and hostile object store for tests: seeded faults before or after the effect, and
 latency.
 
-It behaves as S3 may on a bad day: 409 and 503 (nothing written), a timeout of which nobody knows
-whether the write happened, slow answers that overtake each other. Time and randomness are injected,
-so that a seed is a schedule.
+It behaves as S3 may on a bad day: 409 and 503 (nothing written), a timeout that leaves open if the
+write happened, slow responses that overtake each other. Time and randomness are injected, so that a
+seed is a schedule.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
 """An object store in a folder of a local file system: the embedded default.
 
 Durable: file and folder are fsynced before `create` returns. Atomic: a body is written to a file
-without a name and linked to its key, which fails if the key exists. Where a file system has no such
-files the body has a temporary name first, in `.tmp` below the root, which listings ignore; what a
-crash left there is removed by the first write of a later process, once it is an hour old.
+without a name and linked to its key, which fails if the key exists. On a file system without such
+files the body has a temporary name first, in `.tmp` below the root, which listings ignore;
+leftovers of a crash there are removed by the first write of a later process, once they are an hour
+old.
 """
 
 import asyncio
@@ -329,7 +330,9 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
 
 
 def _is_aligned(data: memoryview) -> bool:
-    """Whether memory begins where a sector may. Of memory that cannot be written nobody tells."""
+    """Return true if memory begins where a sector may. The place of memory that cannot be written
+    is unknown.
+    """
     if data.readonly or len(data) < _SECTOR:
         return False
     return ctypes.addressof(ctypes.c_char.from_buffer(data)) % _SECTOR == 0

@@ -25,7 +25,7 @@ _log = structlog.get_logger("storage.object_store")
 
 _PAUSE_S = 0.05
 _PAUSE_THROTTLED_S = 0.5
-"""After "slow down": the fewer requests it asks for, at once."""
+"""After "slow down": the fewer requests that it demands, at once."""
 _PAUSE_MAX_S = 5.0
 """The longest a node is late after an outage of any length."""
 _ATTEMPTS = 6

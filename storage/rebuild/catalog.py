@@ -61,7 +61,7 @@ LastNumbers = Mapping[_Numbered, int]
 
 
 def last_numbers(keys: Iterable[str]) -> dict[_Numbered, int]:
-    """Return the last number of each series that names tell of, of nodes in their last epochs."""
+    """Return the last number of each series of names, of nodes in their last epochs."""
     found: dict[_Numbered, int] = {}
     epochs: dict[int, int] = {}
     for key in keys:
@@ -305,7 +305,7 @@ def _stream_ids(one: FoundObject) -> tuple[int, ...]:
 
 
 def _job_entry(key: str) -> int:
-    """Return from which entry on nobody may commit this name any more; 0 for other names."""
+    """Return the entry from which on no node may commit this name any more; 0 for other names."""
     name = JobName.parse(key)
     return 0 if name is None else name.entry + JOB_ENTRIES_MAX + 1
 
@@ -332,7 +332,7 @@ def _with_partitions(
     topics: Mapping[str, str], streams: dict[int, StreamState], next_stream_id: int
 ) -> tuple[list[TopicState], int]:
     """Return topics with all their partitions: those between others that never held a record are
-    made anew.
+    made again.
     """
     places: dict[str, dict[int, int]] = {topic_id: {} for topic_id in topics}
     for stream in list(streams.values()):
@@ -417,8 +417,8 @@ def _objects(
 
 
 def _nodes(keys: Sequence[str]) -> dict[int, NodeState]:
-    """Return the nodes that names tell of, in their last epochs: not fenced, so that each finds its
-    own write-ahead log when it starts again.
+    """Return the nodes whose ids occur in names, in their last epochs: not fenced, so that each
+    finds its own write-ahead log when it starts again.
     """
     epochs: dict[int, int] = {}
     floors: dict[int, tuple[int, int]] = {}

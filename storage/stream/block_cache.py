@@ -158,7 +158,7 @@ class BlockCache:
 
 _log = structlog.get_logger("storage.reader")
 
-# What extension and index of an object take at the most, as a rule, for a guess.
+# The most bytes that extension and index of an object take, as a rule, for a guess.
 _MARGIN = 8 * 1024
 _ITEM_BYTES = 50
 _STREAM_BYTES = 300

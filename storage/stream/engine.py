@@ -225,7 +225,7 @@ class StreamEngine:
         self.reader.expect_states(stream_ids)  # read while the entry is on its way
         state = await self.metadata.commit_with(plan)
         states = [state.stream(stream_id) for stream_id in stream_ids]
-        # What is known by now may be newer than the entry: others' epochs are not to be written in.
+        # The present state may be newer than the entry: others' epochs are not to be written in.
         if moved := [one.stream_id for one in states if one.epoch != epochs[one.stream_id]]:
             raise Fenced(f"node {self.node.node_id}: streams {moved} have other owners already")
         opened = [Stream(self, one) for one in states]
@@ -271,7 +271,7 @@ class StreamEngine:
         return end_offset
 
     def writable(self) -> bool:
-        """Whether producers should be read from: WAL and cache are below their marks."""
+        """Return true if producers should be read from: WAL and cache are below their marks."""
         self._was_writable = (
             not self._failure.done()
             and self._wal.pending_bytes < self._settings.wal_pending_max
@@ -280,7 +280,7 @@ class StreamEngine:
         return self._was_writable
 
     def _fill(self) -> float:
-        """How full of what is not uploaded cache and WAL are: at 1 producers wait."""
+        """Return the share of cache and WAL that waits for an upload: at 1 producers wait."""
         wal = self._wal
         used = (wal.next_position - wal.trimmed_position) / (wal.capacity * 3 // 4)
         return max(used, self.cache.uncommitted / self.cache.capacity)
@@ -457,7 +457,7 @@ class PendingAppends:
             await asyncio.wait([passed])
 
     def wake(self, position: int | None) -> None:
-        """Wake the callers of `wait` for whom the log is durable up to `position`; None: all."""
+        """Wake the callers of `wait` that waited for a position up to `position`; None: all."""
         barriers = self._barriers
         while barriers and (position is None or barriers[0][0] <= position):
             barriers.popleft()[1].set_result(None)

@@ -6,7 +6,7 @@ byte once. Bytes in flight are bounded per node. Reads that a consumer waits for
 ahead; within each the streams take turns, so a stream that reads much delays another by one GET,
 not by all of its own.
 
-Readahead tells readers apart by position: a read that begins at the end of an earlier read of the
+Readahead distinguishes readers by position: a read that begins at the end of an earlier read of the
 same stream continues it, so several consumers of one stream need no names. A reader that has to
 wait gets more read ahead, from 512 KiB up to 32 MiB; a reader whose data was evicted before use
 gets little for a minute.
@@ -80,7 +80,7 @@ class ReadBudget:
         self._grant()
 
     def hurry(self, ticket: Ticket) -> None:
-        """Make a read that was fetched ahead one that somebody waits for, queued already or not."""
+        """Make a read ahead one that a reader waits for, queued already or not."""
         if not ticket.is_urgent:
             waits = self._remove(ticket)
             ticket.is_urgent = True
@@ -132,10 +132,9 @@ _READERS_MAX = 256
 
 
 class Reader:
-    """One reader's place in a stream: it has read [offset, end), and is told what to fetch ahead.
-
-    `mark` is where the next stretch is fetched: the middle of the last one, set by whoever
-    fetches.
+    """One reader's place in a stream: it has read [offset, end), and gets the range to fetch ahead.
+    `mark` is the offset at which the next stretch is fetched: the middle of the last one, set by
+    the fetch.
     """
 
     __slots__ = ("end", "mark", "meek_until", "offset", "size", "stream_id", "used_at")
@@ -231,8 +230,8 @@ INDEXES_AHEAD = 32
 """Objects whose indexes are read side by side for one that reads them one after the other."""
 _ATTEMPTS = 3
 _PATIENCE_S = 0.2
-"""From then on a fetch answers with what it has: a megabyte of small objects may be thousands of
-GETs, one after the other, and a consumer that waited for all of them would get none for minutes.
+"""From then on a fetch returns what it has: a megabyte of small objects may be thousands of GETs,
+one after the other, and a consumer that waited for all of them would get none for minutes.
 """
 
 
@@ -248,7 +247,7 @@ class ReadStats:
     """Ranged GETs of data."""
     get_bytes: int = 0
     ahead_bytes: int = 0
-    """Bytes asked for before a reader wanted them."""
+    """Bytes requested before a reader wanted them."""
     wasted: int = 0
     """Segments that were evicted with something in them that was fetched ahead and not read."""
     corrupt_blocks: int = 0
@@ -307,8 +306,8 @@ class ColdReader:
         self._new: dict[str, list[_Wanted]] = {}
 
     def expect_states(self, stream_ids: Iterable[int]) -> None:
-        """Begin to read the indexes in which the states of streams are that will be opened soon:
-        of those that move together, mostly one or two. What else there is will be read in its turn.
+        """Begin to read the indexes in which the states of streams are that will be opened soon: of
+        those that move together, mostly one or two. Other indexes are read in their turn.
         """
         streams = self._metadata.state.streams
         known = (streams.get(stream_id) for stream_id in stream_ids)
@@ -437,7 +436,7 @@ class ColdReader:
         return wanted
 
     async def _start(self) -> None:
-        """Fetch what was asked for in this iteration of the loop, in runs of adjacent items."""
+        """Fetch the items requested in this iteration of the loop, in runs of adjacent ones."""
         new, self._new = self._new, {}
         runs: list[list[_Wanted]] = []
         try:
@@ -457,7 +456,7 @@ class ColdReader:
             self._scope.spawn_apart(self._read(run, ticket), name=f"read {run[0].index.key}")
 
     def _give_up(self, run: list[_Wanted], error: Exception) -> None:
-        """Tell those who wait for blocks why they will not come."""
+        """Fail the futures of blocks that will not come, with the reason."""
         for wanted in run:
             self._wanted.pop((wanted.index.key, wanted.item.position), None)
             if not wanted.block.done():
@@ -584,6 +583,8 @@ def _runs(wanted: list[_Wanted], size_max: int) -> list[list[_Wanted]]:
 
 
 def _seen(future: asyncio.Future[Block]) -> None:
-    """Nobody needs to wait for what was fetched ahead, and an error there is no crash."""
+    """No reader needs to wait for a range that was fetched ahead, and an error there is not a
+    crash.
+    """
     if not future.cancelled():
         future.exception()

@@ -117,7 +117,7 @@ async def commit_left_in_cluster(
     in_cluster: LogSealer, metadata: MetadataLog, owner: Owner, floor: WalFloor
 ) -> None:
     """Commit what is in the cluster's store of a node whose log is elsewhere, and move its floor;
-    mostly nothing, which one listing tells.
+    mostly nothing, which one listing shows.
     """
     now = floor_of(metadata.state, owner.node_id)
     if not await in_cluster.is_empty(now):
@@ -289,11 +289,11 @@ async def recovered_blocks(
 
     A record counts if its stream is still open on this node under the epoch it was written in, and
     continues the stream's committed end. Others are in objects already, or belong to a stream that
-    was deleted or has moved on: whoever owns it now had all that was acknowledged before it took
-    over. One that leaves a gap behind the end raises WalCorrupted: what was acknowledged in between
-    is in no place that is known. An epoch that is newer than the metadata know tells that they were
-    rebuilt from objects, of which none had been written under it: with `newer_epochs` its records
-    count. A block has one epoch of a stream.
+    was deleted or has moved on: its owner now had all that was acknowledged before it took over.
+    One that leaves a gap behind the end raises WalCorrupted: records that were acknowledged in
+    between are in no known place. An epoch that is newer than those of the metadata shows that the
+    metadata were rebuilt from objects, of which none had been written under it: with `newer_epochs`
+    its records count. A block has one epoch of a stream.
     """
     known: dict[int, tuple[int, int]] = {}
     block = CacheBlock()

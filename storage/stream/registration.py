@@ -95,7 +95,7 @@ def log_loss(state: ClusterState, node_id: int, found: LogIdentity | None) -> Lo
 
 
 def is_it(node: NodeState, found: LogIdentity | None) -> bool:
-    """Whether a log is the known one of a node, in no earlier state than is known."""
+    """Return true if a log is the known one of a node, in no earlier state than is known."""
     known = node.log
     return (
         found is not None
@@ -128,8 +128,8 @@ _log = structlog.get_logger("storage.registration")
 async def register(
     metadata: MetadataLog, node: NodeIdentity, incarnation: str, wal: WriteAheadLog
 ) -> tuple[Writer, LogIdentity | None]:
-    """Begin the node's next epoch, in the metadata, with the log that was opened; return who writes
-    objects in it, and which log it is.
+    """Begin the node's next epoch, in the metadata, with the log that was opened; return the writer
+    of its objects, and the identity of the log.
 
     Raises WrongLog when something would be lost by going on with that log, and no operator has
     accepted it; Fenced when another incarnation has begun a later epoch by the time that this is
@@ -141,8 +141,8 @@ async def register(
         try:
             return await _register(metadata, node, incarnation, found), found
         except WrongLog:
-            # The last commit of an earlier life may have come in between: then the log reaches as
-            # far as that says, perhaps, and was not asked.
+            # The last commit of an earlier life may have come in between: then the log may reach as
+            # far as that says, and was not checked for it.
             if _known_end(metadata.state, node.node_id) == reach:
                 raise
 
@@ -190,7 +190,9 @@ async def _register(
 
 
 def accepts(node: NodeIdentity, loss: LogLoss) -> bool:
-    """Whether an operator gave up the log that a node, by its epoch in the metadata, wrote last."""
+    """Return true if an operator gave up the log that a node, by its epoch in the metadata, wrote
+    last.
+    """
     return node.accept_log_loss == loss.node.epoch
 
 
@@ -232,10 +234,10 @@ async def begin_log(
 
 
 def claim(state: ClusterState, node: NodeIdentity) -> Claim:
-    """Return whom a node that starts may have its own volume back from, by what the cluster knows.
+    """Return the hosts that a starting node may have its own volume back from, by the metadata.
 
-    It is judged before the node registers. That does no harm: whoever recovers its log meanwhile
-    is refused by the device, or by the metadata, and this node reads again what is there.
+    It is judged before the node registers. That does no harm: a node that recovers its log
+    meanwhile is refused by the device, or by the metadata, and this node reads again what is there.
     """
     elsewhere = [known for known in state.nodes.values() if known.host_id != node.host_id]
     return Claim(

@@ -43,7 +43,7 @@ class StorageSettings:
     cache_size: int = 512 * 1024 * 1024
     """Log cache. Producers wait when this much is not uploaded."""
     block_cache_size: int = 256 * 1024 * 1024
-    """What was read back from objects, and what is fetched ahead."""
+    """Memory for data that was read back from objects, or fetched ahead."""
     index_cache_size: int = 32 * 1024 * 1024
     cold_read_max: int = 64 * 1024 * 1024
     """Bytes of cold reads on their way from the store."""
@@ -52,14 +52,14 @@ class StorageSettings:
     wal_pending_max: int = 64 * 1024 * 1024
     """Producers wait when this much is on its way to the WAL."""
     metadata_poll_s: float = 1.0
-    """The metadata log is asked for news this often while there is some …"""
+    """The metadata log is polled at this interval while it grows …"""
     metadata_poll_max_s: float = 5.0
-    """… and ever more seldom, down to this, while there is none."""
+    """… and ever more seldom, down to this one, while it does not."""
     metadata_checkpoint_entries: int = 1000
     """A checkpoint of the metadata is written every so many entries."""
     garbage_grace_s: float = 600.0
     """Readers of an older view find an object for this long after its last reference went."""
     garbage_interval_s: float = 60.0
-    """How often that is looked at; it costs no request while there is nothing to delete."""
+    """Interval of the search for such objects; it costs no request while there are none."""
     garbage_sweep_s: float = 6 * 3600.0
-    """How often the bucket is listed for what crashes left."""
+    """Interval of listings of the bucket, for objects that crashes left."""

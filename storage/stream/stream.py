@@ -97,20 +97,20 @@ class Stream:
         self.on_advance: Callable[[], None] | None = None
         """Called after `confirmed_offset` moved."""
         self.state_snapshot: Callable[[int, int], StateSnapshot] | None = None
-        """Asked at each upload, of offsets [start, end), for the partition state as of the end: of
+        """Called at each upload, of offsets [start, end), for the partition state as of the end: of
         the batches that end at or below it, and of no others (those above may never become
         durable).
         """
         self.is_state_due: Callable[[int], bool] | None = None
-        """Asked when batches became durable, up to an offset: whether an upload should take the
-        partition state now, since more of it has changed than one should have.
+        """Called when batches became durable, up to an offset: returns true if an upload should
+        take the partition state now, since more of it has changed than one should have.
         """
         self.old_state_snapshot: Callable[[int], StateSnapshot] | None = None
-        """Asked instead, for the end, where a release may have to read it that knows whole states
-        of the old version only.
+        """Called instead, for the end, if a release may have to read it that knows whole states of
+        the old version only.
         """
         self.aborted_by: Callable[[int, int], Sequence[AbortedTransaction]] | None = None
-        """Asked at each upload for the aborted transactions whose markers lie in [start, end)."""
+        """Called at each upload for the aborted transactions whose markers lie in [start, end)."""
         self._engine = engine
 
     @property
@@ -141,8 +141,8 @@ class Stream:
 
         Synchronous: the batch is on its way to the WAL when this returns, after everything that was
         appended before. `on_done(None)` is called in append order once it is durable and
-        `confirmed_offset` has moved, or `on_done(error)` when the WAL has failed and nobody can
-        know. The bytes must not change any more.
+        `confirmed_offset` has moved, or `on_done(error)` when the WAL has failed and the outcome is
+        unknown. The bytes must not change any more.
 
         Raises StreamClosed, WalFull, WalFailed, WalClosed, RecordTooLarge: then nothing happened.
         """
@@ -191,7 +191,7 @@ class Stream:
 
     async def load_state(self) -> StoredState:
         """Return the newest partition state in objects: a whole one, or the incremental ones that
-        make one up. What came after it is to be had by `state_batches`.
+        make one up. `state_batches` gives the batches after it.
         """
         objects, state = self._engine.metadata.state.objects, self._state()
         sources = state.state_sources
@@ -217,7 +217,7 @@ class Stream:
         return StoredState(found[::-1], state.state_from, end_offset)
 
     async def _infos(self, extents: Sequence[Extent]) -> list[StreamInfo]:
-        """Return what objects tell of this stream, read side by side."""
+        """Return the descriptions of this stream in its objects, read side by side."""
         index = self._engine.reader.index
         async with task_group() as group:
             reads = [group.create_task(index(extent.object_key)) for extent in extents]
@@ -361,7 +361,7 @@ _Piece = Extent | IndexItem | BatchTime | RecordTime
 class TimestampSearch:
     """A search in one stream: over its `extents`, and over the `cached` batches behind them.
 
-    `start` tells the stream's start offset; `read` returns the batch that contains an offset, and
+    `start` returns the stream's start offset; `read` returns the batch that contains an offset, and
     raises OffsetOutOfRange when it is trimmed; `inflating` lends the memory to look into it. Both
     methods raise StoreUnavailable, CorruptObject, and what `extents` and `start` raise when the
     stream is gone.
@@ -411,7 +411,7 @@ class TimestampSearch:
     async def latest(self) -> RecordTime | None:
         """Return the record with the greatest timestamp, the first of them; None without any.
 
-        What may hold it is opened in the order of its greatest timestamp, until that is a record's.
+        Candidates are opened by descending greatest timestamp, until that is a record's.
         """
         numbers = count()
         heap: list[tuple[int, int, int, _Piece]] = []

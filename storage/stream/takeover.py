@@ -92,14 +92,14 @@ class Takeovers:
             return await self._copy(node, log)
         except StorageError:
             if not _is_due(await self._metadata.refresh(), node):
-                return 0  # somebody else was quicker, and cleaned up
+                return 0  # another node was quicker, and cleaned up
             raise
         finally:
             if log is not None:
                 await log.close()
 
     def owner_of(self, node: NodeState) -> WalOwner:
-        """Return who stands for a fenced node where its log is opened."""
+        """Return the owner that stands for a fenced node while its log is opened."""
         return WalOwner(
             cluster_id=self._writer.cluster_id,
             node_id=node.node_id,
@@ -196,7 +196,9 @@ class Takeovers:
 
 
 def _is_due(state: ClusterState, node: NodeState) -> bool:
-    """Whether a node is still in the epoch that is to be recovered, and nobody has done it."""
+    """Return true if a node is still in the epoch that is to be recovered, and no node has
+    done it.
+    """
     now = state.nodes.get(node.node_id)
     return now is not None and now.epoch == node.epoch and not now.is_recovered
 

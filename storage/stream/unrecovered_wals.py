@@ -31,16 +31,17 @@ _START_S = 5.0
 
 
 def reaches(survivor: NodeState, dead: NodeState) -> bool:
-    """Whether a node can recover the log of another: one in the cluster's store from anywhere, a
-    block log inside its host, one in another store if it has its own there.
+    """Return true if a node can recover the log of another: one in the cluster's store from
+    anywhere, a block log inside its host, one in another store if it has its own there.
     """
     return dead.wal in _IN_CLUSTER or _reaches(survivor.wal, survivor.host_id, dead)
 
 
 def may_reach_device(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
-    """Whether a node may try to recover a block log of another host: one on a device, which both
-    may have attached, of a host on which no node lives any more. The device's reservation fences
-    all of that host; an EBS volume that one instance can have is fenced by being attached here.
+    """Return true if a node may try to recover a block log of another host: one on a device, which
+    both may have attached, of a host on which no node lives any more. The device's reservation
+    fences all of that host; an EBS volume that one instance can have is fenced by being attached
+    here.
     """
     return (
         (dead.wal.startswith("block:/dev/") or may_have(survivor.wal, dead.wal))
@@ -57,8 +58,8 @@ def _reaches(wal: str, host_id: str, dead: NodeState) -> bool:
 
 
 def is_to_give_back(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
-    """Whether a volume that only one instance can have is of no more use to the host of a survivor:
-    another host's nodes left it, and all that they acknowledged there is elsewhere too.
+    """Return true if a volume that only one instance can have is of no more use to the host of a
+    survivor: another host's nodes left it, and all that they acknowledged there is elsewhere too.
     """
     volume_id = exclusive_volume(dead.wal)
     if not volume_id:
@@ -80,7 +81,7 @@ HandBack = Callable[..., Awaitable[bool]]
 class UnrecoveredWals:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
     engine's own log, with all its options; `take` fences and opens a block log, `hand_back` gives a
-    volume back, `is_device` tells disks from files, `processes` are those of this machine,
+    volume back, `is_device` returns true for disks, `processes` are those of this machine,
     `settings` those of block logs.
     """
 
@@ -141,8 +142,8 @@ class UnrecoveredWals:
             await self._give_back(node)
 
     async def _give_back(self, dead: NodeState) -> None:
-        """Detach the volume that a recovered node left, if nobody needs it here any more: its own
-        host waits for it. What fails is logged, since nothing else depends on it.
+        """Detach the volume that a recovered node left, if no node here needs it any more: its own
+        host waits for it. A failure is logged, since nothing else depends on it.
         """
         state = self._engine.metadata.state
         survivor = state.nodes.get(self._engine.node.node_id)
@@ -158,7 +159,7 @@ class UnrecoveredWals:
         """End the process of a fenced node of this machine, if it is still there.
 
         A log in a store fences by itself, so this is for the node's clients: one that hangs keeps
-        their connections, and they would wait for its answers as long as they are patient.
+        their connections, and they would wait for its responses until they time out.
         """
         own = self._engine.node
         if not node.process or node.process == own.process or node.host_id != own.host_id:

@@ -60,8 +60,8 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 0.001, 0.1
 
 
 class UploadPace:
-    """`produced()` tells the bytes that have come in since the start; `fill()` how full memory and
-    WAL are, 1 being where producers wait.
+    """`produced()` returns the bytes that have come in since the start; `fill()` the used share of
+    memory and WAL, 1 being where producers wait.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class UploadPace:
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """While somebody waits for the uploads: no limit."""
+        """While a caller waits for the uploads: no limit."""
         self._hurries += 1
         try:
             yield
@@ -133,7 +133,7 @@ class Writer:
 
 
 Describe = Callable[[int, int, int], StreamInfo]
-"""What an object says of a stream with offsets [start, end) in it."""
+"""The description of a stream in an object that has its offsets [start, end)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,9 +145,9 @@ class UploadSet:
     block: CacheBlock
     infos: dict[int, StreamInfo]
     wal_position: int | None = None
-    """Where the WAL can be trimmed to after the commit."""
+    """The position to which the WAL can be trimmed after the commit."""
     wal_floor: WalFloor | None = None
-    """What the commit says of a WAL whose floor is kept in the metadata."""
+    """The record by which the commit moves the floor of a WAL, if the metadata has it."""
     closing: tuple[int, ...] = ()
     """Streams that the commit closes: nothing of theirs comes after the block."""
     objects: list[CommittedObject] = field(default_factory=list)
@@ -255,7 +255,7 @@ class Uploader:
     ) -> None:
         self.stats = UploadStats()
         self.positions_last: bool = False
-        """Whether positions of the node's log mean the same in its next life."""
+        """True if positions of the node's log mean the same in its next life."""
         self._store = store
         self.metadata = metadata
         self._writer = writer
@@ -266,7 +266,7 @@ class Uploader:
         self._next_object = 0
 
     def hurry(self) -> AbstractContextManager[None]:
-        """While somebody waits for what is written: no limit of speed."""
+        """While a caller waits for the uploads: no limit of speed."""
         return self._pace.hurry()
 
     async def write(self, upload_set: UploadSet, *, in_few: bool = False) -> None:
@@ -389,8 +389,8 @@ class Uploader:
 
 
 def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> StreamInfo:
-    """Describe a stream in an object: its state is as of the block's end. Of a block that was
-    recovered nobody knows it: then the headers go along that it is made of.
+    """Describe a stream in an object: its state is as of the block's end. For a recovered block the
+    state is unknown: then the headers that it is made of go along.
     """
     if info.state is None:
         headers = producer_headers([batch.payload for batch in batches])
@@ -418,8 +418,8 @@ class UploadQueue:
     """The uploads of one node. Size and age of what is not uploaded trigger one: `size` bytes,
     fewer than the setting says where cache or WAL are small.
 
-    `describe(stream_id, start_offset, end_offset)` tells what an object says of a stream; `on_done`
-    is called after each upload, with the error when the queue cannot go on.
+    `describe(stream_id, start_offset, end_offset)` returns the description of a stream in an
+    object; `on_done` is called after each upload, with the error when the queue cannot go on.
     """
 
     def __init__(
@@ -472,7 +472,7 @@ class UploadQueue:
             self.start()
 
     def check(self) -> None:
-        """Ask for an upload if enough has gathered, in memory or, by small writes, in the WAL."""
+        """Request an upload if enough has gathered, in memory or, by small writes, in the WAL."""
         used = self._wal.released_position - self._sealed_position
         if self._cache.active.size >= self.size or used >= self._wal.capacity // 4:
             self._wanted.set()

@@ -240,7 +240,7 @@ class _Reader:
         return self._finished(dict(node), given, known)
 
     def _named(self, given: dict[str, Any], outer: str) -> dict[str, Any]:
-        """What all named types have, before what each kind has of its own."""
+        """Check the fields that all named types have, before those of each kind."""
         name = _text(given, "name")
         if name is None:
             raise MalformedAvro(f"no name: {_shown(given)}")
@@ -351,7 +351,9 @@ def check_default(field: Mapping[str, Any], named: Mapping[str, Any]) -> None:
 
 
 def is_value(node: Any, value: Any, named: Mapping[str, Any]) -> bool:
-    """Whether a default may be of a type, which is a type of an `AvroModel` with its `named`."""
+    """Return true if a default may be of a type, which is a type of an `AvroModel` with its
+    `named`.
+    """
     if isinstance(node, list):
         return any(is_value(each, value, named) for each in node)
     kind = node

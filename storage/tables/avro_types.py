@@ -32,7 +32,7 @@ TypeNode: TypeAlias = Any
 """A type of a parsed schema: a name, an object or a list."""
 
 SINGLE_VALUE = "value"
-"""The column of values that are no records."""
+"""The column of values that are not records."""
 
 _SIMPLE = {
     "boolean": "BOOLEAN",
@@ -158,7 +158,7 @@ def _with_logical_type(node: Any) -> Any:
 def column_types(schema: AvroSchema) -> dict[str, ColumnType]:
     """Return the columns of a schema's values; a field that is always null has none.
 
-    Raises SettingsError for types that are no columns.
+    Raises SettingsError for types that cannot be columns.
     """
     record = schema.record()
     above = () if record is None else (record["name"],)
@@ -170,12 +170,12 @@ def column_types(schema: AvroSchema) -> dict[str, ColumnType]:
 
 
 def is_null(node: Any) -> bool:
-    """Whether a resolved type is null."""
+    """Return true if a resolved type is null."""
     return not isinstance(node, list) and node["type"] == "null"
 
 
 def is_record(node: Any) -> bool:
-    """Whether a resolved type is a record."""
+    """Return true if a resolved type is a record."""
     return not isinstance(node, list) and node["type"] in ("record", "error")
 
 
@@ -271,7 +271,7 @@ class _Columns:
 
 
 _EXACT = Context(prec=1000)
-"""Python rounds decimals to 28 digits unless told otherwise."""
+"""Python rounds decimals to 28 digits by default."""
 _LONG = 1 << 63
 
 
@@ -279,7 +279,7 @@ def default_value(schema: AvroSchema, field: dict[str, Any]) -> Any:
     """Return the default of a field, which has one, as Python holds a value of its column: an
     instant as microseconds since 1970, a date as days, a map as pairs.
 
-    Raises SettingsError if it is no value of the field's column.
+    Raises SettingsError if it is not a value of the field's column.
     """
     try:
         return _value(schema, field["type"], field["default"])
@@ -289,7 +289,7 @@ def default_value(schema: AvroSchema, field: dict[str, Any]) -> Any:
 
 
 def check_defaults(schema: AvroSchema) -> None:
-    """Raise SettingsError if a default of a field, however deep, is no value of its column."""
+    """Raise SettingsError if a default of a field, however deep, is not a value of its column."""
     for node in schema.named.values():
         for field in node.get("fields", ()):
             if "default" in field:

@@ -1,8 +1,7 @@
 """Columns in Spark's DDL notation: `carrier STRING, delay DOUBLE, tags ARRAY<INT>`. Pure.
 
-Types are those that Arrow, Parquet and a Delta table of protocol (1, 2) have in common. What they
-are in Arrow is said in `lakehead.lake.tables.ddl`; a node needs no Arrow to tell whether a schema
-is one.
+Types are those that Arrow, Parquet and a Delta table of protocol (1, 2) have in common.
+`lakehead.lake.tables.ddl` has their types in Arrow; a node needs no Arrow to check a schema.
 """
 
 import re

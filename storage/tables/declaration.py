@@ -352,7 +352,9 @@ def rebuild_uri(table: str) -> str:
 
 
 def is_declared(topic: TopicState) -> bool:
-    """Whether a topic asks for a table; cheap, and True also where its declaration is wrong."""
+    """Return true if a topic declares a table; cheap, and True also where its declaration is
+    wrong.
+    """
     return topic.configs.get(f"{PREFIX}enable", "").strip().lower() == "true"
 
 
@@ -423,7 +425,7 @@ def _check_together(declared: TableDeclaration) -> None:
 
 
 def _value_columns(declared: TableDeclaration) -> Columns | None:
-    """Return what a declaration says of its values' fields, None where records will tell."""
+    """Return the fields of a declaration's values, None if only records will show them."""
     if declared.value_format == "raw":
         return {"value": SimpleType("BINARY")}
     if not declared.schema:
@@ -456,8 +458,8 @@ def _items(text: str) -> tuple[str, ...]:
 
 
 def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
-    """Check what a declaration says of columns; `fields` are those of its values, None where only
-    records tell. Raises SettingsError.
+    """Check the columns of a declaration; `fields` are those of its values, None if only records
+    show them. Raises SettingsError.
     """
     is_nested = declared.layout == "nested" and declared.value_format != "raw"
     _require(

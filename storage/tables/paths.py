@@ -100,7 +100,7 @@ def folder_path(folder: str) -> Path:
 
 
 def lies_in(path: Path, other: Path) -> bool:
-    """Whether a path is the other or lies in it."""
+    """Return true if a path is the other or lies in it."""
     return path[: len(other)] == other
 
 
@@ -110,7 +110,7 @@ def as_text(path: Path) -> str:
 
 
 def reached_by(uri: str) -> frozenset[tuple[str, str]]:
-    """Return the options of a URI that decide which server is asked, and with which credentials."""
+    """Return the options of a URI that decide the server of its requests, and their credentials."""
     options = parse_qsl(uri.partition("?")[2], keep_blank_values=True)
     return frozenset((name, value.rstrip("/")) for name, value in options if name in _REACHES)
 

@@ -162,7 +162,7 @@ class TableRoots:
         above = _folders(path)
         tables = None if self.default is None else _folder(self.default)
         is_among_tables = tables in above[1:]
-        if tables is None:  # it is not made yet: the names alone tell
+        if tables is None:  # it is not made yet: the names alone decide
             is_among_tables = self.default is not None and lies_in(path, self.default)
         for place, text in self._fixed:
             if place[0] != "file" or (own := _folder(place)) is None:
@@ -173,7 +173,7 @@ class TableRoots:
                 raise SettingsError(f"{uri} holds {text} ({as_text(place)})")
 
     def _overlapping(self, path: Path, topic: str) -> _Taken | None:
-        """What another topic has at the path, above it, or within it."""
+        """Return the root that another topic has at the path, above it, or within it."""
         for length in range(2, len(path) + 1):
             if (taken := self._taken.get(path[:length])) is not None and taken.topics - {topic}:
                 return taken
@@ -207,13 +207,13 @@ class TableRoots:
 
 
 def _real(path: Path) -> Iterator[Path]:
-    """The path without symbolic links, if that is another. Asks the file system."""
+    """The path without symbolic links, if that is another. Reads the file system."""
     if path[0] == "file" and (other := folder_path(os.path.realpath(as_text(path)))) != path:
         yield other
 
 
 def _folder(path: Path) -> tuple[int, int] | None:
-    """What the file system calls a folder; None if it is not there."""
+    """Return the file system's id of a folder; None if it is not there."""
     try:
         stat = pathlib.Path(as_text(path)).stat()
     except OSError:
@@ -222,8 +222,8 @@ def _folder(path: Path) -> tuple[int, int] | None:
 
 
 def _folders(path: Path) -> list[tuple[int, int] | None]:
-    """What the file system calls a folder and those above it, inmost first; the root of the file
-    system is left out.
+    """Return the file system's ids of a folder and those above it, inmost first; the root of the
+    file system is left out.
     """
     return [_folder(path[:length]) for length in range(len(path), 1, -1)]
 

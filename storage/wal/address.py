@@ -52,8 +52,8 @@ async def open_wal(
 
     `rng` makes the id of a new volume. By `claim` (else the owner's) a node has its volume back
     from a host that took it over; without one it is refused. An empty `cluster_id` is not checked.
-    `on_stuck` is called when a device has not answered in time: the process has to end then.
-    Raises SettingsError, StorageError (no room), Fenced, UnsupportedFormat, WalCorrupted.
+    `on_stuck` is called when a device has not completed a call in time: the process has to end
+    then. Raises SettingsError, StorageError (no room), Fenced, UnsupportedFormat, WalCorrupted.
     """
     kind, place, options = _parts(uri)
     if kind == "object":
@@ -94,11 +94,10 @@ async def take_wal(
     volumes: Volumes | None = None,
     settings: BlockWalSettings | None = None,
 ) -> BlockWal:
-    """Fence whoever holds the slice of `node_id` in the block WAL at `uri`, and open it.
-
-    When this returns, nothing that the old holder writes is acknowledged any more: the caller reads
-    with `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. What fences,
-    and the errors, are those of `lakehead.storage.wal.block_takeover.take_slice`. An EBS volume is
+    """Fence the holder of the slice of `node_id` in the block WAL at `uri`, and open it. When this
+    returns, nothing that the old holder writes is acknowledged any more: the caller reads with
+    `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. The fence, and
+    the errors, are those of `lakehead.storage.wal.block_takeover.take_slice`. An EBS volume is
     attached first if it is not, by `volumes`.
     """
     kind, place, options = _parts(uri)
@@ -118,7 +117,7 @@ async def take_wal(
 
 
 async def locate_wal(uri: str, volumes: Volumes | None = None) -> str:
-    """Return a node's WAL address with what only its surroundings tell: of an EBS volume its id,
+    """Return a node's WAL address with what only its surroundings show: of an EBS volume its id,
     its zone and whether hosts share it; any other stays as it is. Raises SettingsError,
     StorageError.
     """
@@ -129,7 +128,7 @@ async def locate_wal(uri: str, volumes: Volumes | None = None) -> str:
 
 
 def public_address(uri: str) -> str:
-    """Return what the cluster is told of a WAL's address: what others need to find it, and nothing
+    """Return a WAL's address as the cluster may know it: what others need to find it, and nothing
     that opens a store. Raises SettingsError.
     """
     kind, place, options = _parts(uri)

@@ -137,12 +137,12 @@ class BlockWal:
         return LogIdentity(header.volume_id.hex(), header.node_epoch, end)
 
     async def recover(self) -> AsyncIterator[WalRecord]:
-        """Yield what was written and not trimmed. Raises WalCorrupted, WalFailed (it cannot be
-        read), StorageError.
+        """Yield the records that were written and not trimmed. Raises WalCorrupted, WalFailed (it
+        cannot be read), StorageError.
 
-        What is read is durable: the last writes of a process that died may have reached a cache of
-        the device alone, and what is committed of them says how far this log reaches. May be
-        repeated until `start()`.
+        All that it yields is durable: the last writes of a process that died may have reached a
+        cache of the device alone, and what is committed of them says how far this log reaches. May
+        be repeated until `start()`.
         """
         header = self._store.header
         if not header.is_clean:
@@ -253,7 +253,7 @@ class BlockWal:
             if self._error is None:
                 await self._store.let_go()
         except (WalFailed, Fenced, OSError):
-            pass  # the listener was told; a name left behind is that of a process that ended
+            pass  # the listener was called; a name left behind is that of a process that ended
         finally:
             await self._device.close()
 

@@ -181,7 +181,7 @@ async def take_block_wal(
     taker: tuple[int, int] | None = None,
     judge: Judge | None = None,
 ) -> BlockWal:
-    """Fence whoever holds the slice of `node_id` there, and return its log; see `take_slice`."""
+    """Fence the holder of the slice of `node_id` there, and return its log; see `take_slice`."""
     host_id = host_id or host_name()
     opening = _Opening(address, settings)
     async with opening.explained():
@@ -219,8 +219,8 @@ def parse_size(text: str, uri: str) -> int:
 class _Opening:
     """The way to an open device: threads for calls that block, and a deadline on each of them.
 
-    Threads that a device which does not answer has, it keeps until it does. Such a device is not
-    opened again before: a taker tries every few seconds, for as long as it takes.
+    A device that hangs keeps its threads until its calls return. Such a device is not opened again
+    before: a taker tries every few seconds, for as long as it takes.
     """
 
     _stuck: ClassVar[dict[Path, IoThreads]] = {}
@@ -314,7 +314,7 @@ async def _prepare_file(
     path = address.path
     try:
         async with asyncio.timeout(_MAKING_TIMEOUT_S):
-            while not await threads.run(  # noqa: ASYNC110 - another process tells nobody
+            while not await threads.run(  # noqa: ASYNC110 - another process sends no event
                 lambda: ensure_file(path, address.size, image)
             ):
                 await asyncio.sleep(_POLL_S)

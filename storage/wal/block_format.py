@@ -15,7 +15,7 @@ Slice::
     sector 3 ..           the ring
 
 Every header slot keeps this shape in every version: magic (8 bytes), version u16, ..., and a
-checksum of the first 4092 bytes in the last four. So an older program can tell a newer format,
+checksum of the first 4092 bytes in the last four. So an older program can recognise a newer format,
 which it refuses, from damage.
 
 Volume header: magic `LKHDVOLU`, version u16 = 1, host id length u16, cluster id length u16, slice
@@ -339,7 +339,9 @@ def seal(content: bytes) -> bytes:
 
 
 def is_sealed(slot: memoryview, magic: bytes, what: str) -> bool:
-    """Whether a slot is whole and has this magic. Raises UnsupportedFormat for a newer version."""
+    """Return true if a slot is whole and has this magic. Raises UnsupportedFormat for a newer
+    version.
+    """
     if bytes(slot[: len(magic)]) != magic:
         return False
     if crc32c(slot[:_SLOT_CRC_AT]) != CRC.unpack_from(slot, _SLOT_CRC_AT)[0]:

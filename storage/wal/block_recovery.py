@@ -134,7 +134,9 @@ class RingScan:
     def _follows(
         self, header: RecordHeader | None, start: int, position: int, epoch: int
     ) -> TypeGuard[RecordHeader]:
-        """Whether a header at `start` is that of the record after what ends at `position`."""
+        """Return true if a header at `start` is that of the record after what ends at
+        `position`.
+        """
         return (
             header is not None
             and header.gap == start - position
@@ -178,7 +180,9 @@ class RingScan:
         )
 
     async def _check_open_end(self, segment: EpochRange) -> None:
-        """Tell writes that were cut off (left out, never acknowledged) from damage (an error)."""
+        """Distinguish writes that were cut off (left out, never acknowledged) from damage (an
+        error).
+        """
         header = self._header
         if self.end < header.released:
             raise self._damage(f"the slice header says released up to {header.released}")

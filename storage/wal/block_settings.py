@@ -20,7 +20,7 @@ class BlockWalSettings:
     """Writes in flight stay within this many bytes of the released position."""
     record_size_max: int = 112 * _MIB
     pending_size_max: int = 256 * _MIB
-    """What may be appended and not released: the memory that the log takes."""
+    """Bytes that may be appended and not released: the memory that the log takes."""
     device_timeout_s: float = 5.0
     """Seconds after which a write, read or flush that has not returned ends the log."""
 

@@ -2,9 +2,9 @@
 
 Between hosts a reservation fences: the taker preempts the old owner's, and when that returned the
 device refuses its writes. Inside a host the slice's lock does: the holder is ended, and the kernel
-frees the lock when its last write under way has ended. What is read after that is all that was ever
+frees the lock when its last write under way has ended. A read after that finds all that was ever
 acknowledged. Not every holder is to be ended: nodes that recover the same one must not end each
-other, nor a node that has been started again. Who knows the metadata judges.
+other, nor a node that has been started again. The caller, which knows the metadata, judges.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def take_slice(
     taker: tuple[int, int] | None = None,
     judge: Judge | None = None,
 ) -> BlockWal:
-    """Fence whoever holds the slice of `node_id` and return its log, to be recovered and trimmed.
+    """Fence the holder of the slice of `node_id` and return its log, to be recovered and trimmed.
 
     The owner that the volume header names is preempted; `other_hosts` are further ones that may
     hold the device, such as a taker that died between its preemption and its signature. A process

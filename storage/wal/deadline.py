@@ -1,4 +1,4 @@
-"""A deadline for what a device is asked to do: a call that has not returned by then is stuck.
+"""A deadline for calls of a device: a call that has not returned by then is stuck.
 
 The kernel may wait for a disk for ever (Amazon Linux sets `nvme_core.io_timeout` to its maximum),
 and a call in it can be neither cancelled nor killed. So the caller stops waiting: the call fails

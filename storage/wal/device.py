@@ -54,7 +54,7 @@ class WalDevice(Protocol):
         """Make durable what any process wrote here before."""
 
     def lock(self, start: int, length: int) -> bool:
-        """Take a range for the life of this device; False if somebody else holds part of it."""
+        """Take a range for the life of this device; False if another process holds part of it."""
 
     def unlock(self, start: int, length: int) -> None:
         """Give a range back earlier."""
@@ -64,9 +64,8 @@ class WalDevice(Protocol):
 
 
 def aligned_buffer(size: int) -> memoryview:
-    """Return zeroed memory that starts on a page, as direct I/O asks for.
-
-    Of huge pages where it is large: a page fault for each 4 KiB takes longer than reading them.
+    """Return zeroed memory that starts on a page, as direct I/O requires. It has huge pages if it
+    is large: a page fault for each 4 KiB takes longer than reading them.
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_DONTFORK)  # open(2): else no direct I/O while a process forks
@@ -87,7 +86,7 @@ class IoThreads:
             for i in range(count)
         ]
         self.has_ended = False
-        """Whether all calls have returned, after `close`."""
+        """True if all calls have returned, after `close`."""
         for thread in self._threads:
             thread.start()
 
@@ -126,7 +125,7 @@ class IoThreads:
     def _perform(self, call: Callable[[], T], future: asyncio.Future[T]) -> None:
         try:
             result = call()
-        except Exception as error:  # noqa: BLE001 - the root of a thread: handed to who waits
+        except Exception as error:  # noqa: BLE001 - the root of a thread: handed to the waiter
             self._tell(_reject, future, error)
         else:
             self._tell(_resolve, future, result)
@@ -216,8 +215,8 @@ class FileDevice:
         if self.is_direct:
             self._write_whole(offset, buffer)
             return
-        # The kernel tells a lost write to whichever flush of this file comes first, and only to
-        # that one: a write and its flush stay together, so that it is the write's own.
+        # The kernel reports a lost write to the first flush of this file, and only to that one: a
+        # write and its flush stay together, so that it is the write's own.
         with self._flushing:
             self._write_whole(offset, buffer)
             os.fdatasync(self._fd)
@@ -255,7 +254,7 @@ def lock_range(fd: int, start: int, length: int) -> bool:
 
 
 def write_failure(what: str, error: BaseException) -> WalFailed | Fenced:
-    """Return what the owner is told: fenced by another host, or broken by the world."""
+    """Return the owner's error: fenced by another host, or a failure of the device."""
     match getattr(error, "errno", None):
         case errno.EBADE:
             fenced = Fenced(f"{what}: another host has taken the device over")

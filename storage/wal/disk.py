@@ -1,8 +1,8 @@
 """A whole disk as a volume: when it may be formatted, and what else may be on it.
 
-The first and the last MiB of an unused disk are zeros. Anything else is somebody's: it is named in
-the refusal where its signature is known, and is given away only by naming the disk itself, so that
-an option carried over to another machine, or another order of the disks, destroys nothing.
+The first and the last MiB of an unused disk are zeros. Anything else is in use: the refusal names
+the use whose signature is known, and such a disk is given away only by naming the disk itself, so
+that an option carried over to another machine, or another order of the disks, destroys nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EMPTY_ONLY = "yes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signature:
-    """Bytes that tell a use of a disk; a negative `at` counts from its end."""
+    """Bytes that show a use of a disk; a negative `at` counts from its end."""
 
     what: str
     at: int
@@ -81,7 +81,8 @@ async def found_on(device: WalDevice) -> str:
 
 
 async def may_be_formatted(device: WalDevice, path: Path, wanted: str, cluster_id: str) -> bool:
-    """Whether the option `format` gives this disk away. False: it is a volume already, open it.
+    """Return true if the option `format` gives this disk away. False: it is a volume already, open
+    it.
 
     A volume of this cluster is never formatted by the option, which stays in the settings of a
     broker for ever. Raises SettingsError for a disk that is not given away, or is in use.
@@ -137,7 +138,9 @@ def names_of(path: Path) -> set[str]:
 
 
 def _is_unfinished(first: bytes) -> bool:
-    """Whether all there is are headers of a slice never started: a format that was cut off."""
+    """Return true if all there is are headers of a slice never started: a format that was
+    cut off.
+    """
     slots = range(SLICES_START, SLICES_START + 2 * SECTOR, SECTOR)
     rest = first[:SLICES_START] + first[slots.stop :]
     if rest.strip(b"\0"):

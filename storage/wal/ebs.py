@@ -38,7 +38,7 @@ class _Found:
 
 
 def is_ebs(place: str) -> bool:
-    """Whether the place of a block WAL is such a volume."""
+    """Return true if the place of a block WAL is such a volume."""
     return place.startswith(PREFIX)
 
 
@@ -47,7 +47,7 @@ async def located(
 ) -> str:
     """Return a node's own address with the volume's id, its zone, and whether hosts may share it.
 
-    EC2 is asked for all three: one that is wrong would leave the volume without a fence. Raises
+    EC2 gives all three: one that is wrong would leave the volume without a fence. Raises
     SettingsError, StorageError.
     """
     if given := [name for name in FOUND if name in options]:
@@ -81,8 +81,8 @@ async def attached(
 
 
 def may_have(own: str, other: str) -> bool:
-    """Whether a node with the WAL `own` may have the volume of `other` attached: both are of this
-    kind, and in one zone.
+    """Return true if a node with the WAL `own` may have the volume of `other` attached: both are of
+    this kind, and in one zone.
     """
     zones = [_zone(own), _zone(other)]
     return bool(zones[0]) and zones[0] == zones[1]

@@ -37,7 +37,7 @@ NO_BOOT = bytes(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process, named so that no other one ever has the same name. `pid` 0 is nobody.
+    """A process, named so that no other one ever has the same name. `pid` 0 is no process.
 
     `taker` is the node id and epoch of a node that holds the slice of another, to recover it;
     `incarnation` the start of the node itself, as it registers it, if it holds its own.
@@ -166,8 +166,8 @@ class HostProcesses:
 
 
 def is_running(name: str) -> bool | None:
-    """Whether the process of a `Holder.name` runs; None: that cannot be told from this host and
-    container.
+    """Return true if the process of a `Holder.name` runs; None: that cannot be known from this host
+    and container.
     """
     try:
         holder = Holder.named(name)
@@ -179,8 +179,8 @@ def is_running(name: str) -> bool | None:
 
 
 def is_ending(holder: Holder) -> bool:
-    """Whether a process of this host and container has been ended, and the kernel still has it: a
-    zombie whose other threads live, or one that SIGKILL waits for (`proc(5)`: State, SigPnd).
+    """Return true if a process of this host and container has been ended, and the kernel still has
+    it: a zombie whose other threads live, or one that SIGKILL waits for (`proc(5)`: State, SigPnd).
     """
     if holder.pid == 0 or is_running(holder.name) is not True:
         return False
@@ -194,7 +194,7 @@ def is_ending(holder: Holder) -> bool:
 
 
 def host_name() -> str:
-    """Return what tells this host from others: its machine id, else its host name."""
+    """Return the identity of this host: its machine id, else its host name."""
     try:
         return Path("/etc/machine-id").read_text().strip() or socket.gethostname()
     except OSError:

@@ -1,4 +1,4 @@
-"""Asynchronous writes by the kernel (`io_submit(2)`), told by an eventfd: no thread in between.
+"""Asynchronous writes by the kernel (`io_submit(2)`), reported by an eventfd: no thread in between.
 
 A write by a thread costs two switches and two fights for the interpreter's lock; at a thousand
 writes a second that was most of the log's time. The kernel's own queue needs one call to start a

@@ -17,7 +17,7 @@ class MemoryDevice:
 
     Each operation takes a random time from `latency_s` (seconds, from and to), so that writes
     complete out of order; without a range they complete at the next iteration of the loop.
-    `content` may be changed by tests to damage it. `may_write` is asked when a write completes: a
+    `content` may be changed by tests to damage it. `may_write` is called when a write completes: a
     reservation held by another host refuses it, as a disk does.
     """
 

@@ -36,11 +36,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalOwner:
-    """The node that a log is opened for, before the node registers: who it is, and what it lends.
-
-    `store` is the cluster's own; `describe` says whose a stream is. A block log needs the ids and
-    the `claim` only; without one a volume that another host holds is refused. A log is made where
-    there is none only if it `may_be_new`: else the node has left something in one that is there.
+    """The node that a log is opened for, before the node registers: its identity, and what it
+    lends. `store` is the cluster's own; `describe` describes a stream. A block log needs the ids
+    and the `claim` only; without one a volume that another host holds is refused. A log is made
+    where there is none only if it `may_be_new`: else the node has left something in one that is
+    there.
     """
 
     cluster_id: str
@@ -93,7 +93,7 @@ class WalListener(Protocol):
     def failed(self, error: Exception) -> None:
         """The log is broken: said once, and nothing is released after it.
 
-        What was appended and not released has an unknown outcome: recovery may find it.
+        Batches that were appended and not released have an unknown outcome: recovery may find them.
         """
 
 
@@ -141,23 +141,22 @@ class SealedLog(NamedTuple):
 
 
 class SealableLog(Protocol):
-    """The log of one node as whoever recovers it sees it, when its group commits are objects: the
+    """The log of one node as its recovering node sees it, when its group commits are objects: the
     metadata keeps its floor, and the objects may be committed as they are.
     """
 
     @property
     def are_shared(self) -> bool:
-        """Whether they lie in the cluster's store, where every reader finds them."""
+        """Return true if they lie in the cluster's store, where every reader finds them."""
 
     async def seal(self, floor: WalFloor, *, before: int) -> SealedLog:
-        """End every epoch from the floor's to the one before `before`, and return what they hold.
-
-        What `recover()` then yields. May be repeated. Raises StoreUnavailable, CorruptObject,
+        """End every epoch from the floor's to the one before `before`, and return what they hold,
+        which `recover()` then yields. May be repeated. Raises StoreUnavailable, CorruptObject,
         WalCorrupted, SettingsError (another cluster's log).
         """
 
     async def discard(self, keys: Sequence[str]) -> None:
-        """Delete objects that nobody needs; what fails stays for the garbage sweep."""
+        """Delete objects that no node needs; a failed deletion is left to the garbage sweep."""
 
 
 class WalObjects(SealableLog, Protocol):

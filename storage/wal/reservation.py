@@ -1,7 +1,7 @@
 """Fencing between hosts: a persistent reservation on the device that carries the WAL.
 
 The owner of a volume registers its key and holds a *write exclusive* reservation (type 1): the
-device refuses the writes of every other host, registered or not, and takes everybody's reads. A
+device refuses the writes of every other host, registered or not, and takes the reads of all. A
 taker registers its own key and preempts the owner's; when that call has returned, no write of the
 old owner that begins later succeeds, so only then the taker reads. All processes of a host share
 its key and its reservation: between them a lock fences (`volume`).
@@ -37,9 +37,9 @@ class Reservation(Protocol):
     async def preempt(self, key: int, victim: int) -> bool:
         """Unregister every host with the key `victim`, and hold the device in the place of one.
 
-        If none of them held it, nobody does, or who did still does; and with its own key as
-        `victim` this host is unregistered, too, unless the holder has that key. False: `victim` is
-        not registered, or this host's key is not `key`: nothing has changed.
+        If none of them held it, it has no holder, or the same one as before; and with its own key
+        as `victim` this host is unregistered, too, unless the holder has that key. False: `victim`
+        is not registered, or this host's key is not `key`: nothing has changed.
         """
 
     async def clear(self, key: int) -> bool:
@@ -73,8 +73,8 @@ async def take(reservation: Reservation, key: int, victims: Sequence[int], *, na
 
     The own key among the victims is that of another machine with this host's id: an instance that
     this one replaces. It comes last, since it unregisters this host if a stranger holds the device.
-    A call whose answer was lost is repeated: the holder is told by `reserve` that it is one.
-    Raises Fenced when neither this host nor a victim holds the device: another taker was first.
+    A call whose response was lost is repeated: `reserve` returns true for the holder. Raises Fenced
+    when neither this host nor a victim holds the device: another taker was first.
     """
     own_last = sorted(victims, key=lambda victim: victim == key)
     for attempt in range(_ATTEMPTS):

@@ -1,6 +1,6 @@
 """Persistent reservations by the kernel's `IOC_PR_*` calls, for NVMe and SCSI disks alike.
 
-Numbers and layouts: `linux/pr.h`. Facts that the header does not tell, each found by trying:
+Numbers and layouts: `linux/pr.h`. Facts that the header does not have, each found by trying:
 
 - A refusal of the device is a *positive* result, not an errno, and `fcntl.ioctl` hides it when its
   argument is `bytes`: the argument must be a `bytearray`. Anything but 0 means "not done".

@@ -1,9 +1,9 @@
 """Reservations in software, FOR TESTS: they fence nothing but a simulated device.
 
-What a call does and refuses follows what a Linux SCSI target was measured to do: an unregistered
-host cannot reserve, a second RESERVE conflicts and one by the holder does not, a wrong key
-conflicts, all hosts with a preempted key are unregistered (the caller, too, if it is its own and
-the holder has another), and under write exclusive (type 1) one that registers again stays fenced.
+Effects and refusals of the calls follow measurements of a Linux SCSI target: an unregistered host
+cannot reserve, a second RESERVE conflicts and one by the holder does not, a wrong key conflicts,
+all hosts with a preempted key are unregistered (the caller, too, if it is its own and the holder
+has another), and under write exclusive (type 1) one that registers again stays fenced.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ReservationTable:
     holder: str | None = None
 
     def may_write(self, host: str) -> bool:
-        """Whether the device takes a write of this host."""
+        """Return true if the device takes a write of this host."""
         return self.holder in {None, host}
 
 
@@ -42,7 +42,7 @@ class MemoryReservation:
         _log.warning("wal_reservation_is_simulated", host=host, fences="nothing real")
 
     def may_write(self) -> bool:
-        """Whether this host's writes are taken; what a MemoryDevice asks at each write."""
+        """Return true if this host's writes are taken; a MemoryDevice calls this at each write."""
         return self._table.may_write(self._host)
 
     async def register(self, key: int) -> None:

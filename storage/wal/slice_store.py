@@ -51,17 +51,17 @@ class SliceStore:
         return cls(device, entry, header)
 
     async def hold(self, holder: Holder) -> None:
-        """Write who holds the slice. Raises what the device raises."""
+        """Write the holder of the slice. Raises what the device raises."""
         buffer = aligned_buffer(SECTOR)
         buffer[:] = holder.encode(self.header.volume_id)
         self._held = self._device.write(self._entry.start + HOLDER_OFFSET, buffer)
         await asyncio.shield(self._held)
 
     async def let_go(self) -> None:
-        """Write that nobody holds the slice, before its lock goes. Raises what the device raises.
+        """Write that the slice has no holder, before its lock goes. Raises what the device raises.
 
-        Else a process that took a slice, gave it back and lives on would be ended in the place of
-        a later holder that has not written its name yet.
+        Else a process that took a slice, gave it back and lives on would be ended in the place of a
+        later holder that has not written its name yet.
         """
         if self._held is not None:
             await self.hold(NOBODY)

@@ -260,7 +260,7 @@ async def header_lock(device: WalDevice) -> AsyncIterator[None]:
     """Keep other processes of this host from changing the volume header. Raises StorageError."""
     try:
         async with asyncio.timeout(_HEADER_LOCK_TIMEOUT_S):
-            while not device.lock(0, SLICES_START):  # noqa: ASYNC110 - a lock tells nobody
+            while not device.lock(0, SLICES_START):  # noqa: ASYNC110 - a lock sends no event
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise StorageError(
@@ -337,13 +337,13 @@ async def locked_slice(
 
 
 async def read_holder(device: WalDevice, volume: VolumeHeader, entry: SliceEntry) -> Holder | None:
-    """Return who signed a slice last; None if that cannot be read at this moment."""
+    """Return the last holder that signed a slice; None if that cannot be read at this moment."""
     sector = await device.read(entry.start + HOLDER_OFFSET, SECTOR)
     return Holder.decode(sector, volume.volume_id)
 
 
 def in_use(name: str, holder: Holder | None) -> SettingsError | WalHolderEnding:
-    """Return the refusal of a slice that somebody holds."""
+    """Return the refusal of a slice that another process holds."""
     if holder is not None and is_ending(holder):
         return WalHolderEnding(
             f"{name} is in use by process {holder.pid}, which has been ended and waits for a "
@@ -360,8 +360,8 @@ async def _hold_for(
     reservation: Reservation,
     claim: Claim | None,
 ) -> None:
-    """Hold the device for this host. A node whose log lies here has it back from whoever holds it:
-    a host that recovered its nodes, or a machine that had this host's id before.
+    """Hold the device for this host. A node whose log lies here has it back from its holder: a host
+    that recovered its nodes, or a machine that had this host's id before.
     """
     header, name = volume.header, volume.name
     key = reservation_key(header.cluster_id, host_id)
@@ -414,8 +414,8 @@ async def redivide(device: WalDevice, volume: Volume, share: int) -> None:
 
 
 def _is_growth(before: list[SliceEntry], after: list[SliceEntry], capacity: int) -> bool:
-    """Whether slices become longer, none shorter, and each moves to where no other one is yet: to
-    behind its own headers, or not at all.
+    """Return true if slices become longer, none shorter, and each moves to where no other one is
+    yet: to behind its own headers, or not at all.
     """
     if after[-1].start + after[-1].length > capacity:
         return False

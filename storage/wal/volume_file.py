@@ -1,8 +1,8 @@
-"""The file that a volume lies in: made on first use, made larger when asked.
+"""The file that a volume lies in: made on first use, made larger on request.
 
 A file is filled with zeros and made durable before it gets its name, so that no later write has to
-allocate; it is made under another name with a lock on it, so that of two who try one wins. A file
-that is there and is no volume is never touched.
+allocate; it is made under another name with a lock on it, so that one of two processes that try
+wins. A file that is there and is not a volume is never touched.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _require_draft(path: Path, fd: int) -> None:
 def grow_file(path: Path, size: int) -> None:
     """Lengthen the file of a volume to `size` bytes, durably. Blocks.
 
-    What was added is not used before a volume header says so, thus a crash in between costs
-    nothing. Raises SettingsError (no volume, or `size` is less than it has) and OSError.
+    New space is not used before a volume header says so, thus a crash in between costs nothing.
+    Raises SettingsError (no volume, or `size` is less than it has) and OSError.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -97,7 +97,7 @@ def grow_file(path: Path, size: int) -> None:
 
 
 def explained(path: Path, size: int, error: OSError) -> StorageError | SettingsError:
-    """Return the one line that tells the user what to do about an error of opening."""
+    """Return the one line that advises the operator about an error of opening."""
     reason = error.strerror or str(error)
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return StorageError(

@@ -1,6 +1,9 @@
-"""Hand-written pages are plain: a sentence names its subject, and the actor has a role."""
+"""Pages, docstrings and comments are plain: a sentence names its subject, the actor has a role."""
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +11,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE_FROM_CODE = {"cli.md", "settings.md", "metrics.md", "kafka-compatibility.md"}
+# Packages whose docstrings and comments are read, and folders of theirs that are not yet.
+PACKAGES = ("broker", "storage")
+UNREAD = ("broker/cli", "broker/maintenance")
 # A changelog has the words of its time.
 LEFT_OUT = MADE_FROM_CODE | {"CHANGELOG.md"}
 FOLDERS = ("dags", "docs", "examples", "infra")
 
 OPENING = re.compile(r"(?:What|Who|Whoever|Whose|Whether|Which|How|Where)\b")
 WORDS = re.compile(r"\b(?:whoever|somebody|nobody|anybody|everybody|anew)\b", re.IGNORECASE)
+# In code an actor is a node, a caller, a client; it sends requests and gets responses.
+ROLES = re.compile(
+    r"\b(?:who|whom|told|tells?|asks?|asked|answers?|answered)\b" + "|" + WORDS.pattern,
+    re.IGNORECASE,
+)
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 MARKUP = re.compile(r"^(?:\s|#|>|[-*] |\d+\. |\*|_|\[)+")
 ENDS = re.compile(r"(?<=[.!?])[*_]{0,2}\s+|\||\n(?=[#|]|\s*(?:[-*]|\d+\.) )|\n\s*\n")
@@ -38,9 +49,64 @@ def faults(text: str) -> list[str]:
     return [one for one in sentences(text) if OPENING.match(one) or WORDS.search(one)]
 
 
+def folders() -> list[Path]:
+    """Folders of the packages with modules to read."""
+    found = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    unread = tuple(ROOT / folder for folder in UNREAD)
+    return sorted(folder for folder in found if not any(map(folder.is_relative_to, unread)))
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, of attributes too, and comments of a module, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+    start, above = 0, -1
+    lines: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if token.start[0] != above + 1:
+                yield start, "\n".join(lines)
+                start, lines = token.start[0], []
+            above = token.start[0]
+            lines.append(token.string.lstrip("# "))
+    yield start, "\n".join(lines)
+
+
+def faults_of_code(source: str) -> list[tuple[int, str]]:
+    """The lines and sentences of texts in code that hide their subject or their actor."""
+    found = ((line, one) for line, text in texts(source) for one in sentences(text))
+    return [(line, one) for line, one in found if OPENING.match(one) or ROLES.search(one)]
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_is_plain(page: Path) -> None:
     assert faults(page.read_text()) == [], "name the subject first, and the role that acts"
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_docstrings_and_comments_of_a_folder_are_plain(folder: Path) -> None:
+    found = {path.name: faults_of_code(path.read_text()) for path in sorted(folder.glob("*.py"))}
+    assert not {name: bad for name, bad in found.items() if bad}, "name the subject, and the role"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""What is left."""',
+        'X = 1\n"""Whether it is there."""',
+        'def f():\n    """Return true. Whoever calls waits."""',
+        "x = 1  # nobody reads it",
+        "# A node that\n# asks for it.\nx = 1",
+    ],
+)
+def test_a_fault_in_code_is_found(source: str) -> None:
+    assert faults_of_code(source)
+
+
+def test_plain_code_has_no_fault() -> None:
+    source = '"""Return true if `who` is there."""\n# A request\nx = 1  # by its caller\n'
+    assert not faults_of_code(source)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,9 @@ class ClassicGroup:
         self._sync_deadline: float | None = None
         self._storing: tuple[int, dict[str, bytes]] | None = None
         self._returning: dict[int, tuple[Member, Ticket, JoinResult]] = {}
-        """Static members that came back and are answered once that is stored, by its token."""
+        """Static members that came back and get their response once that is stored, by its
+        token.
+        """
 
     @classmethod
     def restored(
@@ -288,7 +290,7 @@ class ClassicGroup:
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: float
     ) -> ErrorCode:
-        """Whether offsets may be committed in the name of this member; a sign of life."""
+        """Return true if offsets may be committed in the name of this member; a sign of life."""
         error = self._refuse_commit(member_id, instance_id, generation)
         if error is None:
             self._touch(member_id, now)
@@ -361,7 +363,7 @@ class ClassicGroup:
         is_repeat = (self.state is GroupState.COMPLETING_REBALANCE and is_unchanged) or (
             self.state is GroupState.STABLE and is_unchanged and not is_leader
         )
-        if is_repeat:  # its answer was lost, or nothing changed for a follower
+        if is_repeat:  # its response was lost, or nothing changed for a follower
             member.touch(now)
             self._outbox.joined(ticket, self._generation_for(member))
             return
@@ -566,8 +568,8 @@ class ClassicGroup:
         return error
 
     def _speaks_to_all(self, request: JoinRequest) -> bool:
-        """Whether the group goes on to have a protocol in common, as it is before this member
-        changes what it speaks.
+        """Return true if the group goes on to have a protocol in common, as it is before this
+        member changes what it speaks.
         """
         if not request.protocol_type or not request.protocols:
             return False
@@ -581,8 +583,8 @@ class ClassicGroup:
         return any(name in common for name, _ in request.protocols)
 
     def _fits(self, request: JoinRequest, room: float) -> bool:
-        """Whether the members would be within the memory for one group (some protocols of each, of
-        which one is stored), and grow by no more than the room for all groups.
+        """Return true if the members would be within the memory for one group (some protocols of
+        each, of which one is stored), and grow by no more than the room for all groups.
         """
         texts = request.member_id, request.instance_id, request.client_id, request.client_host
         others = (
@@ -599,8 +601,8 @@ class ClassicGroup:
         return total <= _MEMORY_PER_RECORD * self._settings.record_max and (growth <= max(room, 0))
 
     def _has_room_for(self, request: JoinRequest) -> bool:
-        """Whether a member may (re)join. While a group rebalances, those count that have rejoined:
-        where there are too many, the last ones are out.
+        """Return true if a member may (re)join. While a group rebalances, those count that have
+        rejoined: where there are too many, the last ones are out.
         """
         member = self.members.get(request.member_id)
         if request.instance_id is not None:
@@ -698,7 +700,7 @@ def refuse_transactional_commit(
 
 
 def _is_storable(request: JoinRequest) -> bool:
-    """Whether every text fits into a stored group, where lengths are 16 bits."""
+    """Return true if every text fits into a stored group, where lengths are 16 bits."""
     names = (name for name, _ in request.protocols)
     texts = (request.client_id, request.instance_id or "", request.protocol_type, *names)
     return all(len(text.encode()) <= TEXT_SIZE_MAX for text in texts)

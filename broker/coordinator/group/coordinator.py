@@ -97,7 +97,7 @@ class GroupCoordinator:
         return await self.shards.partition_for(group_id)
 
     def topics_deleted(self, topics: set[str]) -> None:
-        """Forget offsets of topics that are no more."""
+        """Forget offsets of deleted topics."""
         for shard in self.shards.loaded():
             shard.delete_topics(topics)
 

@@ -109,7 +109,7 @@ class Member:
     is_new: bool = True
     """Until its first rebalance completes."""
     has_synced: bool = False
-    """Whether it sent SyncGroup in this generation."""
+    """True if it sent SyncGroup in this generation."""
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
     cost: int = field(init=False)
@@ -155,12 +155,12 @@ class Member:
 
     @property
     def is_awaiting_join(self) -> bool:
-        """Whether a JoinGroup of it waits for its response."""
+        """Return true if a JoinGroup of it waits for its response."""
         return self.join_ticket is not None
 
     @property
     def can_expire(self) -> bool:
-        """Whether silence counts: an old member that waits for us has nothing to send."""
+        """Return true if silence counts: an old member that waits for us has nothing to send."""
         return self.is_new or (self.join_ticket is None and self.sync_ticket is None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -278,7 +278,7 @@ class Members:
         return False
 
     def have_all_joined(self) -> bool:
-        """Whether everyone waits for the rebalance to complete."""
+        """Return true if everyone waits for the rebalance to complete."""
         return all(member.is_awaiting_join for member in self)
 
     def common_protocols(self) -> set[str]:

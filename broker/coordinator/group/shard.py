@@ -270,8 +270,8 @@ class GroupShard:
         return self._append([(_offset_key(group_id, place), None) for place in gone], then)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Forget every group's offsets of topics that are no more: none is seen from now on, and
-        soon the log says so.
+        """Forget every group's offsets of deleted topics: none is seen from now on, and soon the
+        log has their tombstones.
         """
         for group_id, live in self.groups.items():
             gone = [where for where in live.places if where[0] in topics]
@@ -288,8 +288,8 @@ class GroupShard:
             del live.offsets[place]
 
     def _delete_stale(self, topics: Collection[_TopicName]) -> None:
-        """Forget offsets that were committed of topics that are deleted. Where a newer commit is
-        under way or in an open transaction, the log keeps the older one until that one counts.
+        """Forget offsets that were committed of topics that are deleted. If a newer commit is under
+        way or in an open transaction, the log keeps the older one until that one counts.
         """
         if not topics:
             return

@@ -86,7 +86,7 @@ class TransactionCoordinator:
         self._scope.spawn_duty(self._tick_regularly, name="time out transactions")
         self._scope.spawn_duty(self._expire_regularly, name="expire transactional ids")
 
-    # What producers ask.
+    # Requests of producers.
 
     async def init_producer_id(self, request: InitRequest) -> Producer:
         """Handle InitProducerId: fence the previous producer of the id, and return the new
@@ -131,7 +131,7 @@ class TransactionCoordinator:
     async def verify(
         self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether partitions are in a transaction, as `TransactionMachine.verify`."""
+        """Return true if partitions are in a transaction, as `TransactionMachine.verify`."""
         _, machine = await self._known(transactional_id)
         return machine.verify(producer, partitions)
 
@@ -150,7 +150,7 @@ class TransactionCoordinator:
             was = machine.current
             made = machine.end(producer, transaction_version, now_ms, fresh_id, is_commit=is_commit)
             if isinstance(made, Refused) and made.code is ErrorCode.invalid_txn_state:
-                # A client gives its producer up for this: who looks for the reason finds it here.
+                # A client gives its producer up for this: an operator finds the reason here.
                 _log.warning(
                     "transaction_end_refused",
                     transactional_id=transactional_id,

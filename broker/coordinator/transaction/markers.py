@@ -49,7 +49,7 @@ class Leaders(Protocol):
     """The leaders of partitions: `lakehead.broker.cluster.metadata_image.MetadataCache`."""
 
     def exists(self, where: TopicPartition) -> bool:
-        """Whether the partition exists."""
+        """Return true if the partition exists."""
 
     def leader(self, where: TopicPartition) -> int | None:
         """Return the id of the node that leads a partition, or None without a leader."""

@@ -67,12 +67,12 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the producer id needs a successor: the last epoch is kept for fencing."""
+        """Return true if the producer id needs a successor: the last epoch is kept for fencing."""
         return self.producer_epoch >= EPOCH_MAX - 1
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether each transaction gets an epoch of its own (KIP-890)."""
+        """Return true if each transaction gets an epoch of its own (KIP-890)."""
         return self.transaction_version >= TV_2
 
 

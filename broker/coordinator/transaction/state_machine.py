@@ -93,7 +93,7 @@ class TransactionMachine:
             )
         if epoch in {NO_EPOCH, expected.epoch}:
             return self._store(replace(fresh, producer_epoch=epoch + 1, last_producer_epoch=epoch))
-        if expected.epoch == known.last_producer_epoch:  # its answer was lost
+        if expected.epoch == known.last_producer_epoch:  # its response was lost
             return self._store(fresh)
         return _FENCED
 
@@ -129,9 +129,10 @@ class TransactionMachine:
     def verify(
         self, producer: Producer, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Whether each partition is in the producer's transaction: TRANSACTION_ABORTABLE if not.
+        """Return true if each partition is in the producer's transaction: TRANSACTION_ABORTABLE if
+        not.
 
-        What is pending does not matter: the partition itself checks once more when it appends.
+        A pending change does not matter: the partition itself checks once more when it appends.
         """
         refused = self._refuse(producer)
         if refused is None and self.current.state in PREPARED:
@@ -184,11 +185,11 @@ class TransactionMachine:
         return self._fence(now_ms)
 
     def is_expired(self, before_ms: int) -> bool:
-        """Whether this id was not used since, so that it may be deleted."""
+        """Return true if this id was not used since, so that it may be deleted."""
         known = self.current
         return self.pending is None and known.state in IDLE and known.updated_ms <= before_ms
 
-    # What came of decisions.
+    # The results of decisions.
 
     def stored(self, *, is_durable: bool) -> None:
         """Record that the pending state is in the log, or has failed."""
@@ -219,8 +220,8 @@ class TransactionMachine:
         )
 
     def _is_next(self, producer: Producer) -> bool:
-        """Whether `producer` is the identity after the transaction that is being ended, which the
-        client got with the decision.
+        """Return true if `producer` is the identity after the transaction that is being ended,
+        which the client got with the decision.
         """
         known = self.current
         if known.state not in PREPARED or not known.bumps_epochs:
@@ -229,7 +230,9 @@ class TransactionMachine:
         return producer == (ended.producer_id, ended.producer_epoch)
 
     def _is_ended_by(self, producer: Producer) -> bool:
-        """Whether this was the producer when the last transaction ended, which bumped its epoch."""
+        """Return true if this was the producer when the last transaction ended, which bumped its
+        epoch.
+        """
         known = self.current
         has_overflowed = (
             known.previous_producer_id == producer.producer_id != known.producer_id
@@ -261,7 +264,7 @@ class TransactionMachine:
             return _CONCURRENT if known.state is _prepared(is_commit) else _INVALID_STATE
         if known.state is not _completed(is_commit):
             return _INVALID_STATE
-        if known.producer_epoch == EPOCH_MAX:  # it was fenced, under an epoch that is for nobody
+        if known.producer_epoch == EPOCH_MAX:  # it was fenced, under an epoch that no producer gets
             return _FENCED
         return Settled(known.producer_id, known.producer_epoch)
 

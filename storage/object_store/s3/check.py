@@ -87,7 +87,7 @@ class _Check:
         return True
 
     def _look(self) -> None:
-        """Ask for the bucket, to learn what is wrong with the place or with who we are."""
+        """Request the bucket, to learn the fault of the place or of the credentials."""
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
         settings = self._store.settings

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 3.0
 """A connection is made within a few round trips or not at all: then another address is tried."""
 IDLE_TIMEOUT_S = 15.0
-"""Servers close idle connections after about 20 s; a put on one that they just closed would be a
-lost answer.
+"""Servers close idle connections after about 20 s; a put on one that they just closed would lose
+its response.
 """
 READ_TIMEOUT_S = 20.0
 """Of boto3, between two bytes."""
 REQUEST_TIMEOUT_S = 600.0
-"""Of obstore, for a whole request: only a backstop. What counts are the deadlines by size."""
+"""Of obstore, for a whole request: only a backstop. The deadlines by size are what counts."""
 CREDENTIALS_TTL_S = 300.0
-"""boto3 renews credentials at least ten minutes before they end: asked this often, none is ever
+"""boto3 renews credentials at least ten minutes before they end: renewed this often, none is ever
 used beyond its end.
 """
 
@@ -108,7 +108,9 @@ def _session(settings: S3Settings) -> Any:
 
 
 def _has_plain_credentials(settings: S3Settings) -> bool:
-    """Whether obstore finds credentials in the environment, where boto3 would look first too."""
+    """Return true if obstore finds credentials in the environment, where boto3 would look first
+    too.
+    """
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     return not settings.profile and all(os.environ.get(name) for name in names)
 

@@ -5,7 +5,7 @@ A write has three outcomes. *Not done*: the server refused before it did anythin
 anything that may come after the effect (500, a gateway's 502 or 504, a timeout, a broken
 connection): read back. A read is repeated whenever it did not come whole.
 
-An absent *object* is `NoSuchKey` and nothing else: an absent bucket answers 404 too, and must never
+An absent *object* is `NoSuchKey` and nothing else: an absent bucket gives 404 too, and must never
 pass for an end of a log.
 """
 
@@ -26,7 +26,7 @@ from lakehead.storage.errors import (
 )
 
 CLIENT_ERRORS = (BaseError, FileNotFoundError)
-"""What obstore raises; an absent key is Python's own error."""
+"""Errors of obstore; an absent key is Python's own error."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -124,8 +124,8 @@ def meaning(
     is_write: bool = False,
     was_sent: bool = True,
 ) -> StorageError:
-    """Return the error for an answer: `status` 0 is no answer at all, of a request that was sent
-    or never left.
+    """Return the error for a response: `status` 0 stands for none, of a request that was sent or
+    never left.
     """
     what = f"{uri}: {key}: {status or 'no response'} {code} {message}".strip()[:400]
     if status == 412 and is_write:

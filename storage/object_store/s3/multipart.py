@@ -139,7 +139,8 @@ class Multipart:
         """Give up every upload below the prefix that began before, of keys that the caller `owns`;
         returns how many there were.
 
-        An upload that is still alive loses no data by it: its writer is told, and begins anew.
+        An upload that is still alive loses no data by it: its writer gets an error, and begins
+        again.
         """
         prefix = self._settings.full_key("")
         given_up = 0

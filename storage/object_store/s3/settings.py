@@ -40,7 +40,7 @@ class S3Settings:
 
     @property
     def is_express(self) -> bool:
-        """Whether the bucket is a directory bucket of S3 Express One Zone."""
+        """Return true if the bucket is a directory bucket of S3 Express One Zone."""
         return self.bucket.endswith("--x-s3")
 
     def full_key(self, key: str) -> str:

@@ -37,9 +37,9 @@ _RECOVERY = 0.9
 class Deadlines:
     """A fixed time and a time by size, both stretched while requests miss them.
 
-    S3 answers nearly every request within a second: one that takes several is better given up and
-    sent again, over another connection. A link that is merely slow would never get a large object
-    through so, hence the stretching: up to 16 times, which is 128 KiB/s.
+    S3 responds to nearly every request within a second: one that takes several is better given up
+    and sent again, over another connection. A link that is merely slow would never get a large
+    object through so, hence the stretching: up to 16 times, which is 128 KiB/s.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class S3Store:
             await self._create(key, views, sum(len(view) for view in views))
         except OutcomeUnknown:
             # A server may refuse a taken name before it has read a large body, and break off: the
-            # refusal is lost then, each time anew. Whether the object is there settles that.
+            # refusal is lost then, at each try. A look for the object settles that.
             if await self._exists(key):
                 raise ObjectExists(key) from None
             raise
@@ -214,7 +214,7 @@ class S3Store:
         return body
 
     async def _exists(self, key: str) -> bool:
-        """Whether the key certainly has an object. False is no proof that it has none."""
+        """Return true if the key certainly has an object. False does not prove that it has none."""
         head = obstore.head_async(await self._open(), key)
         try:
             await self._within(self._deadlines.read(0), key, head)

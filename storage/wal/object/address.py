@@ -1,4 +1,6 @@
-"""The address of an object WAL: `object:`, `object:?budget=50`, `object:s3://bucket/prefix?size=2GiB`."""
+"""The address of an object WAL: `object:`, `object:?budget=50`,
+`object:s3://bucket/prefix?size=2GiB`.
+"""
 
 from __future__ import annotations
 

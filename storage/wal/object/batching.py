@@ -1,17 +1,17 @@
-"""When a group commit starts: a synchronous state machine, told of what happens and asked by time.
+"""When a group commit starts: a synchronous state machine over events and times.
 
 Three estimators, all fed by finished puts:
 
-- *Slots* (`InFlightLimit`): how many puts are worth having in flight. Little's law says that a
+- *Slots* (`InFlightLimit`): the number of puts that are worth having in flight. By Little's law, a
   store of base latency B serves `limit` puts at once without queueing as long as each takes about
   B, so after each put the limit is scaled by `tolerance * B / latency` (at most 1, at least a half)
-  and grows by its square root: it climbs while the store answers quickly, and settles where more
+  and grows by its square root: it climbs while the store responds quickly, and settles where more
   puts only queue. B is the least latency of recent puts of about the same size, since a large put
-  takes longer for a reason that is no queue. A refusal halves the limit.
+  takes longer for a reason that is not a queue. A refusal halves the limit.
 - *Linger*: puts of small groups start at least a quick put's time apart, since a put costs money,
   and work on both sides, whatever its size. That adds half of that time to the average append. The
-  first append of a group waits a moment for company: producers answered by one put send again
-  together, and without it the first of them would go alone and the others a put later.
+  first append of a group waits a moment for company: producers whose batches one put acknowledged
+  send again together, and without it the first of them would go alone and the others a put later.
 - *Cost guard* (`CostGuard`): a token bucket of puts, filled at the rate that a monthly budget buys.
   It holds an hour's worth for bursts; below half, the linger grows towards the spacing that the
   budget affords for ever. A group of full size never waits for it: its price is in the data.
@@ -95,7 +95,7 @@ class InFlightLimit:
         self._limit = max(1.0, self._limit)
 
     def refused(self) -> None:
-        """Take note that the store asks for less."""
+        """Take note that the store demands less."""
         self._limit = max(1.0, self._limit / 2)
 
 
@@ -144,7 +144,7 @@ class Batching:
 
     @property
     def has_slot(self) -> bool:
-        """Whether a put may start as far as slots go."""
+        """Return true if a put may start as far as slots go."""
         return self.in_flight < self._limit.value
 
     def linger_s(self, now: float) -> float:
@@ -181,5 +181,5 @@ class Batching:
         self.in_flight -= 1
 
     def refused(self) -> None:
-        """Take note that the store asked for fewer requests."""
+        """Take note that the store demanded fewer requests."""
         self._limit.refused()

@@ -287,7 +287,7 @@ class ObjectWal:
         self._next = self._released = self._recovered = position
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
-        """Begin `epoch`, whose log nobody has written to. Raises Fenced, StoreUnavailable."""
+        """Begin `epoch`, whose log is empty. Raises Fenced, StoreUnavailable."""
         if self._sealed is None or self._listener is not None:
             raise RuntimeError("start() follows seal(), once")
         if epoch < self._sealed_before:

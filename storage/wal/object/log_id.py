@@ -74,8 +74,9 @@ class LogMarks:
         return self._found
 
     async def start(self, epoch: int) -> None:
-        """Leave the mark of an epoch, which no other process has: of the log that `identity` told,
-        though the mark of an earlier start may have arrived since. Raises StoreUnavailable.
+        """Leave the mark of an epoch, which no other process has: of the log that `identity`
+        returned, though the mark of an earlier start may have arrived since. Raises
+        StoreUnavailable.
         """
         found = self._found or await self.identity()
         mark = LogMark(self._owner.node_id, epoch, found.log_id)

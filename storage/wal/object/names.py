@@ -56,7 +56,7 @@ def node_prefix(node_id: int) -> str:
 
 
 def is_seal_size(size: int) -> bool:
-    """Whether a listed WAL object is a seal: these stay until their node id is retired."""
+    """Return true if a listed WAL object is a seal: these stay until their node id is retired."""
     return size == SEAL_SIZE
 
 

@@ -35,7 +35,7 @@ _TRIES_PER_WARNING = 10
 
 
 class Putter:
-    """The put rule of one writer. `owner.incarnation` is what tells its objects from others'."""
+    """The put rule of one writer. `owner.incarnation` marks its objects as its own."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Putter:
         return Backoff(self._owner.rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
 
     async def _is_ours(self, key: str) -> bool:
-        """Whether what has a number is this writer's own; False: nothing has it now.
+        """Return true if what has a number is this writer's own; False: nothing has it now.
 
         Raises Fenced, CorruptObject.
         """

@@ -1,14 +1,14 @@
-"""Ends what a node's earlier epochs may still write, and says what they have written.
+"""Ends the writes of a node's earlier epochs, and returns the objects that they have written.
 
 The rule of acknowledgement is that number k counts once all of 0..k exist by the writer's hand. So
-a seal at the first number that has no object ends the log there, exactly: the writer's own put
-of that number must fail, and whatever lies above it was never acknowledged, whether it was there
-before the seal or comes hours later. Put-if-absent is the only thing this rests on. A listing
-tells where to look, so that the walk reads many objects at once; never where the end is.
+a seal at the first number that has no object ends the log there, exactly: the writer's own put of
+that number must fail, and whatever lies above it was never acknowledged, whether it was there
+before the seal or comes hours later. Put-if-absent is the only thing this rests on. A listing shows
+where to look, so that the walk reads many objects at once; never where the end is.
 
-A seal that finds data in its place has met a writer that is still at work, and that may be
-quicker than the walk. So the next one is put ahead of it, as a barrier: the writer cannot pass, and
-the walk comes to an end below. Extra seals above the first one do no harm.
+A seal that finds data in its place has met a writer that is still at work, and that may be quicker
+than the walk. So the next one is put ahead of it, as a barrier: the writer cannot pass, and the
+walk comes to an end below. Extra seals above the first one do no harm.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ async def read_wal_object(store: ObjectStore, key: str) -> Seal | ObjectIndex:
 
 class LogSealer:
     """A `SealableLog`: of one node, in one store (one that retries), for the node itself or for
-    another that takes over. `are_shared`: the store is the cluster's. `sealer_id` and
-    `incarnation` say who puts the seals, for the people who find them.
+    another that takes over. `are_shared`: the store is the cluster's. `sealer_id` and `incarnation`
+    name the writer of the seals, for the operators that find them.
     """
 
     def __init__(
@@ -151,7 +151,9 @@ class LogSealer:
         return SealedLog(tuple(objects), leftovers)
 
     async def is_empty(self, floor: WalFloor) -> bool:
-        """Whether a listing shows no data from the floor on: for a node whose log is elsewhere."""
+        """Return true if a listing shows no data from the floor on: for a node whose log is
+        elsewhere.
+        """
         listed = await self._list(floor)
         sizes = [
             size
@@ -203,7 +205,7 @@ class LogSealer:
                 width = CALLS_AT_ONCE
 
     async def _bar(self, epoch: int, number: int) -> None:
-        """Put a seal somewhere above `number`, ahead of whoever writes there."""
+        """Put a seal somewhere above `number`, ahead of the writer there."""
         distance = 2 * CALLS_AT_ONCE
         while await self._claim(epoch, number + distance) is not None:
             distance *= 4
@@ -221,7 +223,9 @@ class LogSealer:
         return self._sealed(key, epoch, found)
 
     async def _claim(self, epoch: int, number: int) -> tuple[SealedObject, str] | None:
-        """Put a seal. None: it ends the log here, whoever put it; else what was there."""
+        """Put a seal. None: a seal, this one or another, ends the log here; else the data that was
+        there.
+        """
         key = wal_key(self._node_id, epoch, number)
         seal = Seal(
             sealer_id=self._sealer_id,
@@ -239,7 +243,7 @@ class LogSealer:
                 _log.warning("seal_unknown", key=key, error=str(error))
             try:
                 found = await read_wal_object(self._store, key)
-            except ObjectNotFound:  # not there yet: only putting it settles who has the number
+            except ObjectNotFound:  # not there yet: only putting it settles the owner of the number
                 await backoff.wait()
                 continue
             return None if isinstance(found, Seal) else self._sealed(key, epoch, found)

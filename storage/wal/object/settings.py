@@ -14,10 +14,10 @@ class ObjectWalSettings:
     """Sizes in bytes, times in seconds."""
 
     capacity: int = 1024 * _MIB
-    """What may be appended and not trimmed: recovery has no more than this to look at."""
+    """Bytes that may be appended and not trimmed: recovery has no more than this to look at."""
     record_size_max: int = 112 * _MIB
     pending_size_max: int = 256 * _MIB
-    """What may be appended and not released: the memory that the log holds on to."""
+    """Bytes that may be appended and not released: the memory that the log holds on to."""
     objects_max: int = 50_000
     """Objects released and not trimmed."""
     put_timeout_s: float = 5.0
@@ -36,7 +36,7 @@ class ObjectWalStats:
     put_retries: int = 0
     """Puts repeated, whatever the reason."""
     put_unknown: int = 0
-    """Puts of unknown outcome: timeouts and lost answers."""
+    """Puts of unknown outcome: timeouts and lost responses."""
     appended_bytes: int = 0
     """Bytes appended: record batches and their headers in objects."""
     objects_trimmed: int = 0
@@ -48,6 +48,6 @@ class ObjectWalStats:
     in_flight_limit: int = 0
     """Puts that may be on their way at present."""
     put_latency_s: float = 0.0
-    """How long a put takes, smoothed."""
+    """Time of a put, smoothed."""
     linger_s: float = 0.0
-    """How far apart the puts of small groups start at present."""
+    """Present interval between the starts of puts of small groups."""
