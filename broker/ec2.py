@@ -95,7 +95,7 @@ class Ec2Notices:
                 is_answered = True
             except MetadataUnanswered as error:
                 if is_answered:
-                    _log.warning("ec2_notices_unanswered", reason=str(error))
+                    _log.warning("ec2_notices_unavailable", reason=str(error))
                 is_answered = False
             if self.notice is None:
                 await asyncio.sleep(NOTICE_POLL_S)
@@ -175,7 +175,7 @@ class Ec2Events:
             try:
                 await self._look(await calendar.scheduled_events())
             except MetadataUnanswered:
-                pass  # known as `ec2_notices_unanswered`; what was begun goes on
+                pass  # known as `ec2_notices_unavailable`; what was begun goes on
             await asyncio.sleep(EVENT_POLL_S)
 
     async def _look(self, events: Sequence[ScheduledEvent]) -> None:

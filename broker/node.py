@@ -301,7 +301,7 @@ class Node:
             async with asyncio.timeout_at(until):
                 await self.lifecycle.controlled_shutdown(self.replica_manager)
         except TimeoutError:
-            _log.warning("hand_over_timed_out", node_id=self.node_id)
+            _log.warning("controlled_shutdown_timed_out", node_id=self.node_id)
 
     async def _watch_engine(self) -> None:
         self.stop_reason.report(await self.engine.wait_failed())

@@ -44,7 +44,7 @@ class TableTurn:
         every: list[TableOutcome | MaintenanceResult] = [*self.tables, *self.files]
         for one in every:
             if isinstance(one.error, TableTaken):
-                _log.info("table_left", topic=one.topic, reason=str(one.error))
+                _log.info("table_skipped", topic=one.topic, reason=str(one.error))
             elif one.error is not None:
                 found[one.topic] = f"{one.topic}: {one.error}"
         return list(found.values())
@@ -87,7 +87,7 @@ def _keep(path: str, stopped: threading.Event) -> None:
             if has_tables(path):
                 _follow(path, stopped)
         except LakeheadError as error:
-            _log.warning("tables_not_kept", error=str(error))
+            _log.warning("tables_not_maintained", error=str(error))
         stopped.wait(_PAUSE_S)
 
 
@@ -103,18 +103,18 @@ def _follow(path: str, stopped: threading.Event) -> None:
 
 def _tell(outcome: "TableOutcome") -> None:
     if outcome.error is not None:
-        _log.warning("table_not_kept", topic=outcome.topic, error=str(outcome.error))
+        _log.warning("table_not_maintained", topic=outcome.topic, error=str(outcome.error))
     elif outcome.result.commits:
-        _log.info("table_kept", topic=outcome.topic, records=outcome.result.records)
+        _log.info("table_maintained", topic=outcome.topic, records=outcome.result.records)
 
 
 def _report_files(result: "MaintenanceResult") -> None:
     if result.error is not None:
         error = str(result.error)
-        _log.warning("table_files_not_kept", job=result.job, topic=result.topic, error=error)
+        _log.warning("table_files_not_maintained", job=result.job, topic=result.topic, error=error)
     else:
         _log.info(
-            "table_files_kept",
+            "table_files_maintained",
             job=result.job,
             topic=result.topic,
             files=result.files,

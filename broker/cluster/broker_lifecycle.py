@@ -304,7 +304,7 @@ class HeartbeatChannel:
 
     def _log_stranger(self, reason: str) -> None:
         _log.warning(
-            "peer_address_has_another_tenant",
+            "peer_address_taken",
             peer_id=self.peer.node_id,
             host=self.peer.host,
             port=self.peer.port,
@@ -534,10 +534,10 @@ class BrokerLifecycle:
                     async with asyncio.timeout(_SHUTDOWN_POLL_S):
                         await leaderships.wait()
         except StorageError as error:
-            _log.warning("not_handed_over", node_id=own.node_id, reason=str(error))
+            _log.warning("leaderships_not_resigned", node_id=own.node_id, reason=str(error))
         finally:
             _log.info(
-                "leaderships_handed_over",
+                "leaderships_resigned",
                 node_id=own.node_id,
                 partitions=before - len(leaderships.held),
                 left=len(leaderships.held),
@@ -711,7 +711,7 @@ class BrokerLifecycle:
         """See `HeartbeatListener.responded`."""
         if response.error == ERROR_OTHER_CLUSTER or response.node_id != peer.node_id:
             _log.warning(
-                "peer_address_has_another_tenant",
+                "peer_address_taken",
                 peer_id=peer.node_id,
                 host=peer.host,
                 port=peer.port,

@@ -375,7 +375,7 @@ class ReplicaManager:
                     await self._resign(batch)
                     pause = _PAUSE_S
                 except LakeheadError as error:
-                    _log.error("hand_over_failed", partitions=len(batch), error=str(error))
+                    _log.error("resignation_failed", partitions=len(batch), error=str(error))
                     await asyncio.sleep(pause * (0.5 + self._rng.random()))
                     pause = min(pause * 2, _PAUSE_MAX_S)
 

@@ -205,7 +205,7 @@ class Shards(Generic[S]):
         try:
             await shard.load()
         except (LakeheadError, ValueError) as error:
-            _log.warning("shard not loaded", partition=name, error=str(error))
+            _log.warning("shard_not_loaded", partition=name, error=str(error))
         else:
             if not self._is_closed and self._topic.partition(index) is partition:
                 self._shards[index] = shard

@@ -144,7 +144,7 @@ class Maintainer:
             )
         except Superseded as error:  # another process was quicker
             _log.info(
-                "partition_left", topic=work.topic, partition=work.partition, reason=str(error)
+                "partition_skipped", topic=work.topic, partition=work.partition, reason=str(error)
             )
             return
         if not result.passes:  # look again later
@@ -203,14 +203,14 @@ async def merge_all(
         except LakeheadError as error:
             failures += 1
             _log.warning(
-                "objects_not_merged",
+                "objects_not_compacted",
                 streams=item.streams[:5],
                 first=item.sources[0],
                 error=str(error),
             )
     if figures.items:
         _log.info(
-            "objects_merged",
+            "objects_compacted",
             before=figures.objects_before,
             after=figures.objects_after,
             bytes=figures.bytes_before,

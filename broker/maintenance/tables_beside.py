@@ -107,7 +107,7 @@ class TablesBeside:
             if not self._is_reported:
                 self._is_reported = True
                 _log.warning(
-                    "tables_not_kept",
+                    "tables_not_maintained",
                     topics=declared[:10],
                     reason="the packages of the lake are not installed here",
                     run="pip install 'lakehead[lake]', here or on another machine: "

@@ -390,20 +390,20 @@ class Supervisor:
 
         It ends where a node does not come back: the others go on as they are.
         """
-        _log.info("rolling_restart_began", nodes=len(self.nodes))
+        _log.info("rolling_restart_started", nodes=len(self.nodes))
         for node in self.nodes:
             if not await self._others_ready(node):
                 return False
             if not await node.replace():
                 _log.error(
-                    "rolling_restart_ended",
+                    "rolling_restart_aborted",
                     node_id=node.node_id,
                     reason="the node did not come back: it is tried again, the others are left",
                 )
                 return False
             if node.ended_badly:
                 _log.warning("node_not_stopped", node_id=node.node_id, reason=node.ended_badly)
-        _log.info("rolling_restart_done")
+        _log.info("rolling_restart_completed")
         return True
 
     async def _others_ready(self, next_one: SupervisedNode) -> bool:
@@ -416,7 +416,7 @@ class Supervisor:
                         pass
             except TimeoutError:
                 _log.error(
-                    "rolling_restart_ended",
+                    "rolling_restart_aborted",
                     node_id=other.node_id,
                     reason="this node is down, and a second one must not be",
                 )

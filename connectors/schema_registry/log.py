@@ -246,7 +246,7 @@ class SchemaLog:
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's name for it
             self._move(message.offset())
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
-            _log.warning("schemas_topic_began_anew", topic=self.topic, reason=error.str())
+            _log.warning("schemas_topic_recreated", topic=self.topic, reason=error.str())
             with self.lock:
                 self.state, self._position = RegistryState(), 0
             consumer.assign([self._partition])

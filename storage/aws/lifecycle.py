@@ -112,10 +112,10 @@ class Lifecycle:
                 log("lifecycle_refused", word=word, reason=str(error))
                 return True
             if str(error) != self._trouble:
-                _log.warning("lifecycle_unanswered", word=word, reason=str(error))
+                _log.warning("lifecycle_report_failed", word=word, reason=str(error))
             self._trouble = str(error)
             return False
-        _log.info("lifecycle_told", group=group, word=word)
+        _log.info("lifecycle_reported", group=group, word=word)
         return True
 
     async def _opened(self) -> tuple[Instance, ScalingGroups]:

@@ -113,7 +113,7 @@ class SlotClaims:
                     if isinstance(outcome, Slot):
                         return outcome
                     if outcome != reason:
-                        _log.warning("slot_waited_for", cluster=tags[CLUSTER_TAG], reason=outcome)
+                        _log.warning("slot_awaited", cluster=tags[CLUSTER_TAG], reason=outcome)
                     reason = outcome
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
                     pause_s = min(2 * pause_s, _PAUSE_MAX_S)

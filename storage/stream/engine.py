@@ -506,7 +506,7 @@ class HandOvers:
         self.stats.pause_s += pause
         self.stats.longest_pause_s = max(self.stats.longest_pause_s, pause)
         _log.info(
-            "streams_handed_over",
+            "streams_resigned",
             node_id=engine.node.node_id,
             streams=len(stream_ids),
             pause_s=pause,

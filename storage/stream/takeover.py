@@ -208,4 +208,4 @@ async def _trim(log: WriteAheadLog, position: int) -> None:
     try:
         await log.trim(position)
     except (StorageError, OSError) as error:
-        _log.warning("left_log_not_trimmed", error=str(error))
+        _log.warning("recovered_wal_not_trimmed", error=str(error))

@@ -152,9 +152,9 @@ def test_a_kill_and_a_rolling_restart_cost_no_record(nodes: Supervised) -> None:
     assert wait_until(lambda: nodes.lives_ready(2) == 2, 30), nodes.log
     traffic.goes_on()
     nodes.process.send_signal(signal.SIGHUP)
-    assert wait_until(lambda: "rolling_restart_done" in nodes.log, 90), nodes.log
+    assert wait_until(lambda: "rolling_restart_completed" in nodes.log, 90), nodes.log
     assert [nodes.lives_ready(node_id) for node_id in range(3)] == [2, 2, 3]
-    left = re.findall(r"event=leaderships_handed_over.* left=(\d+)", nodes.log)
+    left = re.findall(r"event=leaderships_resigned.* left=(\d+)", nodes.log)
     assert left == ["0"] * 3, "each gave everything away before it stopped"
     soon(nodes, is_even)
     traffic.finish()

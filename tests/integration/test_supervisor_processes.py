@@ -40,7 +40,7 @@ def test_a_killed_node_comes_back_the_others_are_replaced_in_turn_and_all_stop_c
     assert "node_id=1 event=node_restarts in_s=1.0" in running.log
 
     running.process.send_signal(signal.SIGHUP)
-    assert wait_until(lambda: "rolling_restart_done" in running.log, 60), running.log
+    assert wait_until(lambda: "rolling_restart_completed" in running.log, 60), running.log
     assert [running.lives_ready(n) for n in nodes] == [2, 3]
     ports = [re.findall(rf"node_id={n} event=node_ready.* port=(\d+)", running.log) for n in nodes]
     assert [len(set(one)) for one in ports] == [1] * NODES, "a node keeps its port"

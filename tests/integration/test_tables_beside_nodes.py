@@ -91,7 +91,7 @@ def test_a_declared_table_comes_by_itself_and_survives_its_process(tmp_path: Pat
 
 
 def reports(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [one for one in logs if one["event"] == "tables_not_kept"]
+    return [one for one in logs if one["event"] == "tables_not_maintained"]
 
 
 async def test_a_node_without_the_lake_reports_once_that_nothing_keeps_its_tables(

@@ -94,7 +94,7 @@ class GroupShard:
                 else:
                     self._restore(key.group_id, decode_group(value), len(value), now)
             except UnknownRecord as error:
-                _log.warning("group record not understood", error=str(error))
+                _log.warning("group_record_unknown", error=str(error))
         for producer_id, key_bytes in self._log.pending_transactional():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey):

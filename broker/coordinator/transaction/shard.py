@@ -68,7 +68,7 @@ class TransactionShard:
                 transactional_id = decode_key(key)
                 transaction = decode_value(transactional_id, value)
             except UnknownRecord as error:
-                _log.warning("transaction record not understood", error=str(error))
+                _log.warning("transaction_record_unknown", error=str(error))
             else:
                 machine = self.machines[transactional_id] = TransactionMachine(transaction)
                 self._note(machine)

@@ -200,7 +200,9 @@ class _Check:
         trouble = await self._retrying.repeat(key, lambda: self._store.in_thread(upload))
         if trouble:
             self._store.may_multipart = False
-            _log.warning("no_conditional_multipart", store=self._store.uri, trouble=trouble)
+            _log.warning(
+                "conditional_multipart_unsupported", store=self._store.uri, trouble=trouble
+            )
 
         def give_up() -> None:
             for upload_id in uploads:

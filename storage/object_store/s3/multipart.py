@@ -188,7 +188,7 @@ class Multipart:
                 raise StoreUnavailable("the store was closed")
             self.abort(key, upload)
         except StorageError as error:
-            _log.warning("upload_left_behind", key=key, upload=upload, error=str(error))
+            _log.warning("multipart_upload_not_aborted", key=key, upload=upload, error=str(error))
 
     def _uploads(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         markers: dict[str, str] = {}
