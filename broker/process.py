@@ -12,7 +12,7 @@ from functools import partial
 
 import uvloop
 
-from lakehead.broker.ec2 import Ec2Events, Ec2Notices, drain_by_command
+from lakehead.broker.ec2.notices import Ec2Events, Ec2Notices, drain_by_command
 from lakehead.broker.node import NodeFailed, start_node
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.process_end import ForcedEnd, StopSignals

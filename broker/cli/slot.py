@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from lakehead.broker.cli.help_page import CommandLine
+from lakehead.broker.ec2.slots import WAIT_S, Slot, has_address, machine_slots
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.setting_sources import ENVIRONMENT_PREFIX
-from lakehead.storage.aws.slots import WAIT_S, Slot, has_address, machine_slots
 
 _ADDRESS = f"{ENVIRONMENT_PREFIX}ADVERTISED_HOST"
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from lakehead.broker.ec2 import Ec2Events, Ec2Notices, drain_by_command
+from lakehead.broker.ec2.notices import Ec2Events, Ec2Notices, drain_by_command
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.process_end import StopSignals
 from lakehead.broker.service_watchdog import feed_watchdog

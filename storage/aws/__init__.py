@@ -1,4 +1,4 @@
-"""Amazon EC2: the instance's metadata, its EBS volumes and network interfaces.
+"""Amazon EC2 as a block WAL needs it: the instance's metadata and its EBS volumes.
 
 Used only if an address or a setting requires it; boto3 is imported at the first call.
 """

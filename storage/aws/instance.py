@@ -1,6 +1,6 @@
-"""The instance metadata service of EC2, version 2: the identity of this machine, and events that
-are announced for it. Each request carries a token that a PUT returned, which a request forged
-through a proxy cannot do
+"""The instance metadata service of EC2, version 2: texts by their paths, and the identity of this
+machine. Each request carries a token that a PUT returned, which a request forged through a proxy
+cannot do
 (`https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,6 @@ _TOKEN = "/latest/api/token"  # noqa: S105 - a path
 _DOCUMENT = "/latest/dynamic/instance-identity/document"
 _TAGS = "/latest/meta-data/tags/instance"
 _ZONE_ID = "/latest/meta-data/placement/availability-zone-id"
-_INTERRUPTION = "/latest/meta-data/spot/instance-action"
-_REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-_EVENTS = "/latest/meta-data/events/maintenance/scheduled"
-_LIFECYCLE = "/latest/meta-data/autoscaling/target-lifecycle-state"
-_ENDS = {"Terminated", "Warmed:Terminated"}
 
 
 class MetadataUnanswered(StorageError):
@@ -55,35 +51,6 @@ class Instance:
     tags: Mapping[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """A coming event, as EC2 announces it. `when` is EC2's own text, ISO 8601."""
-
-    kind: str
-    """`interruption`, which follows in two minutes, `rebalance`, which says it may, or `scaling`:
-    the auto-scaling group ends this instance, and waits for permission.
-    """
-    action: str
-    """`terminate`, `stop`, `hibernate`; empty with a recommendation."""
-    when: str
-    """Empty where it is not said."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledEvent:
-    """Maintenance that EC2 has scheduled. Times are its own texts, `21 Jan 2019 09:00:43 GMT`."""
-
-    event_id: str
-    code: str
-    """`instance-reboot`, `system-reboot`, `system-maintenance`, `instance-retirement` or
-    `instance-stop`.
-    """
-    description: str
-    not_before: str
-    not_after: str
-    """Empty where it is not said."""
-
-
 class InstanceMetadata:
     """A client of the service. Requests block a thread, for `timeout_s` a step."""
 
@@ -98,12 +65,12 @@ class InstanceMetadata:
     async def instance(self) -> Instance:
         """Return this machine's instance. Raises SettingsError if it is not on EC2."""
         try:
-            document = _parsed(await self._get(_DOCUMENT), _DOCUMENT)
+            document = parsed_object(await self.text(_DOCUMENT), _DOCUMENT)
             return Instance(
                 instance_id=document["instanceId"],
                 region=document["region"],
                 zone=document["availabilityZone"],
-                zone_id=(await self._get(_ZONE_ID) or "").strip(),
+                zone_id=(await self.text(_ZONE_ID) or "").strip(),
                 tags=await self._tags(),
             )
         except KeyError as error:
@@ -114,54 +81,19 @@ class InstanceMetadata:
                 "metadata service on, with a hop limit of 2 inside a container"
             ) from error
 
-    async def notice(
-        self, *, takes_rebalance: bool = False, takes_scaling: bool = False
-    ) -> Notice | None:
-        """Return what is coming, None: nothing that is known. Raises MetadataUnanswered."""
-        text = await self._get(_INTERRUPTION)
-        if text is not None:
-            notice = _parsed(text, _INTERRUPTION)
-            return Notice(
-                kind="interruption", action=notice.get("action", ""), when=notice.get("time", "")
-            )
-        if takes_scaling and (await self._get(_LIFECYCLE) or "").strip() in _ENDS:
-            return Notice(kind="scaling", action="terminate", when="")
-        text = await self._get(_REBALANCE) if takes_rebalance else None
-        if text is not None:
-            notice = _parsed(text, _REBALANCE)
-            return Notice(kind="rebalance", action="", when=notice.get("noticeTime", ""))
-        return None
-
-    async def scheduled_events(self) -> tuple[ScheduledEvent, ...]:
-        """Return the maintenance that is scheduled and not over. Raises MetadataUnanswered."""
-        found = _json(await self._get(_EVENTS) or "[]")
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-            raise MetadataUnanswered(f"{_EVENTS} is malformed")
-        return tuple(
-            ScheduledEvent(
-                event_id=str(one.get("EventId", "")),
-                code=str(one.get("Code", "")),
-                description=str(one.get("Description", "")),
-                not_before=str(one.get("NotBefore", "")),
-                not_after=str(one.get("NotAfter", "")),
-            )
-            for one in found
-            if one.get("State", "active") == "active"
-        )
+    async def text(self, path: str) -> str | None:
+        """Return a text, None where there is none of this name. Raises MetadataUnanswered."""
+        return await asyncio.to_thread(self._get_blocking, path)
 
     async def _tags(self) -> dict[str, str] | None:
-        names = await self._get(_TAGS)
+        names = await self.text(_TAGS)
         if names is None:
             return None
         return {
-            name: await self._get(f"{_TAGS}/{quote(name, safe=':')}") or ""
+            name: await self.text(f"{_TAGS}/{quote(name, safe=':')}") or ""
             for name in names.split("\n")
             if name
         }
-
-    async def _get(self, path: str) -> str | None:
-        """Return a text, None where there is none of this name. Raises MetadataUnanswered."""
-        return await asyncio.to_thread(self._get_blocking, path)
 
     def _get_blocking(self, path: str) -> str | None:
         status, text = self._with_token(path)
@@ -201,14 +133,21 @@ class InstanceMetadata:
         raise MetadataUnanswered(f"{self._host}:{self._port} does not respond: {reason}")
 
 
-def _parsed(text: str | None, path: str) -> dict[str, str]:
-    parsed = _json(text or "")
+def instance_metadata() -> InstanceMetadata:
+    """Return the metadata service of this machine, where AWS's own tools look for it."""
+    return InstanceMetadata(os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT)
+
+
+def parsed_object(text: str | None, path: str) -> dict[str, str]:
+    """Return the JSON object at a path, with its values as texts. Raises MetadataUnanswered."""
+    parsed = parsed_json(text or "")
     if not isinstance(parsed, dict):
         raise MetadataUnanswered(f"{path} is malformed")
     return {str(name): str(value) for name, value in parsed.items()}
 
 
-def _json(text: str) -> Any:
+def parsed_json(text: str) -> Any:
+    """Return a JSON value, or None if the text is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

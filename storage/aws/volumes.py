@@ -11,7 +11,6 @@ a volume that it took over: then it is free for the slot's own one.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain, repeat
@@ -23,7 +22,7 @@ import structlog
 
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
 from lakehead.storage.aws.ec2 import Boto3Ec2, EbsVolume, Ec2
-from lakehead.storage.aws.instance import ENDPOINT, ENDPOINT_VARIABLE, Instance, InstanceMetadata
+from lakehead.storage.aws.instance import Instance, instance_metadata
 from lakehead.storage.errors import SettingsError, StorageError
 
 _LINK = "nvme-Amazon_Elastic_Block_Store_"
@@ -320,11 +319,6 @@ class InstanceVolumes:
 def this_instance() -> InstanceVolumes:
     """Return the volumes of the machine that this runs on. Makes no request yet."""
     return InstanceVolumes(instance_metadata().instance, Boto3Ec2, NvmeDevices())
-
-
-def instance_metadata() -> InstanceMetadata:
-    """Return the metadata service of this machine, where AWS's own tools look for it."""
-    return InstanceMetadata(os.environ.get(ENDPOINT_VARIABLE) or ENDPOINT)
 
 
 def _pauses_s() -> Iterator[float]:

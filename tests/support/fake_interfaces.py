@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from lakehead.broker.ec2.slots import NetworkInterface
 from lakehead.storage.aws.client import AwsRefused
-from lakehead.storage.aws.ec2 import NetworkInterface
 
 T = TypeVar("T")
 Trouble = Callable[[str, bool], None]

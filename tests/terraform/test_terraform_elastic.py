@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from lakehead.storage.aws.ec2 import Boto3NetworkInterfaces
+from lakehead.broker.ec2.lifecycle import ENDING_HOOK, GROUP_TAG, SERVING_HOOK, Boto3ScalingGroups
+from lakehead.broker.ec2.slots import Boto3NetworkInterfaces, Slot, SlotClaims
 from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.lifecycle import ENDING_HOOK, GROUP_TAG, SERVING_HOOK, Boto3ScalingGroups
-from lakehead.storage.aws.slots import Slot, SlotClaims
 from tests.terraform.cluster_checks import tags
 from tests.terraform.emulator import REGION, Emulator, emulator
 from tests.terraform.test_terraform_cycle import (

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakehead.broker.ec2 import EVENT_POLL_S, LEAD_S, Ec2Events
-from lakehead.storage.aws.instance import InstanceMetadata, MetadataUnanswered, ScheduledEvent
+from lakehead.broker.ec2.notices import (
+    EVENT_POLL_S,
+    LEAD_S,
+    Ec2Events,
+    InstanceEvents,
+    ScheduledEvent,
+)
+from lakehead.storage.aws.instance import InstanceMetadata, MetadataUnanswered
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds
 
@@ -123,8 +129,8 @@ def imds() -> Iterator[FakeImds]:
 
 
 def test_events_are_read_as_ec2_writes_them(imds: FakeImds) -> None:
-    metadata = InstanceMetadata(imds.endpoint)
-    assert asyncio.run(metadata.scheduled_events()) == ()
+    events = InstanceEvents(InstanceMetadata(imds.endpoint))
+    assert asyncio.run(events.scheduled_events()) == ()
     written = {
         "NotBefore": "21 Jan 2019 09:00:43 GMT",
         "Code": "system-reboot",
@@ -134,9 +140,9 @@ def test_events_are_read_as_ec2_writes_them(imds: FakeImds) -> None:
         "State": "active",
     }
     imds.schedule(written, {**written, "State": "canceled"}, {**written, "State": "completed"})
-    (found,) = asyncio.run(metadata.scheduled_events())
+    (found,) = asyncio.run(events.scheduled_events())
     assert (found.code, found.not_before) == ("system-reboot", "21 Jan 2019 09:00:43 GMT")
     for text in ("{}", "[1]", "not JSON", json.dumps("x")):
         imds.texts["meta-data/events/maintenance/scheduled"] = text
         with pytest.raises(MetadataUnanswered, match="is malformed"):
-            asyncio.run(metadata.scheduled_events())
+            asyncio.run(events.scheduled_events())

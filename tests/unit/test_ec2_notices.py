@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.broker.ec2 import Ec2Notices
+from lakehead.broker.ec2.notices import Ec2Notices, Notice
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.placement import node_commands
-from lakehead.storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered, Notice
+from lakehead.storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered
 from lakehead.storage.errors import SettingsError
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds

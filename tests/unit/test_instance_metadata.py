@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakehead.storage.aws.instance import Instance, InstanceMetadata, MetadataUnanswered, Notice
+from lakehead.broker.ec2.notices import InstanceEvents, Notice
+from lakehead.storage.aws.instance import Instance, InstanceMetadata, MetadataUnanswered
 from lakehead.storage.errors import SettingsError
 from tests.support.fake_imds import FakeImds, serve_imds
 
@@ -35,11 +36,11 @@ async def test_tags_that_are_not_shown_are_none(imds: FakeImds) -> None:
 
 
 async def test_a_token_that_has_run_out_is_asked_for_anew(imds: FakeImds) -> None:
-    metadata = InstanceMetadata(imds.endpoint)
-    assert await metadata.notice(takes_rebalance=True) is None
+    events = InstanceEvents(InstanceMetadata(imds.endpoint))
+    assert await events.notice(takes_rebalance=True) is None
     imds.tokens.clear()
     imds.announce("terminate")
-    assert await metadata.notice(takes_rebalance=True) == Notice(
+    assert await events.notice(takes_rebalance=True) == Notice(
         kind="interruption", action="terminate", when="2026-01-01T00:02:00Z"
     )
     assert imds.tokens_given == 2
@@ -48,29 +49,29 @@ async def test_a_token_that_has_run_out_is_asked_for_anew(imds: FakeImds) -> Non
 async def test_a_recommendation_counts_if_asked_for_and_less_than_an_interruption(
     imds: FakeImds,
 ) -> None:
-    metadata = InstanceMetadata(imds.endpoint)
+    events = InstanceEvents(InstanceMetadata(imds.endpoint))
     imds.recommend()
-    assert await metadata.notice(takes_rebalance=False) is None
-    told = await metadata.notice(takes_rebalance=True)
+    assert await events.notice(takes_rebalance=False) is None
+    told = await events.notice(takes_rebalance=True)
     assert told == Notice(kind="rebalance", action="", when="2026-01-01T00:00:00Z")
     imds.announce("stop")
-    told = await metadata.notice(takes_rebalance=True)
+    told = await events.notice(takes_rebalance=True)
     assert told is not None
     assert told.action == "stop"
 
 
 async def test_a_group_that_ends_its_instance_counts_if_asked_for(imds: FakeImds) -> None:
-    metadata = InstanceMetadata(imds.endpoint)
-    assert await metadata.notice(takes_scaling=True) is None
+    events = InstanceEvents(InstanceMetadata(imds.endpoint))
+    assert await events.notice(takes_scaling=True) is None
     for state in ("InService", "Standby", "Detached"):
         imds.target(state)
-        assert await metadata.notice(takes_scaling=True) is None
+        assert await events.notice(takes_scaling=True) is None
     imds.target("Terminated")
-    assert await metadata.notice(takes_rebalance=True) is None
+    assert await events.notice(takes_rebalance=True) is None
     ends = Notice(kind="scaling", action="terminate", when="")
-    assert await metadata.notice(takes_scaling=True) == ends
+    assert await events.notice(takes_scaling=True) == ends
     imds.announce("terminate")
-    told = await metadata.notice(takes_scaling=True)
+    told = await events.notice(takes_scaling=True)
     assert told is not None
     assert told.kind == "interruption"  # two minutes, whatever the group says
 
@@ -88,8 +89,9 @@ async def test_a_service_that_takes_connections_and_says_nothing_is_given_up() -
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         address = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        silent = InstanceEvents(InstanceMetadata(address, timeout_s=0.05))
         with pytest.raises(MetadataUnanswered, match="does not respond"):
-            await InstanceMetadata(address, timeout_s=0.05).notice(takes_rebalance=True)
+            await silent.notice(takes_rebalance=True)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", "{}"])
@@ -100,11 +102,11 @@ async def test_a_document_that_is_none_is_an_error(imds: FakeImds, text: str) ->
 
 
 async def test_trouble_of_the_service_is_not_the_absence_of_a_notice(imds: FakeImds) -> None:
-    metadata = InstanceMetadata(imds.endpoint)
+    events = InstanceEvents(InstanceMetadata(imds.endpoint))
     imds.announce("terminate")
     imds.is_broken = True
     with pytest.raises(MetadataUnanswered):
-        await metadata.notice(takes_rebalance=True)
+        await events.notice(takes_rebalance=True)
 
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.broker.ec2 import Ec2Notices
+from lakehead.broker.ec2.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle
+from lakehead.broker.ec2.notices import Ec2Notices, Notice
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
-from lakehead.storage.aws.instance import Instance, MetadataUnanswered, Notice
-from lakehead.storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle
+from lakehead.storage.aws.instance import Instance, MetadataUnanswered
 from lakehead.storage.errors import SettingsError
 from tests.simulation.loop import simulate
 from tests.support.aws_answers import ERROR, Answers, serve_answers

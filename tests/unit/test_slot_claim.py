@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lakehead.broker.cli.slot import kept_address
+from lakehead.broker.ec2.slots import Boto3NetworkInterfaces
 from lakehead.broker.setting_sources import load
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
-from lakehead.storage.aws.ec2 import Boto3NetworkInterfaces
 from tests.support.aws_answers import ERROR, Answers, serve_answers
 from tests.support.fake_imds import FakeImds, serve_imds
 

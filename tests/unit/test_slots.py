@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakehead.broker.ec2.slots import Slot, SlotClaims, has_address
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
 from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.slots import Slot, SlotClaims, has_address
 from lakehead.storage.errors import LakeheadError, SettingsError, StorageError
 from tests.simulation.loop import simulate
 from tests.support.fake_interfaces import FakeInterfaces

@@ -1,5 +1,5 @@
-"""What brokers on EC2 ask of AWS: every call of `lakehead.storage.aws`, and the permissions that
-it needs.
+"""Requests of brokers on EC2 to AWS: every call of `lakehead.storage.aws` and
+`lakehead.broker.ec2`, and the permissions that it needs.
 
 By "Actions, resources, and condition keys" for Amazon EC2, Amazon EC2 Auto Scaling and AWS KMS
 (service authorization reference), and for encrypted volumes "Requirements for Amazon EBS
@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lakehead.storage.aws.ec2 import Boto3Ec2, Boto3NetworkInterfaces
-from lakehead.storage.aws.lifecycle import Boto3ScalingGroups
+from lakehead.broker.ec2.lifecycle import Boto3ScalingGroups
+from lakehead.broker.ec2.slots import Boto3NetworkInterfaces
+from lakehead.storage.aws.ec2 import Boto3Ec2
 from tests.terraform.policy_cases import ACCOUNT, BUCKET, KEY, REGION, Case
 from tests.terraform.recording.aws_door import AwsCall
 
-SOURCES = Path(__file__).resolve().parents[3] / "storage" / "aws"
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = (ROOT / "storage" / "aws", ROOT / "broker" / "ec2")
 VOLUME, INSTANCE, INTERFACE, GROUP = "vol-1", "i-1", "eni-1", "lakehead"
 OF_CLUSTER = {"lakehead:bucket": BUCKET, "lakehead:cluster": "lakehead"}
 TAGS: Mapping[str, Mapping[str, str]] = {
@@ -48,7 +50,7 @@ async def ask_all() -> None:
 
 def operations() -> set[str]:
     """Return what the sources ask of boto3's clients, as AWS calls it."""
-    text = "".join(source.read_text() for source in SOURCES.glob("*.py"))
+    text = "".join(source.read_text() for folder in SOURCES for source in folder.glob("*.py"))
     called = set(re.findall(r"(?<![.\w])client\.([a-z_]+)\(", text)) - {"get_paginator"}
     called |= set(re.findall(r'get_paginator\("(\w+)"\)', text))
     return {"".join(part.title() for part in name.split("_")) for name in called}

@@ -15,8 +15,7 @@ from typing import Protocol
 import structlog
 
 from lakehead.storage.aws.client import AwsClient, AwsRefused, AwsUnanswered
-from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.volumes import instance_metadata
+from lakehead.storage.aws.instance import Instance, instance_metadata
 from lakehead.storage.errors import SettingsError
 
 GROUP_TAG = "lakehead:group"
@@ -26,7 +25,7 @@ _NOTHING_WAITS = "ValidationError"
 """The group does not wait for this word: it has it, or its time has run out."""
 _FINAL = {_NOTHING_WAITS, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 """A repeated request gets these again. Others pass: a token that has expired is replaced."""
-_log = structlog.get_logger("storage.lifecycle")
+_log = structlog.get_logger("broker.lifecycle")
 
 
 class ScalingGroups(Protocol):

@@ -16,6 +16,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -23,20 +24,111 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from lakehead.storage.aws.instance import Instance, MetadataUnanswered, Notice, ScheduledEvent
-from lakehead.storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle, machine_lifecycle
-from lakehead.storage.aws.volumes import instance_metadata
+from lakehead.broker.ec2.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle, machine_lifecycle
+from lakehead.storage.aws.instance import (
+    Instance,
+    InstanceMetadata,
+    MetadataUnanswered,
+    instance_metadata,
+    parsed_json,
+    parsed_object,
+)
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 
 NOTICE_POLL_S = 3.0
 """AWS advises five seconds; of two minutes, every one counts."""
 _KINDS = ("interruption", "rebalance", "scaling")
+_INTERRUPTION = "/latest/meta-data/spot/instance-action"
+_REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+_EVENTS = "/latest/meta-data/events/maintenance/scheduled"
+_LIFECYCLE = "/latest/meta-data/autoscaling/target-lifecycle-state"
+_ENDS = {"Terminated", "Warmed:Terminated"}
 _log = structlog.get_logger("broker.ec2")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A coming event, as EC2 announces it. `when` is EC2's own text, ISO 8601."""
+
+    kind: str
+    """`interruption`, which follows in two minutes, `rebalance`, which says it may, or `scaling`:
+    the auto-scaling group ends this instance, and waits for permission.
+    """
+    action: str
+    """`terminate`, `stop`, `hibernate`; empty with a recommendation."""
+    when: str
+    """Empty where it is not said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledEvent:
+    """Maintenance that EC2 has scheduled. Times are its own texts, `21 Jan 2019 09:00:43 GMT`."""
+
+    event_id: str
+    code: str
+    """`instance-reboot`, `system-reboot`, `system-maintenance`, `instance-retirement` or
+    `instance-stop`.
+    """
+    description: str
+    not_before: str
+    not_after: str
+    """Empty where it is not said."""
+
+
+class InstanceEvents:
+    """The events that the metadata service of an instance announces for it."""
+
+    def __init__(self, metadata: InstanceMetadata) -> None:
+        self._metadata = metadata
+
+    async def instance(self) -> Instance:
+        """Return the identity of this machine. Raises SettingsError outside EC2."""
+        return await self._metadata.instance()
+
+    async def notice(
+        self, *, takes_rebalance: bool = False, takes_scaling: bool = False
+    ) -> Notice | None:
+        """Return what is coming, None: nothing that is known. Raises MetadataUnanswered."""
+        text = await self._metadata.text(_INTERRUPTION)
+        if text is not None:
+            notice = parsed_object(text, _INTERRUPTION)
+            return Notice(
+                kind="interruption", action=notice.get("action", ""), when=notice.get("time", "")
+            )
+        if takes_scaling and (await self._metadata.text(_LIFECYCLE) or "").strip() in _ENDS:
+            return Notice(kind="scaling", action="terminate", when="")
+        text = await self._metadata.text(_REBALANCE) if takes_rebalance else None
+        if text is not None:
+            notice = parsed_object(text, _REBALANCE)
+            return Notice(kind="rebalance", action="", when=notice.get("noticeTime", ""))
+        return None
+
+    async def scheduled_events(self) -> tuple[ScheduledEvent, ...]:
+        """Return the maintenance that is scheduled and not over. Raises MetadataUnanswered."""
+        found = parsed_json(await self._metadata.text(_EVENTS) or "[]")
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise MetadataUnanswered(f"{_EVENTS} is malformed")
+        return tuple(
+            ScheduledEvent(
+                event_id=str(one.get("EventId", "")),
+                code=str(one.get("Code", "")),
+                description=str(one.get("Description", "")),
+                not_before=str(one.get("NotBefore", "")),
+                not_after=str(one.get("NotAfter", "")),
+            )
+            for one in found
+            if one.get("State", "active") == "active"
+        )
+
+
+def machine_events() -> InstanceEvents:
+    """Return the events of the machine that this runs on. Makes no request yet."""
+    return InstanceEvents(instance_metadata())
+
+
 class Announcements(Protocol):
-    """The metadata service of an instance; `lakehead.storage.aws.instance.InstanceMetadata`."""
+    """The metadata service of an instance; `InstanceEvents`."""
 
     async def instance(self) -> Instance:
         """Return the identity of this machine. Raises SettingsError outside EC2."""
@@ -71,7 +163,7 @@ class Ec2Notices:
     async def check(self) -> None:
         """Make sure that notices can come. Raises SettingsError where this is not EC2."""
         if self._kinds:
-            self._metadata = self._metadata or instance_metadata()
+            self._metadata = self._metadata or machine_events()
             await self._metadata.instance()
         if self._lifecycle:
             await self._lifecycle.check()
@@ -84,7 +176,7 @@ class Ec2Notices:
         """Set `stop` when a notice has come. Returns then, or at once if none is watched for."""
         if not self._kinds:
             return
-        metadata = self._metadata or instance_metadata()
+        metadata = self._metadata or machine_events()
         is_answered = True
         while self.notice is None:
             try:
@@ -149,7 +241,7 @@ Drain: TypeAlias = Callable[[bool], Awaitable[str]]
 
 
 class Calendar(Protocol):
-    """The metadata service of an instance; `lakehead.storage.aws.instance.InstanceMetadata`."""
+    """The metadata service of an instance; `InstanceEvents`."""
 
     async def scheduled_events(self) -> tuple[ScheduledEvent, ...]:
         """Return what is scheduled and not over. Raises MetadataUnanswered."""
@@ -170,7 +262,7 @@ class Ec2Events:
 
     async def watch(self) -> None:
         """Look every EVENT_POLL_S, for good; return at once where it is turned off."""
-        calendar = self._calendar or (instance_metadata() if self._is_on else None)
+        calendar = self._calendar or (machine_events() if self._is_on else None)
         while self._is_on and calendar is not None:
             try:
                 await self._look(await calendar.scheduled_events())

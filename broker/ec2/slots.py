@@ -13,21 +13,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
+from typing import Any, Protocol
 from zlib import crc32
 
 import structlog
 
-from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
-from lakehead.storage.aws.ec2 import (
-    Boto3NetworkInterfaces,
-    NetworkInterface,
-    NetworkInterfaces,
-)
-from lakehead.storage.aws.instance import Instance
-from lakehead.storage.aws.volumes import CLUSTER_TAG, CLUSTER_TAGS, SLOT_TAG, instance_metadata
+from lakehead.storage.aws.client import AwsClient, AwsRefused, AwsUnanswered
+from lakehead.storage.aws.instance import Instance, instance_metadata
+from lakehead.storage.aws.volumes import CLUSTER_TAG, CLUSTER_TAGS, SLOT_TAG
 from lakehead.storage.errors import SettingsError, StorageError
 
 NODE_ID_TAG = "lakehead:node-id"
@@ -44,7 +40,74 @@ _PASSING = {
     "InvalidParameterValue",
 }
 """Refusals that an earlier call of ours or the instance's start explains: the claim looks again."""
-_log = structlog.get_logger("storage.slots")
+_log = structlog.get_logger("broker.slots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """An interface in a DescribeNetworkInterfaces response."""
+
+    interface_id: str
+    zone: str
+    address: str
+    """Its primary private IPv4 address."""
+    instance_id: str = ""
+    """The instance that it is attached to; empty: none."""
+    is_leaving: bool = False
+    """True if it is being detached from there."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class NetworkInterfaces(Protocol):
+    """The calls. Each raises AwsRefused and AwsUnanswered."""
+
+    async def interfaces(self, tags: Mapping[str, str]) -> Sequence[NetworkInterface]:
+        """Return the interfaces that have all of some tags."""
+
+    async def attach(self, interface_id: str, instance_id: str, device_index: int) -> None:
+        """Begin to attach an interface. Refused when another instance has it, and when the
+        instance has another one at this index.
+        """
+
+
+class Boto3NetworkInterfaces:
+    """EC2 by boto3."""
+
+    def __init__(self, region: str) -> None:
+        self._client = AwsClient("ec2", region)
+
+    async def interfaces(self, tags: Mapping[str, str]) -> Sequence[NetworkInterface]:
+        """See NetworkInterfaces."""
+        filters = [{"Name": f"tag:{name}", "Values": [value]} for name, value in tags.items()]
+        pages = await self._client.call(
+            lambda client: list(
+                client.get_paginator("describe_network_interfaces").paginate(Filters=filters)
+            )
+        )
+        return [_interface(found) for page in pages for found in page["NetworkInterfaces"]]
+
+    async def attach(self, interface_id: str, instance_id: str, device_index: int) -> None:
+        """See NetworkInterfaces."""
+        await self._client.call(
+            lambda client: client.attach_network_interface(
+                NetworkInterfaceId=interface_id, InstanceId=instance_id, DeviceIndex=device_index
+            )
+        )
+
+
+def _interface(found: Mapping[str, Any]) -> NetworkInterface:
+    attachment = found.get("Attachment") or {}
+    state = attachment.get("Status", "detached")
+    is_held = state != "detached"
+    return NetworkInterface(
+        interface_id=found["NetworkInterfaceId"],
+        zone=found["AvailabilityZone"],
+        address=found.get("PrivateIpAddress", ""),
+        # EC2 names no instance for an interface that a service of AWS has.
+        instance_id=attachment.get("InstanceId") or "another account's" if is_held else "",
+        is_leaving=state == "detaching",
+        tags={tag["Key"]: tag["Value"] for tag in found.get("TagSet", ())},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
