@@ -116,8 +116,10 @@ def _job_options() -> Iterator[str]:
     yield "| Job | Option | Flag | Default | Meaning |"
     yield "| --- | --- | --- | --- | --- |"
     for name in JOB_NAMES:
-        for one in options_of(job_named(name).options):
+        job = job_named(name)
+        for one in options_of(job.options):
             flag = one.info.metavar if one.info.is_argument else one.info.flag
+            flag = flag if job.help else ""  # it has no command
             shown = one.default if isinstance(one.default, int | str) else ""
             default = "" if shown == "" or shown is False else f"`{shown}`"
             flag = f"`{flag}`" if flag else ""

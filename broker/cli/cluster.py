@@ -29,6 +29,16 @@ PathOption = Annotated[
         "(s3://bucket/prefix).",
     ),
 ]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar="LAKEHEAD_CONFIG",
+        help="Settings of the nodes as TOML: the defaults of topics' configs.",
+    ),
+]
 
 
 def store_uri(path: str) -> str:

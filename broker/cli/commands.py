@@ -21,8 +21,8 @@ _JOB = "job:"
 
 class Command(NamedTuple):
     """`place`: the module of lakehead.broker.cli and the function in it, or the CommandLine with
-    commands of its own; or the module that declares a job. `summary`: the first paragraph of the
-    command's help.
+    commands of its own; or a job's module and its declaration there. `summary`: the first paragraph
+    of the command's help.
     """
 
     place: str
@@ -30,11 +30,16 @@ class Command(NamedTuple):
 
 
 def _command_name(job: str) -> str:
+    """Return the name of a job as commands are called."""
     return job.replace("_", "-")
 
 
 def _job(name: str, summary: str) -> Command:
-    return Command(f"{_JOB}lakehead.storage.jobs.{name}", summary)
+    return Command(f"{_JOB}lakehead.storage.jobs.{name}:JOB", summary)
+
+
+def _table_job(name: str, summary: str) -> Command:
+    return Command(f"{_JOB}lakehead.lake.jobs.table_jobs:{name}", summary)
 
 
 COMMANDS: Mapping[str, Mapping[str, Command]] = {
@@ -87,20 +92,20 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         "materialize": Command(
             "materialize.materialize", "Turn topics into Delta tables that hold each record once."
         ),
-        "replay-dead-letters": Command(
-            "replay.replay", "Read a table's dead letters again, as the table is declared now."
+        "replay-dead-letters": _table_job(
+            "REPLAY", "Read a table's dead letters again, as the table is declared now."
         ),
-        "optimize": Command(
-            "table_upkeep.optimize",
+        "optimize": _table_job(
+            "OPTIMIZE",
             "Merge small files of tables into large ones, with rows in the order of "
             "lakehead.table.cluster.by.",
         ),
-        "vacuum": Command(
-            "table_upkeep.vacuum",
+        "vacuum": _table_job(
+            "VACUUM",
             "Delete files that no version of the last days needs, those of killed runs among them.",
         ),
-        "rebuild-table": Command(
-            "rebuild_table.rebuild_table",
+        "rebuild-table": _table_job(
+            "REBUILD_TABLE",
             "Rebuild a topic's table from its records, as it is declared now.",
         ),
     },
@@ -225,7 +230,8 @@ def _function(place: str) -> Any:
 def _job_command(place: str) -> Any:
     from lakehead.broker.cli.jobs import job_command
 
-    return job_command(place.removeprefix(_JOB))
+    module, _, name = place.removeprefix(_JOB).partition(":")
+    return job_command(getattr(import_module(module), name))
 
 
 def _group() -> None:

@@ -4,23 +4,44 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
-from lakehead.broker.cli.maintain import ConfigOption, settings_of
 from lakehead.broker.cli.progress import ByteProgress
-from lakehead.broker.configs.entries import upkeep_defaults
-from lakehead.storage.jobs.job import DamageFound, Job, JobContext, Report, Runner, run_inline
+from lakehead.storage.jobs.job import (
+    DamageFound,
+    Job,
+    JobContext,
+    Progress,
+    Report,
+    Runner,
+    no_progress,
+    run_inline,
+)
 from lakehead.storage.jobs.options import BrokerDefaults, Option, options_of, parsed
 
 _ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, metavar="N", help="Number of processes.")
+]
+_WORKERS = 2
+_WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers", min=1, metavar="N", help="Number of threads that make a table's files."
+    ),
+]
+_WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for another writer's table lease."
+    ),
 ]
 _StoreOption = Annotated[
     str,
@@ -34,14 +55,100 @@ _StoreOption = Annotated[
 ]
 
 
-def job_command(module: str) -> Callable[..., None]:
-    """Return the command of the job that a module declares, as Typer takes it."""
-    job: Job[Any, Any] = import_module(module).JOB
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCall:
+    """A call of a job's command: the job, its options, and the values of the flags that commands of
+    jobs share. `path` is the cluster's as it was given, `store` the URI of its object store.
+    """
+
+    job: Job[Any, Any]
+    options: Any
+    path: str
+    store: str
+    dry_run: bool
+    as_json: bool
+    processes: int
+    workers: int
+    wait: float
+
+    @classmethod
+    def of(cls, job: Job[Any, Any], given: Mapping[str, Any]) -> Self:
+        """Return the call with these parameters. Raises SettingsError."""
+        if job.machinery:
+            import_module(job.machinery)
+        declared = options_of(job.options)
+        options = {one.name: given[one.name] for one in declared if one.name in given}
+        if "config" in given:
+            of_brokers = _defaults(given["config"])
+            options |= {
+                one.name: of_brokers for one in declared if one.plain_type is BrokerDefaults
+            }
+        path = given["path"]
+        return cls(
+            job=job,
+            options=parsed(job.name, job.options, options),
+            path=path,
+            store=path if job.is_for_broken_clusters else store_uri(path),
+            dry_run=given["dry_run"],
+            as_json=given["as_json"],
+            processes=given.get("processes", 1),
+            workers=given.get("workers", _WORKERS),
+            wait=given.get("wait", 0.0),
+        )
+
+    def context(
+        self, on_progress: Progress = no_progress, spark: Runner | None = None
+    ) -> JobContext:
+        """Return the environment of a run, with a runner of Spark's or that of `--processes`."""
+        return JobContext(
+            path=self.store,
+            runner=spark or _runner(self.processes),
+            on_progress=on_progress,
+            wait_s=self.wait,
+            if_taken="retry",  # a command fails by a table that another process writes
+            workers=self.workers,
+            is_local=spark is None,
+            is_dry_run=self.dry_run,
+        )
+
+    def run(self, spark: Runner | None = None) -> None:
+        """Run the job or show its plan, and print the result. Raises what the job raises."""
+        job = self.job
+        with ByteProgress(job.name.replace("_", "-"), shown=not self.as_json) as progress:
+            context = self.context(progress.update, spark)
+            planned = job.plan(context, self.options)
+            if not self.dry_run:
+                result = job.perform(context, self.options, planned)
+            elif job.preview is not None:
+                result = job.preview(context, self.options, planned)
+                planned = replace(planned, found=result)
+            else:
+                result = planned.found
+        report = job.report_of_plan(planned) if self.dry_run else job.show(result)
+        show_report(report, self.as_json)
+        if result is not None:
+            result.check()
+        if not self.dry_run:
+            try:
+                job.finish(result.as_fields())
+            except DamageFound:
+                raise typer.Exit(1) from None  # the report has shown it
+
+
+def job_command(
+    job: Job[Any, Any], *, extended_by: Callable[..., None] = lambda call: call.run()
+) -> Callable[..., None]:
+    """Return the command of a job, as Typer takes it.
+
+    A command that does more than its job is `extended_by` a function: it gets the JobCall, which
+    runs the job, and by name the values of flags that it declares itself.
+    """
+    more = list(inspect.signature(extended_by).parameters.values())[1:]
 
     def command(**given: Any) -> None:
-        _run(job, given)
+        extended_by(JobCall.of(job, given), **{one.name: given[one.name] for one in more})
 
-    parameters = list(_parameters(job))
+    parameters = list(_parameters(job, more))
     command.__doc__ = inspect.cleandoc(job.help)
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     # Typer reads the signature, as `inspect` gives it.
@@ -49,31 +156,35 @@ def job_command(module: str) -> Callable[..., None]:
     return command
 
 
-def _parameters(job: Job[Any, Any]) -> Iterator[inspect.Parameter]:
+def _parameters(
+    job: Job[Any, Any], more: Sequence[inspect.Parameter]
+) -> Iterator[inspect.Parameter]:
     options = options_of(job.options)
-    for one in options:
-        if one.info.is_argument:
-            yield _parameter(
-                one.name,
-                Annotated[
-                    list[str] | None, typer.Argument(metavar=one.info.metavar, help=one.info.help)
-                ],
-                None,
-            )
+    yield from (_argument(one) for one in options if one.info.is_argument)
     if job.is_for_broken_clusters:
         yield _parameter("path", _StoreOption, f"{DEFAULT_PATH}/store")
     else:
         yield _parameter("path", PathOption, DEFAULT_PATH)
     if any(one.plain_type is BrokerDefaults for one in options):
         yield _parameter("config", ConfigOption, None)
-    for one in options:
-        if one.info.flag:
-            yield _flag(one)
+    yield from (_parameter(one.name, one.annotation, one.default) for one in more)
+    yield from (_flag(one) for one in options if one.info.flag)
+    if job.takes_lease:
+        yield _parameter("wait", _WaitOption, 0.0)
+    if job.takes_workers:
+        yield _parameter("workers", _WorkersOption, _WORKERS)
     if job.takes_processes:
         yield _parameter("processes", _ProcessesOption, 1)
     dry_run = Annotated[bool, typer.Option("--dry-run", help=job.dry_run_help)]
     yield _parameter("dry_run", dry_run, False)
     yield _parameter("as_json", JsonOption, False)
+
+
+def _argument(one: Option) -> inspect.Parameter:
+    shown = typer.Argument(metavar=one.info.metavar, help=one.info.help)
+    if one.plain_type == tuple[str, ...]:
+        return _parameter(one.name, Annotated[list[str] | None, shown], None)
+    return _parameter(one.name, Annotated[one.type, shown], inspect.Parameter.empty)
 
 
 def _flag(one: Option) -> inspect.Parameter:
@@ -83,7 +194,7 @@ def _flag(one: Option) -> inspect.Parameter:
     shown = typer.Option(
         *names,
         help=info.help,
-        metavar=None if is_flag else info.metavar or None,
+        metavar=None if is_flag else info.metavar or "|".join(one.choices) or None,
         min=info.least,
         max=info.most,
     )
@@ -96,33 +207,12 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _run(job: Job[Any, Any], given: dict[str, Any]) -> None:
-    path, as_json, dry_run = given.pop("path"), given.pop("as_json"), given.pop("dry_run")
-    processes = given.pop("processes", 1)
-    if "config" in given:
-        values = upkeep_defaults(settings_of(given.pop("config"))).given
-        for one in options_of(job.options):
-            if one.plain_type is BrokerDefaults:
-                given[one.name] = BrokerDefaults(given=values)
-    options = parsed(job.name, job.options, given)
-    with ByteProgress(job.name.replace("_", "-"), shown=not as_json) as progress:
-        context = JobContext(
-            path=path if job.is_for_broken_clusters else store_uri(path),
-            runner=_runner(processes),
-            on_progress=progress.update,
-            is_dry_run=dry_run,
-        )
-        planned = job.plan(context, options)
-        result = None if dry_run else job.perform(context, options, planned)
-    if result is None:
-        show_report(job.report_of_plan(planned), as_json)
-        return
-    show_report(job.show(result), as_json)
-    result.check()
-    try:
-        job.finish(result.as_fields())
-    except DamageFound:
-        raise typer.Exit(1) from None  # the report has shown it
+def _defaults(config: str | None) -> BrokerDefaults:
+    # Modules of the broker, which most jobs do not need.
+    from lakehead.broker.cli.maintain import settings_of
+    from lakehead.broker.configs.entries import upkeep_defaults
+
+    return BrokerDefaults(given=upkeep_defaults(settings_of(config)).given)
 
 
 def _runner(processes: int) -> Runner:
@@ -138,6 +228,8 @@ def show_report(report: Report, as_json: bool) -> None:
     if report.fields is None:
         for table in report.tables:
             show_rows(table.rows, table.columns, as_json)
+            for line in () if as_json else table.lines:
+                typer.echo(line)
         return
     if as_json:
         named = {table.name: table.rows for table in report.tables if table.name}

@@ -13,7 +13,14 @@ from typing import Annotated
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
+from lakehead.broker.cli.cluster import (
+    DEFAULT_PATH,
+    ConfigOption,
+    PathOption,
+    open_cluster,
+    open_log,
+    run,
+)
 from lakehead.broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
@@ -31,16 +38,6 @@ _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
 
 
-ConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar="LAKEHEAD_CONFIG",
-        help="Settings of the nodes as TOML: the defaults of topics' configs.",
-    ),
-]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")]
 
 

@@ -2,23 +2,30 @@
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.cli.jobs import JobCall, job_command
+from lakehead.broker.cli.listing import show_fields
 from lakehead.broker.cli.progress import ByteProgress
-from lakehead.broker.cli.table_engine import Engine, MergeEngineOption
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
-from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.lake.jobs.table_jobs import (
+    BACKFILL,
+    MATERIALIZE,
+    BackfillOptions,
+    Engine,
+    TablesOptions,
+    beginning,
+    row_of,
+    with_topic,
+)
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.tables.declaration import default_table_uri
 
 if TYPE_CHECKING:
-    from lakehead.lake.jobs.backfill import Beginning
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
     from lakehead.lake.jobs.table_maintenance import MaintenanceResult
     from lakehead.storage.jobs.job import Runner
@@ -48,12 +55,6 @@ class OnError(StrEnum):
     DROP = "drop"
 
 
-TopicsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[TOPIC]...", help="The topics. Without any: every declared table that is due."
-    ),
-]
 TableOption = Annotated[
     str | None,
     typer.Option(
@@ -123,29 +124,16 @@ TailOption = Annotated[
         "WALs.",
     ),
 ]
-WaitOption = Annotated[
-    float,
-    typer.Option(
-        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for another writer's table lease."
-    ),
-]
-WorkersOption = Annotated[
-    int, typer.Option("--workers", min=1, metavar="N", help="Number of processes.")
-]
 SparkOption = Annotated[
     bool,
     typer.Option(
         "--spark", help="Decode and write as tasks of Spark, instead of threads of this process."
     ),
 ]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
-]
 
 
-def materialize(
-    topics: TopicsArgument = None,
-    path: PathOption = DEFAULT_PATH,
+def _materialize(
+    call: JobCall,
     table: TableOption = None,
     schema: SchemaOption = None,
     value_format: ValueFormatOption = None,
@@ -155,56 +143,47 @@ def materialize(
     tail: TailOption = Tail.OBJECTS,
     upkeep: UpkeepOption = True,
     metrics: MetricsOption = None,
-    wait: WaitOption = 0.0,
-    workers: WorkersOption = 2,
     spark: SparkOption = False,
-    engine: MergeEngineOption = Engine.DELTA_RS,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
 ) -> None:
-    """Turn topics into Delta tables that hold each record once.
-
-    A topic declares its table by its configs (lakehead.table.*). Options describe the table of a
-    topic that declares none.
-
-    Safe to run again at any moment, to kill, and to run twice at once: the table itself records how
-    far it got. What a broker has not uploaded yet comes with the next run.
-    """
+    """Run the job, follow tables, have one begin elsewhere, or write one that is not declared."""
     from lakehead.lake.jobs.declared_tables import DeclaredTables, declares_table
 
-    store, names = store_uri(path), topics or []
+    options: TablesOptions = call.options
     if not follow:
         check_metrics(metrics)
-    is_alone = len(names) == 1 and not follow
+    is_alone = len(options.topics) == 1 and not follow
     is_told = any(one is not None for one in (table, schema, value_format, on_error))
-    if is_alone and begin is None and (table or not declares_table(store, names[0])):
-        told = (table, schema, value_format, on_error)
-        _materialize_as_told(store, names[0], *told, workers, _runner(spark), dry_run, as_json)
+    if is_alone and begin is None and (table or not declares_table(call.store, options.topics[0])):
+        _materialize_as_told(call, table, schema, value_format, on_error, _runner(spark))
         return
     if is_told:
         raise SettingsError(_DECLARED)
-    if begin is not None and (not is_alone or dry_run):
+    if begin is not None and (not is_alone or call.dry_run):
         raise SettingsError("--from is for one topic, once: name it, without --follow or --dry-run")
+    runner = _runner(spark, options.engine, call.store)
+    if begin is not None:
+        _begin(call, begin, runner)
+    if not follow:
+        call.run(runner)
+        return
     with (
-        shown_metrics(path, metrics),
-        _closing(
+        shown_metrics(call.path, metrics),
+        closing(
             DeclaredTables(
-                store,
-                topics=names,
-                workers=workers,
-                wait_s=wait,
+                call.store,
+                topics=options.topics,
+                workers=call.workers,
+                wait_s=call.wait,
                 tail=tail is Tail.WAL,
-                engine=engine.value,
-                runner=_runner(spark, engine, store),
+                engine=options.engine,
+                runner=runner,
             )
         ) as tables,
     ):
-        if follow:
-            _follow(tables, as_json, with_upkeep=upkeep)
-            return
-        if begin is not None:
-            tables.begin(names[0], at=_beginning(begin))
-        _once(tables, all_of_them=bool(names), dry_run=dry_run, as_json=as_json)
+        _follow(tables, call.as_json, with_upkeep=upkeep)
+
+
+materialize = job_command(MATERIALIZE, extended_by=_materialize)
 
 
 _DECLARED = (
@@ -213,21 +192,18 @@ _DECLARED = (
 )
 
 
-def _once(tables: "DeclaredTables", *, all_of_them: bool, dry_run: bool, as_json: bool) -> None:
-    outcomes: list[TableOutcome] = []
-    tables.catch_up(all_of_them=all_of_them, on_table=outcomes.append, dry_run=dry_run)
-    rows = [_figures(outcome, dry_run=dry_run) for outcome in outcomes]
-    if rows or not as_json:
-        show_rows(rows, {name: name for name in rows[0]} if rows else _NOTHING_DUE, as_json)
-    _complain(outcomes)
-
-
-@contextmanager
-def _closing(tables: "DeclaredTables") -> Iterator["DeclaredTables"]:
+def _begin(call: JobCall, begin: str, runner: "Runner | None") -> None:
+    options: TablesOptions = call.options
     try:
-        yield tables
-    finally:
-        tables.close()
+        at = beginning(begin)
+    except ValueError:
+        raise SettingsError(
+            f"--from {begin}: give a time as 2026-01-31T00:00:00Z, offsets of partitions as "
+            "0:1200,1:3400, or earliest"
+        ) from None
+    of_table = BackfillOptions(topic=options.topics[0], begin=(at,), engine=options.engine)
+    context = call.context(spark=runner)
+    BACKFILL.perform(context, of_table, BACKFILL.plan(context, of_table))
 
 
 def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> None:
@@ -237,20 +213,20 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
 
     def tell(outcome: "TableOutcome") -> None:
         if outcome.error is not None:
-            typer.echo(f"lakehead: {_with_topic(outcome.topic, outcome.error)}", err=True)
+            typer.echo(f"lakehead: {with_topic(outcome.topic, outcome.error)}", err=True)
         if outcome.result.commits:
-            show_fields(_figures(outcome), as_json)
+            show_fields(row_of(outcome), as_json)
 
     def tell_files(result: "MaintenanceResult") -> None:
         if result.error is not None:
-            typer.echo(f"lakehead: {_with_topic(result.topic, result.error)}", err=True)
+            typer.echo(f"lakehead: {with_topic(result.topic, result.error)}", err=True)
         else:
-            show_fields(upkeep_figures(result), as_json)
+            show_fields(_upkeep_figures(result), as_json)
 
     tables.follow(stopped, tell, on_files=tell_files if with_upkeep else None)
 
 
-def upkeep_figures(result: "MaintenanceResult") -> dict[str, object]:
+def _upkeep_figures(result: "MaintenanceResult") -> dict[str, object]:
     """Return what OPTIMIZE or VACUUM did to a table."""
     head: dict[str, object] = {"topic": result.topic, "table": result.table, "job": result.job}
     if result.job == "optimize":
@@ -258,62 +234,29 @@ def upkeep_figures(result: "MaintenanceResult") -> dict[str, object]:
     return head | {"removed files": result.removed}
 
 
-def _figures(outcome: "TableOutcome", *, dry_run: bool = False) -> dict[str, object]:
-    result, lag = outcome.result, outcome.lag
-    if dry_run:
-        return {"topic": outcome.topic, "table": outcome.table, "bytes to read": result.bytes_read}
-    return {
-        "topic": outcome.topic,
-        "table": outcome.table,
-        "records": result.records,
-        "bytes read": result.bytes_read,
-        "commits": result.commits,
-        "dead letters": result.dead_letters,
-        "dropped": result.dropped,
-        "fields left out": result.left_out,
-        "lost to retention": result.lost,
-        "records behind": lag.records,
-    }
-
-
-def _complain(outcomes: "list[TableOutcome]") -> None:
-    errors = [_with_topic(one.topic, one.error) for one in outcomes if one.error is not None]
-    if errors:
-        more = f" (and {len(errors) - 1} more tables)" if len(errors) > 1 else ""
-        raise LakeheadError(f"{errors[0]}{more}")
-
-
-def _with_topic(topic: str, error: LakeheadError) -> str:
-    text = str(error)
-    return text if f"topic {topic}" in text else f"topic {topic}: {text}"
-
-
 def _materialize_as_told(
-    store: str,
-    topic: str,
+    call: JobCall,
     table: str | None,
     schema: str | None,
     value_format: ValueFormat | None,
     on_error: OnError | None,
-    workers: int,
     runner: "Runner | None",
-    dry_run: bool,
-    as_json: bool,
 ) -> None:
     from lakehead.lake.jobs.materialize import materialize as run_job
     from lakehead.lake.jobs.table_settings import MaterializeSettings
 
+    [topic] = call.options.topics
     settings = MaterializeSettings(
-        path=store,
+        path=call.store,
         topic=topic,
-        table=table or default_table_uri(store, topic),
+        table=table or default_table_uri(call.store, topic),
         value_format=(value_format or ValueFormat.JSON).value,
         schema=schema,
         on_error=(on_error or OnError.PAUSE).value,
-        workers=workers,
-        dry_run=dry_run,
+        workers=call.workers,
+        dry_run=call.dry_run,
     )
-    with ByteProgress(f"materialize {topic}", shown=not as_json) as progress:
+    with ByteProgress(f"materialize {topic}", shown=not call.as_json) as progress:
         result = run_job(settings, on_progress=progress.update, runner=runner)
     figures = {
         "table": settings.table,
@@ -327,32 +270,17 @@ def _materialize_as_told(
         "fields left out": result.left_out,
         "lost to retention": result.lost,
     }
-    if dry_run:
+    if call.dry_run:
         figures = {"table": settings.table, "bytes to read": result.bytes_read}
-    show_fields(figures, as_json)
+    show_fields(figures, call.as_json)
 
 
-def _runner(spark: bool, engine: Engine = Engine.DELTA_RS, store: str = "") -> "Runner | None":
+def _runner(spark: bool, engine: Engine = "delta-rs", store: str = "") -> "Runner | None":
     """Tasks of Spark, in the session that MERGE is to use as well if that is Spark's."""
     if not spark:
         return None
     from lakehead.lake.jobs.spark_runner import spark_runner
     from lakehead.lake.spark import spark_session
 
-    merges = engine is Engine.SPARK
+    merges = engine == "spark"
     return spark_runner(spark_session(delta=merges, s3a=merges and store.startswith("s3:")))
-
-
-def _beginning(text: str) -> "Beginning":
-    from lakehead.lake.jobs.table_jobs import beginning
-
-    try:
-        return beginning(text)
-    except ValueError:
-        raise SettingsError(
-            f"--from {text}: give a time as 2026-01-31T00:00:00Z, offsets of partitions as "
-            "0:1200,1:3400, or earliest"
-        ) from None
-
-
-_NOTHING_DUE = {"": "no table is due"}

@@ -7,10 +7,10 @@ A DAG is parsed with this module: it imports the machinery of the lake inside of
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.jobs.job import (
@@ -18,17 +18,21 @@ from lakehead.storage.jobs.job import (
     FieldsResult,
     Job,
     JobContext,
+    JobResult,
     Planned,
+    Report,
+    Table,
     TableChange,
     Unit,
     sum_of_fields,
+    text,
+    total,
 )
 from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:
     from lakehead.lake.catalog import Catalog
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-    from lakehead.lake.jobs.replay import ReplayResult
     from lakehead.lake.jobs.table_maintenance import MaintenanceResult, TableTarget
     from lakehead.lake.jobs.table_rebuild import RebuildResult
     from lakehead.lake.jobs.table_settings import MaterializeSettings
@@ -41,15 +45,6 @@ Beginning = int | Mapping[int, int] | None
 """The beginning of a table: a time (ms since the epoch), offsets by partition, or the earliest."""
 
 _OFFSETS = re.compile(r"\d+:\d+(,\s*\d+:\d+)*")
-
-
-def engine(value: Any) -> Engine:
-    """Return it if it is one. Raises ValueError."""
-    if value == "delta-rs":
-        return "delta-rs"
-    if value == "spark":
-        return "spark"
-    raise ValueError(value)
 
 
 def beginning(value: Any) -> Beginning:
@@ -72,9 +67,13 @@ def _begin_option(value: Any) -> tuple[Beginning]:
     return (beginning(value),)
 
 
-_TOPIC = "The topic, by its name."
 _REQUIRED = {"required": True, "minLength": 1}
-_ENGINE = "The engine of a MERGE: delta-rs, or spark with delta-spark."
+
+
+_OF_MERGE = (
+    "Engine of the MERGE of tables by upsert: delta-rs, without a JVM; or spark, by delta-spark."
+)
+_OF_FILES = "Engine: delta-rs, without a JVM; or spark, by delta-spark."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +82,10 @@ class TablesOptions:
 
     topics: tuple[str, ...] = option(
         (),
-        "The topics of these tables. None: all declared ones.",
+        "The topics. Without any: every declared table that is due.",
         title="Topics",
+        metavar="[TOPIC]...",
+        is_argument=True,
         form={"description": "These alone, one a line. None: all of them."},
     )
     all_of_them: bool | None = option(
@@ -93,7 +94,7 @@ class TablesOptions:
         title="All of them",
         form={"default": False, "type": "boolean"},
     )
-    engine: Engine = option("delta-rs", _ENGINE, parse=engine, in_form=False)
+    engine: Engine = option("delta-rs", _OF_MERGE, flag="--engine", in_form=False)
 
     @property
     def takes_every(self) -> bool:
@@ -102,11 +103,30 @@ class TablesOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumOptions(TablesOptions):
-    """The tables of a job, and how many hours of versions stay; None: the least, 168."""
+class OptimizeOptions(TablesOptions):
+    """The tables of a job whose files are rewritten."""
 
-    retention_hours: int | None = option(
-        None, "Hours of versions to keep, 168 at least.", title="Hours", in_form=False
+    engine: Engine = option("delta-rs", _OF_FILES, flag="--engine", in_form=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumOptions(OptimizeOptions):
+    """The tables of a job, and how many hours of versions stay."""
+
+    retention_hours: int = option(
+        168,
+        "Hours of versions to keep. At least 168: seven days.",
+        title="Hours",
+        flag="--retention-hours",
+        metavar="HOURS",
+        in_form=False,
+    )
+    every_name: bool = option(
+        False,
+        "With --dry-run: all names, not the first 20.",
+        flag="--every-name",
+        in_form=False,
+        is_of_command=True,
     )
 
 
@@ -114,15 +134,21 @@ class VacuumOptions(TablesOptions):
 class TableOptions:
     """The table of one topic."""
 
-    topic: str = option("", _TOPIC, title="Topic", form=_REQUIRED)
-    engine: Engine = option("delta-rs", _ENGINE, parse=engine, in_form=False)
+    topic: str = option(
+        "",
+        "A topic that declares a table.",
+        title="Topic",
+        metavar="TOPIC",
+        is_argument=True,
+        form=_REQUIRED,
+    )
+    engine: Engine = option("delta-rs", _OF_MERGE, flag="--engine", in_form=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillOptions:
+class BackfillOptions(TableOptions):
     """The table of one topic, and where it is to begin."""
 
-    topic: str = option("", _TOPIC, title="Topic", form=_REQUIRED)
     begin: tuple[Beginning] | None = option(
         None,
         "earliest, a time, or offsets by partition (0:12,1:3).",
@@ -130,24 +156,21 @@ class BackfillOptions:
         form={"default": "earliest", "type": "string", "minLength": 1},
         parse=_begin_option,
     )
-    engine: Engine = option("delta-rs", _ENGINE, parse=engine, in_form=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildTableOptions:
+class RebuildTableOptions(TableOptions):
     """The table of one topic, and whether rows may be lost."""
 
-    topic: str = option("", _TOPIC, title="Topic", form=_REQUIRED)
     without_history: bool = option(
         False,
-        "Rebuild even if rows whose records have expired are lost.",
+        "Rebuild even if rows are lost whose records the topic does not have: removed by "
+        "retention, or of an earlier topic of its name.",
         title="Lose history",
+        flag="--without-history",
         in_form=False,
     )
-    engine: Engine = option("delta-rs", _ENGINE, parse=engine, in_form=False)
 
-
-AnyOptions = TableOptions | BackfillOptions | RebuildTableOptions
 
 # ------------------------------------------------------------------------------------------ shared
 
@@ -155,6 +178,63 @@ _COUNTED = (
     *("records", "dead_letters", "dropped", "left_out", "lost"),
     *("bytes_read", "bytes_written", "commits"),
 )
+_NAMED_MAX = 3
+_MACHINERY = "lakehead.lake.jobs.declared_tables"
+
+Failure = tuple[str, LakeheadError]
+"""The topic of a table, and why it could not be worked on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesResult(FieldsResult):
+    """The result of a job of many tables: its fields, a row for each table by the key of its unit,
+    lines for people below the rows, and the failures that fail the job.
+    """
+
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    failed: tuple[Failure, ...] = ()
+
+    def plus(self, more: Self) -> Self:
+        """Return the results of both: a row of the later one takes the place of an earlier one."""
+        return replace(
+            self,
+            found=sum_of_fields(self.found, more.found),
+            rows={**self.rows, **more.rows},
+            lines=self.lines + more.lines,
+            failed=self.failed + more.failed,
+        )
+
+    def check(self) -> None:
+        """Raise the first failure, with the words of some more: its class says whether another try
+        may help.
+        """
+        if not self.failed:
+            return
+        words = [with_topic(topic, error) for topic, error in self.failed]
+        more = f" (and {len(words) - _NAMED_MAX} more tables)" if len(words) > _NAMED_MAX else ""
+        _, error = self.failed[0]
+        error.args = (f"{'; '.join(words[:_NAMED_MAX])}{more}",)
+        raise error
+
+
+def with_topic(topic: str, error: LakeheadError) -> str:
+    """Return an error of a table in words that name its topic."""
+    words = str(error)
+    return words if f"topic {topic}" in words else f"topic {topic}: {words}"
+
+
+def _failing(failed: Sequence[Failure], context: JobContext, count: int) -> tuple[Failure, ...]:
+    """Return the failures that fail a job of `count` tables, the gravest first. Tables that others
+    write are skipped if the context says so, unless all of them are.
+    """
+    from lakehead.lake.jobs.table_lease import TableTaken
+
+    if context.if_taken == "retry":
+        return tuple(failed)
+    grave = [one for one in failed if not isinstance(one[1], TableTaken)]
+    taken = [one for one in failed if isinstance(one[1], TableTaken)]
+    return (*grave, *taken) if grave or len(taken) == count else ()
 
 
 @contextmanager
@@ -194,6 +274,8 @@ def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Wri
 
     written: Written = {}
     yield written
+    if context.on_change is None:
+        return
     reports_named = context.reports_all and bool(topics)
     if not written and not context.is_retry and not reports_named:
         return
@@ -212,6 +294,10 @@ def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Wri
             context.on_change(change)
 
 
+def _declares_none(topic: str) -> SettingsError:
+    return SettingsError(f"topic {topic} declares no table: set lakehead.table.enable=true")
+
+
 # ------------------------------------------------------------------------------------- materialize
 
 
@@ -223,29 +309,36 @@ def _plan_materialize(context: JobContext, options: TablesOptions) -> Planned:
 
     catalog = store_reader(context.path).open_catalog()
     every = context.is_part or options.takes_every
+    declared, failed = _declared(catalog, options.topics, context)
     units, now_ms = [], SystemClock().now_ms()
-    for topic, declared in _declared(catalog, options.topics, context).items():
-        known = catalog.state.tables.get(declared.topic_id, TableState())
+    for topic, one in declared.items():
+        known = catalog.state.tables.get(one.topic_id, TableState())
         lag = lag_of(catalog.state, catalog.topic(topic), known.offsets)
-        if every or is_due(declared, lag, now_ms):
+        if every or is_due(one, lag, now_ms):
             words = f"{topic}: {lag.records} records behind"
             units.append(Unit(key=topic, size=lag.size_bytes, item=topic, words=words))
-    return Planned(units=tuple(units))
+    rows = {
+        topic: row_of(_untouched(topic, error), is_plan=context.is_dry_run)
+        for topic, error in failed
+    }
+    return Planned(units=tuple(units), found=TablesResult(rows=rows, failed=failed))
 
 
 def _declared(
     catalog: "Catalog", topics: Sequence[str], context: JobContext
-) -> "dict[str, TableDeclaration]":
-    """The declared tables. One whose declaration makes no sense is logged, or fails if named."""
+) -> "tuple[dict[str, TableDeclaration], tuple[Failure, ...]]":
+    """The declared tables, and the declarations that make no sense. One of these fails if it is
+    named, and is logged.
+    """
     from lakehead.lake.jobs.table_due import declared_tables
     from lakehead.storage.tables.declaration import TableDeclaration
 
-    found = {}
+    found, failed = {}, []
     declared = declared_tables(catalog.state, topics)
     for topic in topics:
         catalog.topic(topic)
         if topic not in declared:
-            raise SettingsError(f"topic {topic} declares no table: set lakehead.table.enable=true")
+            raise _declares_none(topic)
     for topic, one in declared.items():
         if isinstance(one, TableDeclaration):
             found[topic] = one
@@ -253,64 +346,107 @@ def _declared(
             raise one
         else:
             context.log.warning("%s", one)
-    return found
+            failed.append((topic, one))
+    return found, tuple(failed)
+
+
+def _untouched(topic: str, error: LakeheadError) -> "TableOutcome":
+    from lakehead.lake.jobs.declared_tables import TableOutcome
+    from lakehead.lake.jobs.table_due import Lag
+    from lakehead.lake.jobs.table_settings import MaterializeResult
+
+    return TableOutcome(topic=topic, table="", result=MaterializeResult(), lag=Lag(), error=error)
+
+
+def row_of(outcome: "TableOutcome", *, is_plan: bool = False) -> dict[str, Any]:
+    """Return a turn at a table as a row for people."""
+    result, head = outcome.result, {"topic": outcome.topic, "table": outcome.table}
+    if is_plan:
+        return {**head, "bytes to read": result.bytes_read}
+    return {
+        **head,
+        "records": result.records,
+        "bytes read": result.bytes_read,
+        "commits": result.commits,
+        "dead letters": result.dead_letters,
+        "dropped": result.dropped,
+        "fields left out": result.left_out,
+        "lost to retention": result.lost,
+        "records behind": outcome.lag.records,
+    }
 
 
 def _run_materialize(
     context: JobContext, options: TablesOptions, units: Sequence[Unit]
-) -> FieldsResult:
+) -> TablesResult:
     topics = [unit.item for unit in units]
     of_task = topics if context.is_part else options.topics
     if not topics:
         with reported_changes(context, of_task):
-            return FieldsResult()
-    fields: Fields = {"tables": 0}
-    failed: list[TableOutcome] = []
-
-    def tell(outcome: "TableOutcome") -> None:
-        nonlocal fields
-        if outcome.result.commits:
-            done = outcome.result
-            written[outcome.topic] = (done.commits, done.records, done.bytes_written)
-        if outcome.error is not None:
-            failed.append(outcome)
-            context.log.warning("topic %s: %s", outcome.topic, outcome.error)
-        counted = {name: getattr(outcome.result, name) for name in _COUNTED}
-        counted["records_behind"] = outcome.lag.records
-        counted["tables"] = int(outcome.error is None)
-        context.log.info("topic %s to %s: %s", outcome.topic, outcome.table, counted)
-        fields = sum_of_fields(fields, counted)
-
+            return TablesResult()
+    outcomes: list[TableOutcome] = []
     with (
         reported_changes(context, of_task) as written,
         opened_tables(context, options.engine, topics) as tables,
     ):
-        tables.catch_up(all_of_them=True, on_table=tell)
-    _raise_first([(one.topic, one.error) for one in failed if one.error], context, len(topics))
-    return FieldsResult(found=fields | {"tables_taken": len(failed)})
+
+        def note(outcome: "TableOutcome") -> None:
+            outcomes.append(outcome)
+            if outcome.result.commits:
+                done = outcome.result
+                written[outcome.topic] = (done.commits, done.records, done.bytes_written)
+
+        tables.catch_up(all_of_them=True, on_table=note, dry_run=context.is_dry_run)
+    fields: Fields = {"tables": 0}
+    for one in outcomes:
+        if one.error is not None:
+            context.log.warning("topic %s: %s", one.topic, one.error)
+        counted = {name: getattr(one.result, name) for name in _COUNTED}
+        counted["records_behind"] = one.lag.records
+        counted["tables"] = int(one.error is None)
+        context.log.info("topic %s to %s: %s", one.topic, one.table, counted)
+        fields = sum_of_fields(fields, counted)
+    failed = [(one.topic, one.error) for one in outcomes if one.error is not None]
+    return TablesResult(
+        found=fields | {"tables_taken": len(failed)},
+        rows={one.topic: row_of(one, is_plan=context.is_dry_run) for one in outcomes},
+        failed=_failing(failed, context, len(topics)),
+    )
 
 
-def _raise_first(
-    failed: Sequence[tuple[str, LakeheadError]], context: JobContext, count: int
-) -> None:
-    """Raise the first error that is not another's table, or that all tables are others'."""
-    from lakehead.lake.jobs.table_lease import TableTaken
+def _preview_materialize(
+    context: JobContext, options: TablesOptions, planned: Planned
+) -> TablesResult:
+    """Look at the tables themselves, and at the bytes that they have to read."""
+    found: TablesResult = planned.found
+    return found.plus(_run_materialize(context, options, planned.units))
 
-    for topic, error in failed:
-        if not isinstance(error, TableTaken) or context.if_taken == "retry":
-            more = f" (and {len(failed) - 1} more tables, see the log)" if len(failed) > 1 else ""
-            text = str(error) if f"topic {topic}" in str(error) else f"topic {topic}: {error}"
-            error.args = (f"{text}{more}",)  # its class says what a task does about it
-            raise error
-    if failed and len(failed) == count:
-        raise failed[0][1]
+
+def _show_materialized(result: TablesResult) -> Report:
+    rows = list(result.rows.values())
+    columns = {name: name for name in rows[0]} if rows else {"": "no table is due"}
+    return Report(tables=[Table(columns=columns, rows=rows)])
 
 
 MATERIALIZE = Job(
     name="materialize",
+    help="""Turn topics into Delta tables that hold each record once.
+
+    A topic declares its table by its configs (lakehead.table.*). Options describe the table of a
+    topic that declares none.
+
+    Safe to run again at any moment, to kill, and to run twice at once: the table itself records how
+    far it got. What a broker has not uploaded yet comes with the next run.
+    """,
+    dry_run_help="Show what there is to do, and do nothing.",
     options=TablesOptions,
     plan=_plan_materialize,
     run=_run_materialize,
+    preview=_preview_materialize,
+    show=_show_materialized,
+    takes_workers=True,
+    takes_lease=True,
+    machinery=_MACHINERY,
     writes_tables=True,
     task_bytes=0,
 )
@@ -319,87 +455,190 @@ MATERIALIZE = Job(
 # ------------------------------------------------------------------------------ optimize and vacuum
 
 
+_COLUMNS = {"topic": "TOPIC", "table": "TABLE", "files": "FILES", "small": "SMALL", "due": "DUE"}
+_NAMES_SHOWN = 20
+
+
 def _key(target: "TableTarget") -> str:
     return f"{target.topic}__dlq" if target.is_of_letters else target.topic
 
 
-def _one(
-    job: str, target: "TableTarget", options: TablesOptions, hold: Any, **asked: bool
+def _optimized(
+    target: "TableTarget", options: OptimizeOptions, hold: Any, **chosen: bool
 ) -> "MaintenanceResult":
-    from lakehead.lake.jobs.table_maintenance import RETENTION_HOURS, optimize, vacuum
+    from lakehead.lake.jobs.table_maintenance import optimize
 
-    by = options.engine
-    if job == "optimize":
-        return optimize(target, hold, engine=by, **asked)
-    hours = getattr(options, "retention_hours", None) or RETENTION_HOURS
-    return vacuum(target, hold, engine=by, retention_hours=hours, **asked)
+    return optimize(target, hold, engine=options.engine, **chosen)
 
 
-def _plan_upkeep(job: str, context: JobContext, options: TablesOptions) -> Planned:
-    from lakehead.lake.jobs.table_maintenance import targets
-    from lakehead.lake.store_reader import store_reader
+def _vacuumed(
+    target: "TableTarget", options: VacuumOptions, hold: Any, **chosen: bool
+) -> "MaintenanceResult":
+    from lakehead.lake.jobs.table_maintenance import vacuum
 
-    catalog = store_reader(context.path).open_catalog()
-    units = []
-    for target in targets(catalog, options.topics):
-        words = _key(target)
-        if not context.is_part:
-            found = _one(job, target, options, None, dry_run=True)
+    hours = options.retention_hours
+    return vacuum(target, hold, engine=options.engine, retention_hours=hours, **chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Upkeep:
+    """Care of tables' files: `work` does it for a table, or looks what is due there. `words` say
+    what that is, `fields` count what was done, and `row` and `lines` are shown of it.
+    """
+
+    name: str
+    work: Callable[..., "MaintenanceResult"]
+    words: Callable[["MaintenanceResult"], str]
+    fields: Callable[["MaintenanceResult"], Fields]
+    row: Callable[["MaintenanceResult"], dict[str, Any]]
+    lines: Callable[["MaintenanceResult", Any], list[str]] = lambda _result, _options: []
+
+    def plan(self, context: JobContext, options: OptimizeOptions) -> Planned:
+        from lakehead.lake.jobs.table_maintenance import targets
+        from lakehead.lake.store_reader import store_reader
+
+        every = targets(store_reader(context.path).open_catalog(), options.topics)
+        if context.is_part:
+            return Planned(units=tuple(self._unit(target, _key(target)) for target in every))
+        units, looked = [], []
+        for target in every:
+            key = _key(target)
+            found = self.work(target, options, None, dry_run=True)
+            if found.files or found.error is not None or not target.is_of_letters:
+                looked.append((key, found))
             if found.error is not None:  # its own work fails with it; others are not kept from it
-                context.log.warning("%s of %s: %s", job, words, found.error)
-                units.append(Unit(key=words, size=0, item=target, words=f"{words}: {found.error}"))
-                continue
-            if not (options.takes_every or found.is_due) or not found.files:
-                continue
-            what = (
-                f"{found.small_files} small files of {found.files}"
-                if job == "optimize"
-                else f"{found.removed} files to delete"
-            )
-            words = f"{_key(target)}: {what}"
-        units.append(Unit(key=_key(target), size=0, item=target, words=words))
-    return Planned(units=tuple(units))
+                context.log.warning("%s of %s: %s", self.name, key, found.error)
+                units.append(self._unit(target, f"{key}: {found.error}"))
+            elif found.files and (options.takes_every or found.is_due):
+                units.append(self._unit(target, f"{key}: {self.words(found)}"))
+        result = TablesResult(rows={key: self._row(one) for key, one in looked})
+        if context.is_dry_run:
+            failed = [(one.topic, one.error) for _, one in looked if one.error is not None]
+            lines = [line for _, one in looked for line in self.lines(one, options)]
+            result = replace(result, lines=tuple(lines), failed=tuple(failed))
+        return Planned(units=tuple(units), found=result)
+
+    def run(
+        self, context: JobContext, options: OptimizeOptions, units: Sequence[Unit]
+    ) -> TablesResult:
+        from lakehead.lake.jobs.table_lease import TableLeases
+
+        if not units:
+            return TablesResult()
+        fields: Fields = {"tables": 0}
+        rows: dict[str, dict[str, Any]] = {}
+        failed: list[Failure] = []
+        with closing(TableLeases.open(context.path)) as leases:
+            for unit in units:
+                target: TableTarget = unit.item
+                hold = partial(leases.held, target.topic_id, wait_s=context.wait_s)
+                found = self.work(target, options, hold, only_if_due=not options.takes_every)
+                rows[unit.key] = self._row(found)
+                if found.error is not None:
+                    failed.append((target.topic, found.error))
+                    context.log.warning("%s of %s: %s", self.name, unit.key, found.error)
+                    continue
+                counted = {"tables": 1, **self.fields(found)}
+                context.log.info("%s of %s: %s", self.name, unit.key, counted)
+                fields = sum_of_fields(fields, counted)
+        return TablesResult(
+            found=fields | {"tables_taken": len(failed)},
+            rows=rows,
+            failed=_failing(failed, context, len(units)),
+        )
+
+    @staticmethod
+    def _unit(target: "TableTarget", words: str) -> Unit:
+        return Unit(key=_key(target), size=0, item=target, words=words)
+
+    def _row(self, found: "MaintenanceResult") -> dict[str, Any]:
+        head = {"topic": found.topic, "table": found.table, "files": found.files}
+        return {**head, "due": found.is_due, **self.row(found)}
 
 
-def _run_upkeep(
-    job: str, context: JobContext, options: TablesOptions, units: Sequence[Unit]
-) -> FieldsResult:
-    from lakehead.lake.jobs.table_lease import TableLeases
-
-    if not units:
-        return FieldsResult()
-    fields: Fields = {"tables": 0}
-    failed: list[tuple[str, LakeheadError]] = []
-    with closing(TableLeases.open(context.path)) as leases:
-        for unit in units:
-            target: TableTarget = unit.item
-            hold = partial(leases.held, target.topic_id, wait_s=context.wait_s)
-            found = _one(job, target, options, hold, only_if_due=not options.takes_every)
-            if found.error is not None:
-                failed.append((target.topic, found.error))
-                context.log.warning("%s of %s: %s", job, unit.key, found.error)
-                continue
-            counted = {"tables": 1, "files_before": found.files, "files_after": found.files_after}
-            if job == "vacuum":
-                counted = {"tables": 1, "removed_files": max(found.removed, 0)}
-            context.log.info("%s of %s: %s", job, unit.key, counted)
-            fields = sum_of_fields(fields, counted)
-    _raise_first(failed, context, len(units))
-    return FieldsResult(found=fields | {"tables_taken": len(failed)})
+def _shown(columns: Mapping[str, str], result: TablesResult) -> Report:
+    rows = list(result.rows.values())
+    return Report(tables=[Table(columns=columns, rows=rows, lines=result.lines)])
 
 
+_OPTIMIZE = _Upkeep(
+    name="optimize",
+    work=_optimized,
+    words=lambda found: f"{found.small_files} small files of {found.files}",
+    fields=lambda found: {"files_before": found.files, "files_after": found.files_after},
+    row=lambda found: {"small": found.small_files, "after": found.files_after},
+)
 OPTIMIZE = Job(
     name="optimize",
-    options=TablesOptions,
-    plan=partial(_plan_upkeep, "optimize"),
-    run=partial(_run_upkeep, "optimize"),
+    help="""Merge small files of tables into large ones, with rows in the order of
+    lakehead.table.cluster.by.
+
+    Due is a table with 16 files or more below a quarter of lakehead.table.file.bytes that are half
+    of its files (lakehead.table.optimize.small.percent), an hour after the last time
+    (lakehead.table.optimize.interval.ms). Safe to kill at any moment. It needs the table's lease:
+    where lakehead materialize --follow has it, that does it by itself.
+    """,
+    options=OptimizeOptions,
+    plan=_OPTIMIZE.plan,
+    run=_OPTIMIZE.run,
+    show=partial(_shown, {**_COLUMNS, "after": "AFTER"}),
+    takes_lease=True,
+    machinery=_MACHINERY,
     task_bytes=0,
+)
+
+
+def _names(found: "MaintenanceResult", options: VacuumOptions) -> list[str]:
+    """Return lines with the names of files that go, and of those that stay."""
+    most = None if options.every_name else _NAMES_SHOWN
+    lines = []
+    for title, names in (
+        (f"{found.topic}: to be removed from {found.table}", found.names),
+        (f"{found.topic}: not the table's, left in {found.table}", found.others),
+    ):
+        if names:
+            lines += ["", f"{title}:", *(f"  {_printable(name)}" for name in names[:most])]
+            if most is not None and len(names) > most:
+                lines.append(f"  and {len(names) - most} more: --every-name shows them all")
+    return lines
+
+
+def _printable(name: str) -> str:
+    """A file's name without what would move a terminal's cursor."""
+    return name.encode("unicode_escape").decode() if not name.isprintable() else name
+
+
+_VACUUM = _Upkeep(
+    name="vacuum",
+    work=_vacuumed,
+    words=lambda found: f"{found.removed} files to delete",
+    fields=lambda found: {"removed_files": max(found.removed, 0)},
+    row=lambda found: {
+        "removed": found.removed,
+        "names": found.names,
+        "others": len(found.others),
+        "other_names": found.others,
+    },
+    lines=_names,
 )
 VACUUM = Job(
     name="vacuum",
+    help="""Delete files that no version of the last days needs, those of killed runs among them.
+
+    Due is a table that was not vacuumed for a day (lakehead.table.vacuum.interval.ms). It needs the
+    table's lease, as optimize does. OTHERS are files below the table's root that are not known to
+    be the table's: they stay. With --dry-run the names of both are shown.
+    """,
     options=VacuumOptions,
-    plan=partial(_plan_upkeep, "vacuum"),
-    run=partial(_run_upkeep, "vacuum"),
+    plan=_VACUUM.plan,
+    run=_VACUUM.run,
+    show=partial(
+        _shown,
+        {name: title for name, title in _COLUMNS.items() if name != "small"}
+        | {"removed": "REMOVED", "others": "OTHERS"},
+    ),
+    takes_lease=True,
+    machinery=_MACHINERY,
     task_bytes=0,
 )
 
@@ -408,40 +647,63 @@ VACUUM = Job(
 
 
 def _plan(
-    preview: Callable[[JobContext, Any, str], Fields], context: JobContext, options: AnyOptions
+    preview: Callable[[JobContext, Any, str], JobResult], context: JobContext, options: TableOptions
 ) -> Planned:
     """One unit; in a dry run with what it would come to."""
     topic = options.topic
     if not topic:
         raise SettingsError("option topic is missing: name the topic of the table")
-    fields = preview(context, options, topic) if context.is_dry_run and not context.is_part else {}
+    if not context.is_dry_run or context.is_part:
+        return Planned(units=(Unit(key=topic, size=0, item=topic, words=topic),))
+    found = preview(context, options, topic)
+    fields = found.as_fields()
     unit = Unit(key=topic, size=fields.get("bytes_to_read", 0), item=topic, words=topic)
-    return Planned(units=(unit,), fields=fields)
+    return Planned(units=(unit,), fields=fields, found=found)
 
 
 # ------------------------------------------------------------------------------------------ replay
 
 
-def _replay(context: JobContext, options: TableOptions, topic: str) -> Fields:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedLetters(JobResult):
+    """Dead letters that were read again, by what became of them (`lakehead.lake.jobs.replay`)."""
+
+    letters: int = total("letters")
+    replayed: int = total("replayed")
+    already_rows: int = total("rows already, or overtaken")
+    left: int = total("left")
+    first_left: str = text("first that is left")
+
+
+def _replay(context: JobContext, options: TableOptions, topic: str) -> ReplayedLetters:
     with opened_tables(context, options.engine, [topic]) as tables:
-        result: ReplayResult = tables.replay(topic, dry_run=context.is_dry_run)
-    return asdict(result)
+        return ReplayedLetters(**asdict(tables.replay(topic, dry_run=context.is_dry_run)))
 
 
-def _run_replay(context: JobContext, options: TableOptions, units: Sequence[Unit]) -> FieldsResult:
+def _run_replay(
+    context: JobContext, options: TableOptions, units: Sequence[Unit]
+) -> ReplayedLetters:
     topic = units[0].item
     with reported_changes(context, [topic]) as written:
-        fields = _replay(context, options, topic)
-        if fields["replayed"]:
-            written[topic] = (1, fields["replayed"], 0)
-    return FieldsResult(found=fields)
+        result = _replay(context, options, topic)
+        if result.replayed:
+            written[topic] = (1, result.replayed, 0)
+    return result
 
 
 REPLAY = Job(
     name="replay",
+    help="""Read a table's dead letters again, as the table is declared now.
+
+    Those that can be rows go into the table and leave TABLE__dlq; the others stay there. Safe to
+    run again at any moment, and to kill.
+    """,
+    dry_run_help="Show what would become rows, and change nothing.",
     options=TableOptions,
     plan=partial(_plan, _replay),
     run=_run_replay,
+    takes_lease=True,
+    machinery=_MACHINERY,
     writes_tables=True,
 )
 
@@ -469,23 +731,24 @@ def _settings(context: JobContext, topic: str) -> "MaterializeSettings":
     if isinstance(declared, SettingsError):
         raise declared
     if declared is None:
-        raise SettingsError(f"topic {topic} declares no table: set lakehead.table.enable=true")
+        raise _declares_none(topic)
     return declared_settings(declared, context.path, dry_run=True)
 
 
-def _preview_backfill(context: JobContext, options: BackfillOptions, topic: str) -> Fields:
+def _preview_backfill(context: JobContext, options: BackfillOptions, topic: str) -> FieldsResult:
     from lakehead.lake.jobs.backfill import plan_begin
     from lakehead.lake.store_reader import store_reader
 
     reader = store_reader(context.path)
     plan = plan_begin(_settings(context, topic), reader, reader.open_catalog(), at=_at(options))
     starts = ", ".join(f"{partition}: {start}" for partition, start in sorted(plan.starts.items()))
-    return {
+    found = {
         "table_is_new": plan.is_new,
         "offsets_to_add": plan.offsets,
         "bytes_to_read": plan.size_bytes,
         "begins_at": starts[:500],
     }
+    return FieldsResult(found=found)
 
 
 def _run_backfill(
@@ -518,35 +781,67 @@ BACKFILL = Job(
 # ----------------------------------------------------------------------------------- rebuild_table
 
 
-def _rebuild(context: JobContext, options: RebuildTableOptions, topic: str) -> Fields:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildToDo(JobResult):
+    """A rebuild before it is done."""
+
+    bytes_to_read: int = total("bytes to read")
+    rows_left_out: int = total("rows without records")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltTable(JobResult):
+    """A rebuild that is done: the new table, and rows that only the old one had."""
+
+    records: int = total("records")
+    files: int = total("files")
+    bytes_written: int = total("bytes written")
+    rows_left_out: int = total("rows without records")
+
+
+def _rebuild(context: JobContext, options: RebuildTableOptions, topic: str) -> "RebuildResult":
     with opened_tables(context, options.engine, [topic]) as tables:
-        result: RebuildResult = tables.rebuild(
+        return tables.rebuild(
             topic,
             without_history=options.without_history,
             dry_run=context.is_dry_run,
             on_progress=context.on_progress,
         )
-    if context.is_dry_run:
-        return {"bytes_to_read": result.bytes_to_read, "rows_left_out": result.rows_left_out}
-    fields = asdict(result)
-    del fields["bytes_to_read"]
-    return fields
+
+
+def _preview_rebuild(context: JobContext, options: RebuildTableOptions, topic: str) -> RebuildToDo:
+    found = _rebuild(context, options, topic)
+    return RebuildToDo(bytes_to_read=found.bytes_to_read, rows_left_out=found.rows_left_out)
 
 
 def _run_rebuild(
     context: JobContext, options: RebuildTableOptions, units: Sequence[Unit]
-) -> FieldsResult:
+) -> RebuiltTable:
     topic = units[0].item
     with reported_changes(context, [topic]) as written:
-        fields = _rebuild(context, options, topic)
-        written[topic] = (1, fields["records"], fields["bytes_written"])
-    return FieldsResult(found=fields)
+        done = _rebuild(context, options, topic)
+        written[topic] = (1, done.records, done.bytes_written)
+    return RebuiltTable(
+        records=done.records,
+        files=done.files,
+        bytes_written=done.bytes_written,
+        rows_left_out=done.rows_left_out,
+    )
 
 
 REBUILD_TABLE = Job(
     name="rebuild_table",
+    help="""Rebuild a topic's table from its records, as it is declared now.
+
+    Readers have the old table until the new one takes its place in one commit. Safe to run again at
+    any moment, and to kill: what is made already is used.
+    """,
+    dry_run_help="Show what there is to do, and do nothing.",
     options=RebuildTableOptions,
-    plan=partial(_plan, _rebuild),
+    plan=partial(_plan, _preview_rebuild),
     run=_run_rebuild,
+    takes_workers=True,
+    takes_lease=True,
+    machinery=_MACHINERY,
     writes_tables=True,
 )

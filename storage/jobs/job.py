@@ -89,6 +89,12 @@ class Totals:
         return type(self)(**{one: sum_of(getattr(self, one), getattr(more, one)) for one in names})
 
 
+def text(label: str = "") -> str:
+    """Return the field of a text in a result, as `total` for a number."""
+    words: str = field(default="", metadata={"label": label})
+    return words
+
+
 def total(label: str = "") -> int:
     """Return the field of a number in a result; people see it by its label, if it has one."""
     number: int = field(default=0, metadata={"label": label})
@@ -108,9 +114,9 @@ class JobResult(Totals):
         return found
 
     def labelled(self) -> dict[str, Any]:
-        """Return what people see, by label."""
+        """Return what people see, by label; None for an empty text."""
         shown = {one.metadata.get("label"): getattr(self, one.name) for one in fields(self)}
-        return {label: value for label, value in shown.items() if label}
+        return {label: None if value == "" else value for label, value in shown.items() if label}
 
     def check(self) -> None:
         """Raise JobIncomplete if items failed."""
@@ -250,8 +256,8 @@ class JobContext:
     keeps it. `workers` threads make a table's files. `log` gets failures of items. `written_by`
     names the task in the history of tables. With `is_retry` an earlier try may have made commits
     that are in no event; with `is_part` the job does some units of a plan that was made before, and
-    its own plan needs no fields. `reports_all` has `on_change` called for the tables of all topics
-    that the task names, not only for those that were written: lineage has these too.
+    its own plan needs no fields. `on_change` gets the tables that were written; with `reports_all`
+    those of all topics that the task names: lineage has these too.
     """
 
     path: str
@@ -267,7 +273,7 @@ class JobContext:
     is_retry: bool = False
     is_part: bool = False
     reports_all: bool = False
-    on_change: Callable[[TableChange], None] = lambda _change: None
+    on_change: Callable[[TableChange], None] | None = None
 
 
 # --------------------------------------------------------------------------------- the declaration
@@ -281,14 +287,17 @@ def _no_finding(_fields: Fields) -> None:
 class Job(Generic[Options, Done]):
     """A job.
 
-    `help` is the text of its command. `options` is a dataclass of
+    `help` is the text of its command; without one it has none. `options` is a dataclass of
     `lakehead.storage.jobs.options.option` fields. `plan` returns what is to be done, `run` does
     units of it. `finish` looks at the fields of all parts, and raises what the job is to fail with.
 
-    A dry run of the command shows `columns` of the units' rows, or what `show_plan` returns;
-    `show` returns what it shows of a result. With `takes_processes` its items may run in processes
-    of their own. `is_for_broken_clusters`: there may be no metadata to find the cluster by. A job
-    with `writes_tables` adds rows to tables, and its tasks have their events.
+    The command shows what `show` returns of a result. A dry run of it shows `columns` of the units'
+    rows, or what `show_plan` returns, or else the result that the plan has found, or that `preview`
+    looks for. With `takes_processes` items may run in processes of their own, with `takes_workers`
+    threads make a table's files, and with `takes_lease` the job may wait for another writer's
+    lease. `is_for_broken_clusters`: there may be no metadata to find the cluster by. A job with
+    `writes_tables` adds rows to tables, and its tasks have their events. A command imports the
+    module `machinery` first, so that a package that is not installed is reported before all else.
 
     A task takes seconds to start, so one is worth while for `task_bytes`, or for `task_units`; with
     0 bytes for each unit.
@@ -303,9 +312,13 @@ class Job(Generic[Options, Done]):
     dry_run_help: str = "Show what is due, and do nothing."
     columns: Mapping[str, str] = field(default_factory=dict)
     show_plan: Callable[[Planned], Report] | None = None
+    preview: Callable[[JobContext, Options, Planned], Done] | None = None
     show: Callable[[Done], Report] = lambda result: Report(fields=result.labelled())
     takes_processes: bool = False
+    takes_workers: bool = False
+    takes_lease: bool = False
     is_for_broken_clusters: bool = False
+    machinery: str = ""
     writes_tables: bool = False
     task_bytes: int = 128 * 1024 * 1024
     task_units: int = 1000
@@ -321,6 +334,8 @@ class Job(Generic[Options, Done]):
         """Return what a dry run of the command shows."""
         if self.show_plan is not None:
             return self.show_plan(planned)
+        if planned.found is not None:
+            return self.show(planned.found)
         rows = [unit.row for unit in planned.units if unit.row is not None]
         return Report(tables=[Table(columns=self.columns, rows=rows)])
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lakehead.storage.errors import SettingsError
 
@@ -22,8 +22,9 @@ class OptionInfo:
     """The presentation of an option. `flag` is its name on the command line (empty: it has none);
     `metavar` is the unit there. An option with `is_argument` is positional. A form shows `title`,
     and `help` unless `form` has a description; `form` has the exceptions of a form's JSON schema (a
-    narrower maximum, an empty default). Without `in_form` only an operator's arguments have it.
-    `parse` reads a value of a type that is not one of the plain ones, and raises ValueError.
+    narrower maximum, an empty default). Without `in_form` only an operator's arguments have it;
+    with `is_of_command` these do not either: it changes what the command shows. `parse` reads a
+    value of a type that is not one of the plain ones, and raises ValueError.
     """
 
     help: str
@@ -35,6 +36,7 @@ class OptionInfo:
     most: int | None = None
     is_argument: bool = False
     in_form: bool = True
+    is_of_command: bool = False
     form: Mapping[str, Any] = field(default_factory=dict)
     parse: Callable[[Any], Any] | None = None
 
@@ -65,8 +67,15 @@ class Option:
             return plain
         return self.type
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of an option that has a few, or none."""
+        return get_args(self.plain_type) if get_origin(self.plain_type) is Literal else ()
+
     def value(self, given: Any) -> Any:
         """Return a value as the job takes it. Raises ValueError, TypeError."""
+        if self.choices:
+            return self.choices[self.choices.index(str(given))]
         value = (self.info.parse or _PARSERS[self.plain_type])(given)
         least, most = self.info.least, self.info.most
         if (least is not None and value < least) or (most is not None and value > most):

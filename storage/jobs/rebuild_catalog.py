@@ -171,7 +171,6 @@ JOB = Job(
     options=RebuildOptions,
     plan=_plan,
     run=_run,
-    show_plan=lambda planned: _show(planned.found),
     show=_show,
     takes_processes=True,
     is_for_broken_clusters=True,

@@ -16,10 +16,12 @@ import typer
 from lakehead.broker.cli.app import app
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.lake.jobs.table_jobs import TablesResult, VacuumOptions
+from lakehead.lake.jobs.table_maintenance import RETENTION_HOURS
 from lakehead.storage.compaction.object_compaction_plan import MergeRules, RebatchSettings
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.garbage import SweepTimes
-from lakehead.storage.jobs import FORMER_JOBS, STORAGE_JOBS
+from lakehead.storage.jobs import FORMER_JOBS
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import CompactTopicsResult
 from lakehead.storage.jobs.job import JobIncomplete
@@ -31,6 +33,8 @@ from lakehead.storage.verification import Damage, Place, lost
 pytestmark = pytest.mark.xdist_group("airflow")
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {"replay": "replay-dead-letters"}
+"""The commands of jobs that have another name."""
 PACKAGES = ("lakehead", "storage", "broker", "lake", "connectors", "dags", "docs")
 BEFORE = "    margin_s: int = option(\n"
 OPTION = """    pace_mib: int = option(
@@ -113,15 +117,36 @@ def test_every_option_is_explained(name: str) -> None:
     for one in options_of(job.options):
         assert one.info.help.endswith("."), one.name
         assert one.info.title or not one.info.in_form, one.name
-        assert one.info.metavar or one.plain_type is bool or not one.info.flag, one.name
+        assert one.info.metavar or one.choices or one.plain_type is bool or not one.info.flag
 
 
-@pytest.mark.parametrize("name", STORAGE_JOBS)
+@pytest.mark.parametrize("name", [name for name in JOB_NAMES if name != "backfill"])
 def test_a_job_has_a_command_of_its_name(name: str) -> None:
     job = job_named(name)
     assert job.name == name
     commands: Any = typer.main.get_command(app)
-    assert commands.commands[name.replace("_", "-")].help == inspect.cleandoc(job.help)
+    command = commands.commands[COMMANDS.get(name, name.replace("_", "-"))]
+    assert command.help == inspect.cleandoc(job.help)
+    flags = {flag for one in command.params for flag in one.opts}
+    assert {one.info.flag for one in options_of(job.options) if one.info.flag} <= flags
+
+
+def test_a_job_of_tables_keeps_what_their_maintenance_keeps() -> None:
+    assert VacuumOptions().retention_hours == RETENTION_HOURS
+
+
+def test_failures_of_tables_are_named_with_their_topics() -> None:
+    failed = [(f"t{number}", SettingsError(f"{number}")) for number in range(5)]
+    with pytest.raises(SettingsError) as caught:
+        TablesResult(failed=tuple(failed)).plus(TablesResult()).check()
+    assert str(caught.value) == "topic t0: 0; topic t1: 1; topic t2: 2 (and 2 more tables)"
+
+
+def test_a_table_has_one_row_that_of_the_later_result() -> None:
+    one = TablesResult(found={"tables": 1}, rows={"a": {"due": True}, "b": {"due": False}})
+    both = one.plus(TablesResult(found={"tables": 2}, rows={"a": {"due": False}}))
+    assert both.rows == {"a": {"due": False}, "b": {"due": False}}
+    assert both.found == {"tables": 3}
 
 
 @pytest.mark.parametrize(("former", "name"), FORMER_JOBS.items())
