@@ -154,6 +154,8 @@ def show(machine: Machine) -> None:
         "cloud-init status --long",
         "systemctl status --no-pager lakehead",
         "journalctl --no-pager --unit lakehead --lines 40",
+        "journalctl --no-pager --unit systemd-udevd --lines 10",
+        "id lakehead; ls -l /dev/nvme*",
     ):
         try:
             print(machine.command(line, timeout_s=60.0)[1], flush=True)

@@ -302,11 +302,20 @@ def test_nodes_are_in_no_group_that_opens_other_disks(groups: str) -> None:
     unit = files_written()["/etc/systemd/system/lakehead.service"]["content"]
     assert "SupplementaryGroups" not in unit
     assert "disk" not in {*config["groups"]}
-    # The group is there, and udev knows it, before the first start.
     commands = [" ".join(one) for one in config["runcmd"]]
-    assert commands[0].startswith("udevadm control --reload")
-    assert commands[1].startswith("udevadm trigger")
     assert commands[-1].startswith("systemctl enable --now")
+
+
+def test_udev_reads_its_rule_when_the_group_is_there() -> None:
+    """A rule that it read before names an unknown group, which a reload does not mend."""
+    config = yaml.safe_load(user_data())
+    rules = "/etc/udev/rules.d/"
+    assert not any(path.startswith(rules) for path in files_written())
+    (rule,) = (path for path in files_written() if path.endswith(".rules"))
+    commands = [" ".join(one) for one in config["runcmd"]]
+    assert commands[0] == f"install --mode=0644 {rule} {rules}99-lakehead.rules"
+    assert commands[1] == "udevadm control --reload"
+    assert commands[2].startswith("udevadm trigger")
 
 
 @pytest.mark.parametrize(
