@@ -12,10 +12,19 @@ from typing import Any
 
 import pytest
 import typer
+from airflow.sdk import DAG
 
 from lakehead.broker.cli.app import app
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.connectors.airflow.operators.tables import (
+    LakeheadBackfillOperator,
+    LakeheadMaterializeOperator,
+    LakeheadOptimizeOperator,
+    LakeheadRebuildTableOperator,
+    LakeheadReplayOperator,
+    LakeheadVacuumOperator,
+)
 from lakehead.lake.jobs.table_jobs import TablesResult, VacuumOptions
 from lakehead.lake.jobs.table_maintenance import RETENTION_HOURS
 from lakehead.storage.compaction.object_compaction_plan import MergeRules, RebatchSettings
@@ -147,6 +156,40 @@ def test_a_table_has_one_row_that_of_the_later_result() -> None:
     both = one.plus(TablesResult(found={"tables": 2}, rows={"a": {"due": False}}))
     assert both.rows == {"a": {"due": False}, "b": {"due": False}}
     assert both.found == {"tables": 3}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LakeheadMaterializeOperator,
+        LakeheadOptimizeOperator,
+        LakeheadVacuumOperator,
+        LakeheadReplayOperator,
+        LakeheadBackfillOperator,
+        LakeheadRebuildTableOperator,
+    ],
+)
+def test_an_operator_of_tables_takes_the_options_of_its_job(kind: Any) -> None:
+    shown = inspect.signature(kind.__init__).parameters
+    needed = {"topic": "t"} if shown["topic"].default is inspect.Parameter.empty else {}
+    job = job_named(kind(task_id="t", **needed).job)
+    options = {one.name: one for one in options_of(job.options) if not one.info.is_of_command}
+    assert set(shown) - {"self", "topic", "kwargs"} == set(options) - {"topic"}
+    for name in options.keys() - {"topic", "begin"}:
+        assert shown[name].default == options[name].default
+        assert kind(task_id="t", **needed, **{name: "{{ x }}"}).options[name] == "{{ x }}"
+
+
+def test_parameters_of_an_operator_come_from_its_dag_or_are_missed() -> None:
+    with DAG("d", schedule=None, default_args={"engine": "spark", "topics": ["a"]}):
+        table = LakeheadMaterializeOperator(task_id="t")
+        one = LakeheadMaterializeOperator(task_id="u", topic="b")
+        backfill = LakeheadBackfillOperator(task_id="v", topic="b")
+        with pytest.raises(TypeError, match="missing keyword argument 'topic'"):
+            LakeheadReplayOperator(task_id="w")
+    assert table.options == {"topics": ["a"], "engine": "spark"}
+    assert one.options == {"topics": "b", "engine": "spark"}
+    assert backfill.options == {"topic": "b", "begin": "earliest", "engine": "spark"}
 
 
 @pytest.mark.parametrize(("former", "name"), FORMER_JOBS.items())

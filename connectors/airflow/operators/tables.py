@@ -1,118 +1,85 @@
-"""The jobs of tables as operators of their own, with parameters in place of options."""
+"""The jobs of tables as operators of their own, with parameters in place of options.
 
-from collections.abc import Sequence
+The parameters are the options that a job declares (docs/jobs.md lists them), each a template.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Any
 
+from lakehead.connectors.airflow.jobs import job_named
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.storage.jobs.options import options_of
+
+
+def parameters_of(job: str, **defaults: Any) -> Callable[..., None]:
+    """Return the `__init__` of an operator of a job, with a parameter for each of its options.
+
+    Options without a value are the job's defaults, or these `defaults`. Where a job takes `topics`,
+    `topic` is one of them.
+    """
+    options = [one for one in options_of(job_named(job).options) if not one.info.is_of_command]
+    names = [one.name for one in options]
+
+    def __init__(self: LakeheadJobOperator, **kwargs: Any) -> None:  # noqa: N807 - it becomes one
+        given = defaults | {name: kwargs.pop(name) for name in names if name in kwargs}
+        if "topics" in names and (topic := kwargs.pop("topic", None)):
+            given["topics"] = topic
+        LakeheadJobOperator.__init__(self, job=job, options=given, **kwargs)
+
+    shown = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    if "topics" in names:
+        shown.append(Parameter("topic", Parameter.KEYWORD_ONLY, default=None))
+    for one in options:
+        is_required = one.info.form.get("required", False)
+        default = Parameter.empty if is_required else defaults.get(one.name, one.default)
+        shown.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default))
+    shown.append(Parameter("kwargs", Parameter.VAR_KEYWORD))
+    # Airflow looks for missing arguments, and for those of default_args, by the signature.
+    __init__.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    return __init__
 
 
 class LakeheadMaterializeOperator(LakeheadJobOperator):
     """Adds the records that lie in objects now to declared tables.
 
     :param topic: the topic (or ``topics``) whose tables these are; without any, all. (templated)
-    :param all_of_them: also those that are not due by their freshness; as if set where topics are
-        named. (templated)
-    :param engine: the engine of the MERGE of tables by upsert: ``delta-rs`` or ``spark``.
-        (templated)
     """
 
-    def __init__(
-        self,
-        *,
-        topic: str | None = None,
-        topics: Sequence[str] | str = (),
-        all_of_them: bool | str | None = None,
-        engine: str = "delta-rs",
-        **kwargs: Any,
-    ) -> None:
-        options = {"topics": topic or topics, "all_of_them": all_of_them, "engine": engine}
-        super().__init__(job="materialize", options=options, **kwargs)
+    __init__ = parameters_of("materialize")
 
 
 class LakeheadOptimizeOperator(LakeheadJobOperator):
     """Makes big files of tables' small ones (OPTIMIZE), and puts rows in order.
 
-    :param topic, topics, all_of_them, engine: see LakeheadMaterializeOperator. (templated)
+    :param topic: see LakeheadMaterializeOperator. (templated)
     """
 
-    def __init__(
-        self,
-        *,
-        topic: str | None = None,
-        topics: Sequence[str] | str = (),
-        all_of_them: bool | str | None = None,
-        engine: str = "delta-rs",
-        **kwargs: Any,
-    ) -> None:
-        options = {"topics": topic or topics, "all_of_them": all_of_them, "engine": engine}
-        super().__init__(job="optimize", options=options, **kwargs)
+    __init__ = parameters_of("optimize")
 
 
 class LakeheadVacuumOperator(LakeheadJobOperator):
     """Deletes files that no version of a table needs any more (VACUUM).
 
-    :param topic, topics, all_of_them, engine: see LakeheadMaterializeOperator. (templated)
-    :param retention_hours: hours of versions to keep, 168 at least. (templated)
+    :param topic: see LakeheadMaterializeOperator. (templated)
     """
 
-    def __init__(
-        self,
-        *,
-        topic: str | None = None,
-        topics: Sequence[str] | str = (),
-        all_of_them: bool | str | None = None,
-        engine: str = "delta-rs",
-        retention_hours: int | str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        options: dict[str, Any] = {
-            "topics": topic or topics,
-            "all_of_them": all_of_them,
-            "engine": engine,
-            "retention_hours": retention_hours,
-        }
-        super().__init__(job="vacuum", options=options, **kwargs)
+    __init__ = parameters_of("vacuum")
 
 
 class LakeheadReplayOperator(LakeheadJobOperator):
-    """Brings dead letters that can be rows now into the table of a topic.
+    """Brings dead letters that can be rows now into the table of a topic."""
 
-    :param topic: the topic. (templated)
-    """
-
-    def __init__(self, *, topic: str, engine: str = "delta-rs", **kwargs: Any) -> None:
-        super().__init__(job="replay", options={"topic": topic, "engine": engine}, **kwargs)
+    __init__ = parameters_of("replay")
 
 
 class LakeheadBackfillOperator(LakeheadJobOperator):
-    """Has the table of a topic begin earlier, and adds what lies before its beginning.
+    """Has the table of a topic begin earlier, and adds what lies before its beginning."""
 
-    :param topic: the topic. (templated)
-    :param begin: ``earliest``, a time (ISO 8601; UTC if it names no zone), or offsets of partitions
-        as ``0:1200,1:3400``. (templated)
-    """
-
-    def __init__(
-        self, *, topic: str, begin: str = "earliest", engine: str = "delta-rs", **kwargs: Any
-    ) -> None:
-        options = {"topic": topic, "begin": begin, "engine": engine}
-        super().__init__(job="backfill", options=options, **kwargs)
+    __init__ = parameters_of("backfill", begin="earliest")
 
 
 class LakeheadRebuildTableOperator(LakeheadJobOperator):
-    """Rebuilds the table of a topic by its present declaration, and swaps it in.
+    """Rebuilds the table of a topic by its present declaration, and swaps it in."""
 
-    :param topic: the topic. (templated)
-    :param without_history: even if rows of records that retention has removed are lost. (templated)
-    """
-
-    def __init__(
-        self,
-        *,
-        topic: str,
-        without_history: bool | str = False,
-        engine: str = "delta-rs",
-        **kwargs: Any,
-    ) -> None:
-        options = {"topic": topic, "without_history": without_history, "engine": engine}
-        super().__init__(job="rebuild_table", options=options, **kwargs)
+    __init__ = parameters_of("rebuild_table")
