@@ -45,56 +45,66 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {"replay": "replay-dead-letters"}
 """The commands of jobs that have another name."""
 PACKAGES = ("lakehead", "storage", "broker", "lake", "connectors", "dags", "docs")
-BEFORE = "    margin_s: int = option(\n"
+PLACES = {
+    "sweep": ("storage/jobs/sweep.py", "    margin_s: int = option(\n"),
+    "materialize": ("lake/jobs/table_jobs.py", "    all_of_them: bool | None = option(\n"),
+}
+"""A job of storage and one of tables: the module, and the option before which one is added."""
 OPTION = """    pace_mib: int = option(
         7, "Delete at most this much a second.", title="Pace, MiB/s", flag="--pace", metavar="MIB",
         least=1,
     )
 """
 PROGRAM = """
-import contextlib, io, json, runpy
+import contextlib, inspect, io, json, runpy, sys
 import lakehead.connectors.airflow.dag_settings as dag_settings
 dags, make = [], dag_settings.lakehead_dag
 def recorded(*args, **kwargs):
     dags.append(make(*args, **kwargs))
     return dags[-1]
 dag_settings.lakehead_dag = recorded
-runpy.run_path("dags/lakehead_sweep.py")
+[name] = sys.argv[1:]
+runpy.run_path(f"dags/lakehead_{name}.py")
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.connectors.airflow.operators.tables import LakeheadMaterializeOperator
 from lakehead.storage.jobs.options import parsed
 from lakehead.connectors.airflow.jobs import job_named
 from docs.generate import pages
 [dag] = dags
 param = dag.params.get_param("pace_mib")
-operator = LakeheadJobOperator(task_id="t", job="sweep", options={"pace_mib": "3"})
-job = job_named("sweep")
+operator = LakeheadJobOperator(task_id="t", job=name, options={"pace_mib": "3"})
+job = job_named(name)
 shown = io.StringIO()
 with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
     from lakehead.broker.cli.app import app
-    app(["sweep", "--help"], prog_name="lakehead")
+    app([name, "--help"], prog_name="lakehead")
 made = pages()
 print(json.dumps({
     "param": [param.value, param.description, param.schema],
-    "options": dict(dag.get_task("sweep.plan").options),
+    "options": dict(dag.get_task(f"{name}.plan").options),
     "doc": "`pace_mib`" in dag.doc_md,
     "value": parsed(job.name, job.options, operator.options).pace_mib,
     "help": "--pace" in shown.getvalue() and "Delete at most this much" in shown.getvalue(),
     "cli": "`--pace MIB`" in made["cli.md"],
-    "page": "`pace_mib`" in made["jobs.md"],
+    "page": f"| `{name}` | `pace_mib` | `--pace` | `7` |" in made["jobs.md"],
+    "operator": "pace_mib" in inspect.signature(LakeheadMaterializeOperator.__init__).parameters,
 }))
 """
 
 
-def test_an_option_is_added_in_one_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", PLACES)
+def test_an_option_is_added_in_one_file(job: str, tmp_path: Path) -> None:
     """Then the command, operators, the DAG's form and documentation, and both pages have it."""
     for name in PACKAGES:
         kept = shutil.ignore_patterns("__pycache__", "images", "*.so")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=kept, symlinks=True)
-    module = tmp_path / "storage" / "jobs" / "sweep.py"
-    module.write_text(module.read_text().replace(BEFORE, OPTION + BEFORE))
+    place, before = PLACES[job]
+    text = (tmp_path / place).read_text()
+    assert text.count(before) == 1
+    (tmp_path / place).write_text(text.replace(before, OPTION + before))
     kept_env = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, job],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -111,6 +121,7 @@ def test_an_option_is_added_in_one_file(tmp_path: Path) -> None:
     assert (schema["type"], schema["minimum"], schema["title"]) == ("integer", 1, "Pace, MiB/s")
     assert found["value"] == 3
     assert [name for name in ("doc", "help", "cli", "page") if not found[name]] == []
+    assert found["operator"] == (job == "materialize")
 
 
 def test_declared_defaults_are_those_of_the_work() -> None:
