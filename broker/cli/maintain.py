@@ -7,7 +7,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import Annotated
 
@@ -111,7 +111,7 @@ def maintain(
         turn = keep_tables(path, dry_run=False) if with_lake else turn
         figures = run(_maintain(path, settings, follow=False))
     if not quiet:
-        show_fields({**_figures(figures), **_table_figures(turn)}, as_json)
+        show_fields({**figures.labelled(), **_table_figures(turn)}, as_json)
     failed = turn.errors() if with_lake else []
     if figures.failures:
         failed.append(f"{figures.failures} partitions were not maintained; see above")
@@ -124,17 +124,6 @@ async def _until_stopped() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     await stopped.wait()
-
-
-def _figures(figures: MaintenanceFigures) -> dict[str, int]:
-    return {
-        "compacted partitions": figures.compacted,
-        "bytes before": figures.bytes_before,
-        "bytes after": figures.bytes_after,
-        "trimmed partitions": figures.trimmed,
-        "merged objects": figures.merged.objects_before,
-        "into objects": figures.merged.objects_after,
-    }
 
 
 def _table_figures(turn: TableTurn) -> dict[str, int]:
@@ -169,17 +158,9 @@ async def _maintain(path: str, settings: Settings, *, follow: bool) -> Maintenan
         return maintainer.figures
 
 
-async def _due(path: str, settings: Settings) -> list[dict[str, object]]:
+async def _due(path: str, settings: Settings) -> list[Mapping[str, object]]:
     async with opened_maintainer(path, settings) as maintainer:
-        rows: list[dict[str, object]] = [
-            {"topic": one.topic, "partition": one.partition, "due": one.words}
-            for one in maintainer.due()
-        ]
-        merges = maintainer.due_merges()
-        if merges:
-            count = sum(len(one.sources) for one in merges)
-            rows.append({"topic": None, "partition": None, "due": f"merge {count} objects"})
-        return rows
+        return maintainer.due_rows()
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Maintenance: the loop around `lakehead.storage.maintenance`.
+"""Maintenance: the loop over the jobs that have a part in it (`lakehead.storage.jobs`).
 
 `lakehead maintain` runs it, and so does `lakehead start`, in a process of its own.
 """

@@ -1,26 +1,27 @@
-"""Does what is due in a cluster, partition after partition; beside its nodes, or without any.
+"""Does what is due in a cluster, job after job; beside its nodes, or without any.
 
-Nothing here is needed for the cluster to serve, and nothing is lost when it is killed or runs twice
-at once: each change is one entry of the metadata log, refused where things have changed meanwhile.
-What fails in one partition is logged, counted and tried again in a later turn; the others go on.
+The jobs declare their parts (`lakehead.storage.jobs.job.Maintenance`). Nothing here is needed for
+the cluster to serve, and nothing is lost when it is killed or runs twice at once: each change is
+one entry of the metadata log, refused where things have changed meanwhile. An item that fails is
+logged, counted and tried again in a later turn; the others go on.
 """
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 import structlog
 
 from lakehead.broker.configs.entries import upkeep_defaults
 from lakehead.broker.settings import Settings
+from lakehead.storage import jobs
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.object_compaction_plan import MergeItem, MergeRules
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.jobs.compact_objects import CompactObjectsResult
-from lakehead.storage.maintenance.configs import MaintenanceValues
-from lakehead.storage.maintenance.retention import trim, trim_groups
-from lakehead.storage.maintenance.rules import DueWork, due_in, due_merges
+from lakehead.storage.jobs.job import DueItem, Maintenance, OpenCluster
+from lakehead.storage.maintenance.rules import DueWork, due_in
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.protocol import ObjectStore
 
@@ -28,20 +29,26 @@ _PAUSE_AFTER_FAILURE_S = 30.0
 _log = structlog.get_logger("broker.maintenance")
 
 
+def _parts() -> Mapping[str, Maintenance[Any, Any, Any]]:
+    """The parts of jobs by name, in their order."""
+    names = jobs.MAINTENANCE_JOBS
+    return {name: import_module(f"{jobs.__name__}.{name}").JOB.maintenance for name in names}
+
+
 @dataclass(slots=True)
 class MaintenanceFigures:
-    """The results of maintenance."""
+    """The results of maintenance by job, and how many partitions or other items failed."""
 
-    compacted: int = 0
-    """Partitions compacted."""
-    bytes_before: int = 0
-    """Bytes of the objects that were replaced."""
-    bytes_after: int = 0
-    trimmed: int = 0
-    """Partitions of which retention removed something."""
-    merged: CompactObjectsResult = field(default_factory=CompactObjectsResult)
-    """Small objects that were merged."""
+    results: dict[str, Any] = field(default_factory=dict)
     failures: int = 0
+
+    def labelled(self) -> dict[str, int]:
+        """Return what people see, by label."""
+        return {
+            label: getattr(self.results[name], figure)
+            for name, part in _parts().items()
+            for label, figure in part.figures.items()
+        }
 
 
 class Maintainer:
@@ -55,14 +62,20 @@ class Maintainer:
         rng: random.Random,
         settings: Settings,
     ) -> None:
-        self.figures = MaintenanceFigures()
-        self._store = store
-        self._metadata = metadata
+        self._parts = _parts()
+        self.figures = MaintenanceFigures(
+            results={name: part.empty for name, part in self._parts.items()}
+        )
+        self._cluster = OpenCluster(
+            store=store,
+            metadata=metadata,
+            clock=clock,
+            rng=rng,
+            defaults=upkeep_defaults(settings),
+        )
         self._clock = clock
-        self._rng = rng
         self._settings = settings
-        self._defaults = upkeep_defaults(settings)
-        self._retained_next = clock.monotonic()
+        self._next_at = dict.fromkeys(self._parts, clock.monotonic())
         self._held_until: dict[int, float] = {}
         """Streams in which something failed, and when they are tried again (monotonic)."""
 
@@ -77,142 +90,64 @@ class Maintainer:
             await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
 
     async def turn(self) -> None:
-        """Do what is due; retention and merging every log.retention.check.interval.ms.
+        """Do what is due, of each job at its interval.
 
         Raises StoreUnavailable, UnsupportedFormat.
         """
-        await self._metadata.refresh()
+        await self._cluster.metadata.refresh()
         now = self._clock.monotonic()
-        is_retention_time = now >= self._retained_next
-        if is_retention_time:
-            self._retained_next = now + self._settings.log_retention_check_interval_ms / 1000
-        due = [one for one in self.due() if self._held_until.get(one.stream_id, now) <= now]
-        if is_retention_time:
-            for works in trim_groups(due):
-                await self._attempt(works)
-        for work in due:
-            if work.is_compaction:
-                await self._attempt((work,))
-        if is_retention_time:
-            figures, failures = await merge_all(
-                self.due_merges(), self._store, self._metadata, self._clock, self._rng
-            )
-            self.figures.merged = self.figures.merged.plus(figures)
-            self.figures.failures += failures
+        works = [one for one in self._works() if self._held_until.get(one.stream_id, now) <= now]
+        for name, part in self._parts.items():
+            if now < self._next_at[name]:
+                continue
+            self._next_at[name] = now + self._interval_s(part)
+            await self._do(name, part, part.due(self._cluster, works))
 
-    def due_merges(self) -> tuple[MergeItem, ...]:
-        """Return which small objects are to be merged, by the metadata alone."""
-        return due_merges(self._metadata.state, self._values(), MergeRules())
-
-    def due(self) -> Iterator[DueWork]:
-        """Yield what is due of partitions, by the metadata alone."""
-        return due_in(self._metadata.state, self._values(), self._clock.now_ms())
-
-    def _values(self) -> MaintenanceValues:
-        return self._defaults.values(self._metadata.state)
-
-    async def _attempt(self, works: Sequence[DueWork]) -> None:
-        """Compact a partition, or remove what is due of some. What fails is logged and counted."""
-        first = works[0]
-        try:
-            if first.is_compaction:
-                await self._compact(first)
-            else:
-                await self._trim(works)
-        except LakeheadError as error:
-            self.figures.failures += len(works)
-            until = self._clock.monotonic() + _PAUSE_AFTER_FAILURE_S
-            self._held_until.update(dict.fromkeys((one.stream_id for one in works), until))
-            _log.warning(
-                "partition_not_maintained",
-                topic=first.topic,
-                partition=first.partition,
-                partitions=len(works),
-                work=first.words,
-                error=str(error),
-            )
-
-    async def _compact(self, work: DueWork) -> None:
-        # Whoever only looks what is due needs no kernels.
-        from lakehead.storage.compaction.log_compaction import Superseded
-        from lakehead.storage.maintenance.partition_compaction import compact_partition
-
-        begun = self._clock.monotonic()
-        try:
-            result = await compact_partition(
-                self._store, self._metadata, self._clock, self._rng, work, self._values()
-            )
-        except Superseded as error:  # another process was quicker
-            _log.info(
-                "partition_skipped", topic=work.topic, partition=work.partition, reason=str(error)
-            )
-            return
-        if not result.passes:  # look again later
-            self._held_until[work.stream_id] = begun + _PAUSE_AFTER_FAILURE_S
-            _log.info(
-                "partition_not_compacted",
-                topic=work.topic,
-                partition=work.partition,
-                reason="a transaction is open, or log.cleaner.dedupe.buffer.size is too small",
-            )
-            return
-        self.figures.compacted += 1
-        self.figures.bytes_before += result.bytes_before
-        self.figures.bytes_after += result.bytes_after
-        _log.info(
-            "partition_compacted",
-            topic=work.topic,
-            partition=work.partition,
-            passes=result.passes,
-            bytes_before=result.bytes_before,
-            bytes_after=result.bytes_after,
-            unreadable=result.unreadable,
-            seconds=round(self._clock.monotonic() - begun, 3),
+    def due_rows(self) -> list[Mapping[str, Any]]:
+        """Return what is due, by the metadata alone, in the order of topics and partitions."""
+        works = self._works()
+        rows = [
+            row
+            for part in self._parts.values()
+            for row in part.rows([one.item for one in part.due(self._cluster, works)])
+        ]
+        return sorted(
+            rows, key=lambda row: (row["topic"] is None, row["topic"] or "", row["partition"] or 0)
         )
 
-    async def _trim(self, works: Sequence[DueWork]) -> None:
-        trimmed = await trim(self._metadata, works, self._defaults, self._clock.now_ms())
-        self.figures.trimmed += len(trimmed)
-        for one in trimmed:
-            _log.info(
-                "retention_applied",
-                topic=one.topic,
-                partition=one.partition,
-                start=one.start_offset,
-                bytes=one.size,
-            )
+    def _works(self) -> list[DueWork]:
+        state = self._cluster.metadata.state
+        return list(due_in(state, self._cluster.defaults.values(state), self._clock.now_ms()))
 
+    def _interval_s(self, part: Maintenance[Any, Any, Any]) -> float:
+        if not part.interval:
+            return 0.0
+        interval_ms: int = getattr(self._settings, part.interval.replace(".", "_"))
+        return interval_ms / 1000
 
-async def merge_all(
-    items: tuple[MergeItem, ...],
-    store: ObjectStore,
-    metadata: MetadataLog,
-    clock: Clock,
-    rng: random.Random,
-) -> tuple[CompactObjectsResult, int]:
-    """Do what is due, and return figures and how many items failed: they are logged."""
-    from lakehead.storage.compaction.object_compaction import (
-        ObjectCompaction,  # its kernels are for those alone who merge
-    )
+    async def _do(
+        self, name: str, part: Maintenance[Any, Any, Any], items: Sequence[DueItem[Any]]
+    ) -> None:
+        done = part.empty
+        for one in items:
+            begun = self._clock.monotonic()
+            try:
+                result = await part.run(self._cluster, one.item)
+            except LakeheadError as error:
+                self.figures.failures += max(len(one.streams), 1)
+                self._hold(one, self._clock.monotonic())
+                _log.warning(part.failed_event, **one.fields, error=str(error))
+                continue
+            for event, fields in part.events(one.item, result, self._clock.monotonic() - begun):
+                _log.info(event, **fields)
+            added = part.result(result)
+            if part.is_waiting(added):
+                self._hold(one, begun)
+            done = done.plus(added)
+        for event, fields in part.sum_events(done):
+            _log.info(event, **fields)
+        self.figures.results[name] = self.figures.results[name].plus(done)
 
-    figures, failures = CompactObjectsResult(), 0
-    for item in items:
-        try:
-            result = await ObjectCompaction(store, metadata, clock, rng, item).run()
-            figures = figures.plus(CompactObjectsResult.of(result))
-        except LakeheadError as error:
-            failures += 1
-            _log.warning(
-                "objects_not_compacted",
-                streams=item.streams[:5],
-                first=item.sources[0],
-                error=str(error),
-            )
-    if figures.items:
-        _log.info(
-            "objects_compacted",
-            before=figures.objects_before,
-            after=figures.objects_after,
-            bytes=figures.bytes_before,
-        )
-    return figures, failures
+    def _hold(self, item: DueItem[Any], since: float) -> None:
+        """Leave an item's streams alone for a while."""
+        self._held_until.update(dict.fromkeys(item.streams, since + _PAUSE_AFTER_FAILURE_S))

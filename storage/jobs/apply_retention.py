@@ -10,8 +10,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehead.storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
-from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from lakehead.storage.jobs.due_works import (
+    DUE_COLUMNS,
+    PARTITION_FAILED,
+    RETENTION_INTERVAL,
+    due_item,
+    due_row,
+    due_unit,
+    due_works,
+)
+from lakehead.storage.jobs.job import (
+    DueItem,
+    Event,
+    Job,
+    JobContext,
+    JobResult,
+    Maintenance,
+    OpenCluster,
+    Planned,
+    Unit,
+    sum_results,
+    total,
+)
 from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
@@ -122,6 +142,33 @@ def retention_item(item: RetentionItem) -> "tuple[Trimmed, ...]":
     return in_cluster(item.path, _WRITER, work)
 
 
+def _due(_cluster: OpenCluster, works: "Sequence[DueWork]") -> "list[DueItem[tuple[DueWork, ...]]]":
+    from lakehead.storage.maintenance.retention import trim_groups
+
+    return [due_item(group, group) for group in trim_groups(works)]
+
+
+async def _trim(cluster: OpenCluster, works: "Sequence[DueWork]") -> "tuple[Trimmed, ...]":
+    from lakehead.storage.maintenance.retention import trim
+
+    return await trim(cluster.metadata, works, cluster.defaults, cluster.clock.now_ms())
+
+
+def _events(_works: object, trimmed: "Sequence[Trimmed]", _seconds: float) -> list[Event]:
+    return [
+        (
+            "retention_applied",
+            {
+                "topic": one.topic,
+                "partition": one.partition,
+                "start": one.start_offset,
+                "bytes": one.size,
+            },
+        )
+        for one in trimmed
+    ]
+
+
 def _result_of_item(item: RetentionItem) -> RetentionResult:
     return RetentionResult.of(retention_item(item))
 
@@ -147,4 +194,15 @@ JOB = Job(
     plan=_plan,
     run=_run,
     columns=DUE_COLUMNS,
+    maintenance=Maintenance(
+        due=_due,
+        run=_trim,
+        result=RetentionResult.of,
+        rows=lambda groups: [due_row(work) for works in groups for work in works],
+        empty=RetentionResult(),
+        figures={"trimmed partitions": "partitions"},
+        events=_events,
+        failed_event=PARTITION_FAILED,
+        interval=RETENTION_INTERVAL,
+    ),
 )

@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lakehead.storage.jobs.due_works import RETENTION_INTERVAL
 from lakehead.storage.jobs.job import (
+    DueItem,
+    Event,
     Job,
     JobContext,
     JobResult,
+    Maintenance,
+    OpenCluster,
     Planned,
     Unit,
     sum_results,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:  # a DAG is parsed without them
         MergeRules,
         RebatchSettings,
     )
+    from lakehead.storage.maintenance.configs import MaintenanceDefaults
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.metadata.state import ClusterState
     from lakehead.storage.object_store import ObjectStore
@@ -146,7 +152,6 @@ def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
     """Raises SettingsError, StoreUnavailable."""
     from lakehead.storage.jobs.cluster import in_cluster
     from lakehead.storage.maintenance.configs import MaintenanceDefaults
-    from lakehead.storage.maintenance.rules import due_merges
 
     defaults = MaintenanceDefaults(given=options.defaults.given)
     defaults.check()
@@ -156,12 +161,20 @@ def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
         state = log.state
         return tuple(
             _unit(state, CompactObjectsItem(path=context.path, merge=merge, rebatch=rebatch))
-            for merge in due_merges(state, defaults.values(state), options.rules())
+            for merge in _merges(state, defaults, options)
         )
 
     units = in_cluster(context.path, _WRITER, plan)
     objects = sum(len(unit.item.merge.sources) for unit in units)
     return Planned(units=units, fields={} if context.is_part else {"planned_objects": objects})
+
+
+def _merges(
+    state: "ClusterState", defaults: "MaintenanceDefaults", options: CompactObjectsOptions
+) -> "tuple[MergeItem, ...]":
+    from lakehead.storage.maintenance.rules import due_merges
+
+    return due_merges(state, defaults.values(state), options.rules())
 
 
 def _unit(state: "ClusterState", item: CompactObjectsItem) -> Unit:
@@ -200,6 +213,44 @@ def compact_objects_item(item: CompactObjectsItem) -> CompactObjectsResult:
     return in_cluster(item.path, _WRITER, work)
 
 
+def _due(cluster: OpenCluster, _works: object) -> "list[DueItem[MergeItem]]":
+    merges = _merges(cluster.metadata.state, cluster.defaults, CompactObjectsOptions())
+    return [
+        DueItem(
+            item=one,
+            fields={"streams": one.streams[:5], "first": one.sources[0]},
+        )
+        for one in merges
+    ]
+
+
+def _rows(merges: "Sequence[MergeItem]") -> list[dict[str, Any]]:
+    count = sum(len(one.sources) for one in merges)
+    due = f"merge {count} objects"
+    return [{"topic": None, "partition": None, "due": due}] if merges else []
+
+
+async def _merge(cluster: OpenCluster, item: "MergeItem") -> "MergeResult":
+    from lakehead.storage.compaction.object_compaction import ObjectCompaction
+
+    rebatch = CompactObjectsOptions().rebatch()
+    merge = ObjectCompaction(
+        cluster.store, cluster.metadata, cluster.clock, cluster.rng, item, rebatch
+    )
+    return await merge.run()
+
+
+def _sum_events(done: CompactObjectsResult) -> list[Event]:
+    if not done.items:
+        return []
+    figures = {
+        "before": done.objects_before,
+        "after": done.objects_after,
+        "bytes": done.bytes_before,
+    }
+    return [("objects_merged", figures)]
+
+
 def _run(
     context: JobContext, _options: CompactObjectsOptions, units: Sequence[Unit]
 ) -> CompactObjectsResult:
@@ -231,4 +282,15 @@ JOB = Job(
         "bytes": "BYTES",
     },
     takes_processes=True,
+    maintenance=Maintenance(
+        due=_due,
+        run=_merge,
+        result=CompactObjectsResult.of,
+        rows=_rows,
+        empty=CompactObjectsResult(),
+        figures={"merged objects": "objects_before", "into objects": "objects_after"},
+        sum_events=_sum_events,
+        failed_event="objects_not_merged",
+        interval=RETENTION_INTERVAL,
+    ),
 )

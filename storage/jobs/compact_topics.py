@@ -10,12 +10,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehead.storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
-from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from lakehead.storage.jobs.due_works import (
+    DUE_COLUMNS,
+    PARTITION_FAILED,
+    due_item,
+    due_row,
+    due_unit,
+    due_works,
+)
+from lakehead.storage.jobs.job import (
+    DueItem,
+    Event,
+    Job,
+    JobContext,
+    JobResult,
+    Maintenance,
+    OpenCluster,
+    Planned,
+    Unit,
+    sum_results,
+    total,
+)
 from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from lakehead.storage.compaction.log_compaction import LogCompactionResult
+    from lakehead.storage.compaction.log_compaction import LogCompactionResult, Superseded
     from lakehead.storage.maintenance.rules import DueWork
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
@@ -58,8 +77,10 @@ class CompactTopicsResult(JobResult):
     unreadable: int = total()
 
     @classmethod
-    def of(cls, done: "LogCompactionResult") -> "CompactTopicsResult":
+    def of(cls, done: "LogCompactionResult | Superseded") -> "CompactTopicsResult":
         """Return the result of one partition."""
+        if isinstance(done, Exception):
+            return cls(superseded=1)
         return cls(
             partitions=int(done.passes > 0),
             waiting=int(done.passes == 0),
@@ -103,15 +124,14 @@ def compact_topics_item(item: CompactTopicsItem) -> CompactTopicsResult:
     import random
 
     from lakehead.storage.clock import SystemClock
-    from lakehead.storage.compaction.log_compaction import Superseded
     from lakehead.storage.jobs.cluster import in_cluster
     from lakehead.storage.maintenance.configs import MaintenanceDefaults
-    from lakehead.storage.maintenance.partition_compaction import compact_partition
     from lakehead.storage.maintenance.rules import due_of_stream, topic_rules
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactTopicsResult:
         clock = SystemClock()
-        values = MaintenanceDefaults(given=item.defaults.given).values(log.state)
+        defaults = MaintenanceDefaults(given=item.defaults.given)
+        values = defaults.values(log.state)
         topic = log.state.topics.get(item.work.topic)
         if topic is None:
             return CompactTopicsResult(superseded=1)
@@ -119,14 +139,49 @@ def compact_topics_item(item: CompactTopicsItem) -> CompactTopicsResult:
         due = due_of_stream(log.state, topic, item.work.stream_id, rules, clock.now_ms())
         if due is None or not due.is_compaction:
             return CompactTopicsResult(superseded=1)
-        rng = random.SystemRandom()
-        try:
-            done = await compact_partition(store, log, clock, rng, due, values)
-        except Superseded:
-            return CompactTopicsResult(superseded=1)
-        return CompactTopicsResult.of(done)
+        cluster = OpenCluster(
+            store=store, metadata=log, clock=clock, rng=random.SystemRandom(), defaults=defaults
+        )
+        return CompactTopicsResult.of(await _compact(cluster, due))
 
     return in_cluster(item.path, _WRITER, work)
+
+
+async def _compact(cluster: OpenCluster, work: "DueWork") -> "LogCompactionResult | Superseded":
+    """Compact a partition; return Superseded where another process was quicker."""
+    from lakehead.storage.compaction.log_compaction import Superseded
+    from lakehead.storage.maintenance.partition_compaction import compact_partition
+
+    values = cluster.defaults.values(cluster.metadata.state)
+    try:
+        return await compact_partition(
+            cluster.store, cluster.metadata, cluster.clock, cluster.rng, work, values
+        )
+    except Superseded as error:
+        return error
+
+
+def _due(_cluster: OpenCluster, works: "Sequence[DueWork]") -> "list[DueItem[DueWork]]":
+    return [due_item(work, [work]) for work in works if work.is_compaction]
+
+
+def _events(
+    work: "DueWork", done: "LogCompactionResult | Superseded", seconds: float
+) -> list[Event]:
+    place = {"topic": work.topic, "partition": work.partition}
+    if isinstance(done, Exception):
+        return [("partition_left", {**place, "reason": str(done)})]
+    if not done.passes:
+        reason = "a transaction is open, or log.cleaner.dedupe.buffer.size is too small"
+        return [("partition_not_compacted", {**place, "reason": reason})]
+    figures = {
+        "passes": done.passes,
+        "bytes_before": done.bytes_before,
+        "bytes_after": done.bytes_after,
+        "unreadable": done.unreadable,
+        "seconds": round(seconds, 3),
+    }
+    return [("partition_compacted", place | figures)]
 
 
 def items_of(
@@ -163,4 +218,19 @@ JOB = Job(
     run=_run,
     columns=DUE_COLUMNS,
     takes_processes=True,
+    maintenance=Maintenance(
+        due=_due,
+        run=_compact,
+        result=CompactTopicsResult.of,
+        rows=lambda works: [due_row(work) for work in works],
+        empty=CompactTopicsResult(),
+        figures={
+            "compacted partitions": "partitions",
+            "bytes before": "bytes_before",
+            "bytes after": "bytes_after",
+        },
+        events=_events,
+        failed_event=PARTITION_FAILED,
+        is_waiting=lambda done: done.waiting > 0,
+    ),
 )

@@ -13,12 +13,21 @@ Modules of jobs are imported when a DAG is parsed: they import machinery inside 
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar
 
 from lakehead.storage.errors import LakeheadError
+
+if TYPE_CHECKING:  # a DAG is parsed without them
+    import random
+
+    from lakehead.storage.clock import Clock
+    from lakehead.storage.maintenance.configs import MaintenanceDefaults
+    from lakehead.storage.maintenance.rules import DueWork
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 _SILENT = logging.getLogger(f"{__name__}.silent")
@@ -276,6 +285,62 @@ class JobContext:
     on_change: Callable[[TableChange], None] | None = None
 
 
+# ------------------------------------------------------------------------------------- maintenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCluster:
+    """A cluster that a process holds open: its store and its metadata log, read to the end.
+    `defaults` are the configs of brokers that are not in the metadata.
+    """
+
+    store: "ObjectStore"
+    metadata: "MetadataLog"
+    clock: "Clock"
+    rng: "random.Random"
+    defaults: "MaintenanceDefaults"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueItem(Generic[Item]):
+    """An item that is due. `fields` are in the event of its failure. After one its `streams`, if it
+    names any, are left alone for a while.
+    """
+
+    item: Item
+    fields: Mapping[str, Any]
+    streams: tuple[int, ...] = ()
+
+
+Event = tuple[str, Mapping[str, Any]]
+"""An event of the log, with its fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintenance(Generic[Item, Result, Done]):
+    """The part that a job has in the maintenance loop, which holds the cluster open.
+
+    `due` returns what is due, from the metadata and from the works that are due in partitions, and
+    `run` does an item of it; `result` is that as a part of the job's. `rows` show people what is
+    due: topic, partition and work. `events` are logged of an
+    item that took some seconds, `sum_events` of all items of a turn. An item for which `is_waiting`
+    is true has to wait for others. `figures` are the fields of the result that the loop reports, by
+    label. With an `interval`, a setting of brokers in ms, it is done that often; else in each turn.
+    """
+
+    due: Callable[[OpenCluster, "Sequence[DueWork]"], Sequence[DueItem[Item]]]
+    run: Callable[[OpenCluster, Item], Awaitable[Result]]
+    result: Callable[[Result], Done]
+    rows: Callable[[Sequence[Item]], Sequence[Mapping[str, Any]]]
+    empty: Done
+    figures: Mapping[str, str]
+    failed_event: str
+    events: Callable[[Item, Result, float], Sequence[Event]] = lambda _item, _result, _seconds: ()
+    sum_events: Callable[[Done], Sequence[Event]] = lambda _done: ()
+    is_waiting: Callable[[Done], bool] = lambda _done: False
+    interval: str = ""
+
+
 # --------------------------------------------------------------------------------- the declaration
 
 
@@ -296,7 +361,8 @@ class Job(Generic[Options, Done]):
     looks for. With `takes_processes` items may run in processes of their own, with `takes_workers`
     threads make a table's files, and with `takes_lease` the job may wait for another writer's
     lease. `is_for_broken_clusters`: there may be no metadata to find the cluster by. A job with
-    `writes_tables` adds rows to tables, and its tasks have their events. A command imports the
+    `writes_tables` adds rows to tables, and its tasks have their events. `maintenance` is its part
+    in the maintenance loop. A command imports the
     module `machinery` first, so that a package that is not installed is reported before all else.
 
     A task takes seconds to start, so one is worth while for `task_bytes`, or for `task_units`; with
@@ -318,6 +384,7 @@ class Job(Generic[Options, Done]):
     takes_workers: bool = False
     takes_lease: bool = False
     is_for_broken_clusters: bool = False
+    maintenance: Maintenance[Any, Any, Done] | None = None
     machinery: str = ""
     writes_tables: bool = False
     task_bytes: int = 128 * 1024 * 1024

@@ -15,6 +15,7 @@ import typer
 from airflow.sdk import DAG
 
 from lakehead.broker.cli.app import app
+from lakehead.broker.settings import Settings
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 from lakehead.connectors.airflow.operators.tables import (
@@ -30,7 +31,7 @@ from lakehead.lake.jobs.table_maintenance import RETENTION_HOURS
 from lakehead.storage.compaction.object_compaction_plan import MergeRules, RebatchSettings
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.garbage import SweepTimes
-from lakehead.storage.jobs import FORMER_JOBS
+from lakehead.storage.jobs import FORMER_JOBS, MAINTENANCE_JOBS
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import CompactTopicsResult
 from lakehead.storage.jobs.job import JobIncomplete
@@ -149,6 +150,17 @@ def test_a_job_has_a_command_of_its_name(name: str) -> None:
     assert command.help == inspect.cleandoc(job.help)
     flags = {flag for one in command.params for flag in one.opts}
     assert {one.info.flag for one in options_of(job.options) if one.info.flag} <= flags
+
+
+def test_a_part_in_maintenance_has_its_own_labels_and_the_interval_of_a_setting() -> None:
+    parts = [job_named(name).maintenance for name in MAINTENANCE_JOBS]
+    assert [name for name in JOB_NAMES if job_named(name).maintenance] == sorted(MAINTENANCE_JOBS)
+    labels = [label for part in parts if part for label in part.figures]
+    assert len(set(labels)) == len(labels) == 6
+    for part in parts:
+        assert part is not None
+        assert {one.name for one in fields(part.empty)} >= set(part.figures.values())
+        assert not part.interval or hasattr(Settings(), part.interval.replace(".", "_"))
 
 
 def test_a_job_of_tables_keeps_what_their_maintenance_keeps() -> None:

@@ -92,7 +92,7 @@ async def test_every_leader_reads_what_compaction_left() -> None:
         for index, leader in enumerate(await filled(cluster)):
             partition = partition_of(cluster.nodes[leader], index)
             assert partition.stream.fetch_cached(0, 1) is not None
-        assert (await maintain(cluster)).compacted == 3
+        assert (await maintain(cluster)).labelled()["compacted partitions"] == 3
         for index, leader in enumerate(cluster.leaders(TOPIC)):
             partition = partition_of(cluster.nodes[leader], index)
             assert partition.stream.fetch_cached(0, 1) is None
@@ -103,7 +103,7 @@ async def test_every_leader_reads_what_compaction_left() -> None:
 async def test_the_next_leader_knows_the_producers_of_what_was_compacted() -> None:
     async with node_cluster() as cluster:
         await filled(cluster)
-        assert (await maintain(cluster)).compacted == 3
+        assert (await maintain(cluster)).labelled()["compacted partitions"] == 3
         await cluster.stop(1)
         await cluster.until(lambda: cluster.leaders(TOPIC)[0] in cluster.nodes)
         leader = cluster.nodes[cluster.leaders(TOPIC)[0]]
