@@ -30,6 +30,7 @@ from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
+from lakehead.lake.jobs.table_jobs import UPKEEP
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import JobIncomplete
@@ -131,8 +132,7 @@ def _table_figures(turn: TableTurn) -> dict[str, int]:
     return {
         "tables": len(turn.tables),
         "records in tables": sum(one.result.records for one in turn.tables),
-        "optimized tables": sum(one.job == "optimize" for one in done),
-        "vacuumed tables": sum(one.job == "vacuum" for one in done),
+        **{care.done: sum(one.job == name for one in done) for name, care in UPKEEP.items()},
     }
 
 
@@ -142,10 +142,8 @@ def _tables_due(path: str) -> list[dict[str, object]]:
     for one in turn.files:
         if one.error is not None:
             due.append((one.topic, f"{one.job} cannot: {one.error}"))
-        elif one.job == "optimize":
-            due.append((one.topic, f"optimize {one.small_files} small files of {one.files}"))
         else:
-            due.append((one.topic, f"vacuum {one.removed} files"))
+            due.append((one.topic, f"{one.job} {UPKEEP[one.job].words(one)}"))
     return [{"topic": topic, "partition": None, "due": words} for topic, words in due]
 
 

@@ -15,6 +15,7 @@ from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, show
 from lakehead.lake.jobs.table_jobs import (
     BACKFILL,
     MATERIALIZE,
+    UPKEEP,
     BackfillOptions,
     Engine,
     TablesOptions,
@@ -221,17 +222,10 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
         if result.error is not None:
             typer.echo(f"lakehead: {with_topic(result.topic, result.error)}", err=True)
         else:
-            show_fields(_upkeep_figures(result), as_json)
+            head = {"topic": result.topic, "table": result.table, "job": result.job}
+            show_fields(head | UPKEEP[result.job].figures(result), as_json)
 
     tables.follow(stopped, tell, on_files=tell_files if with_upkeep else None)
-
-
-def _upkeep_figures(result: "MaintenanceResult") -> dict[str, object]:
-    """Return what OPTIMIZE or VACUUM did to a table."""
-    head: dict[str, object] = {"topic": result.topic, "table": result.table, "job": result.job}
-    if result.job == "optimize":
-        return head | {"files": result.files, "files after": result.files_after}
-    return head | {"removed files": result.removed}
 
 
 def _materialize_as_told(

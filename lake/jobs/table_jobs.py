@@ -481,16 +481,19 @@ def _vacuumed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Upkeep:
+class TableUpkeep:
     """Care of tables' files: `work` does it for a table, or looks what is due there. `words` say
-    what that is, `fields` count what was done, and `row` and `lines` are shown of it.
+    what that is, `fields` count what was done, and `row` and `lines` are shown of it; `figures` are
+    shown of a table that is followed, and `done` is the label of how many tables it was done to.
     """
 
     name: str
+    done: str
     work: Callable[..., "MaintenanceResult"]
     words: Callable[["MaintenanceResult"], str]
     fields: Callable[["MaintenanceResult"], Fields]
     row: Callable[["MaintenanceResult"], dict[str, Any]]
+    figures: Callable[["MaintenanceResult"], dict[str, Any]]
     lines: Callable[["MaintenanceResult", Any], list[str]] = lambda _result, _options: []
 
     def plan(self, context: JobContext, options: OptimizeOptions) -> Planned:
@@ -561,12 +564,14 @@ def _shown(columns: Mapping[str, str], result: TablesResult) -> Report:
     return Report(tables=[Table(columns=columns, rows=rows, lines=result.lines)])
 
 
-_OPTIMIZE = _Upkeep(
+_OPTIMIZE = TableUpkeep(
     name="optimize",
+    done="optimized tables",
     work=_optimized,
     words=lambda found: f"{found.small_files} small files of {found.files}",
     fields=lambda found: {"files_before": found.files, "files_after": found.files_after},
     row=lambda found: {"small": found.small_files, "after": found.files_after},
+    figures=lambda found: {"files": found.files, "files after": found.files_after},
 )
 OPTIMIZE = Job(
     name="optimize",
@@ -608,8 +613,9 @@ def _printable(name: str) -> str:
     return name.encode("unicode_escape").decode() if not name.isprintable() else name
 
 
-_VACUUM = _Upkeep(
+_VACUUM = TableUpkeep(
     name="vacuum",
+    done="vacuumed tables",
     work=_vacuumed,
     words=lambda found: f"{found.removed} files to delete",
     fields=lambda found: {"removed_files": max(found.removed, 0)},
@@ -619,6 +625,7 @@ _VACUUM = _Upkeep(
         "others": len(found.others),
         "other_names": found.others,
     },
+    figures=lambda found: {"removed files": found.removed},
     lines=_names,
 )
 VACUUM = Job(
@@ -641,6 +648,10 @@ VACUUM = Job(
     machinery=_MACHINERY,
     task_bytes=0,
 )
+
+
+UPKEEP: Mapping[str, TableUpkeep] = {one.name: one for one in (_OPTIMIZE, _VACUUM)}
+"""Care of tables' files by the name of its job, in the order in which it is done."""
 
 
 # ---------------------------------------------------------------------------- jobs of one table

@@ -189,7 +189,7 @@ def test_what_is_due_is_done_once_and_remembered(tmp_path: Path) -> None:
     runner, path = CliRunner(), ("--path", str(tmp_path), "--json")
     shown = runner.invoke(app, ["maintain", "--dry-run", *path]).stdout
     due = [json.loads(line)["due"] for line in shown.splitlines()]
-    assert due[:2] == ["optimize 16 small files of 16", "vacuum 0 files"]
+    assert due[:2] == ["optimize 16 small files of 16", "vacuum 0 files to delete"]
     before = rows(target_of(root))
     never_again(root)
     figures = json.loads(runner.invoke(app, ["maintain", *path]).stdout)
