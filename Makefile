@@ -12,7 +12,8 @@ SEED ?=
 STORE ?=
 WAL ?=
 DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
-PYTEST_WORKERS ?= 2
+# One more than cores: many tests wait for what other processes do.
+PYTEST_WORKERS ?= 3
 SUITES ?= ../shared/conformance
 AIRFLOW ?= $(shell sed -n 's/^apache-airflow==\([0-9.]*\).*/\1/p' requirements/dev.txt)
 AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
@@ -21,7 +22,7 @@ AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all install demo airflow airflow-test test test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help help-all install demo airflow airflow-test test short-tests test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property worlds bounds sim stalls producers integration crashes chaos trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -75,11 +76,15 @@ build/airflow-%/bin/python: | $(STAMP)
 		apache-airflow-providers-openlineage==2.20.3 asyncpg==0.32.0 psycopg2-binary==2.9.13
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports s3-server
+	@$(MAKE) --no-print-directory lint imports s3-server
+	@$(MAKE) --no-print-directory --jobs 2 types short-tests
+
+# Types are checked beside the tests: with an empty cache they take one core for most of a minute.
+short-tests: $(STAMP)
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
 
 test-long: $(STAMP) ## All of test, and what takes too long for every run: some two hours
-	@for target in test unit property integration spark connect-test examples airflow-test trials stalls producers; do \
+	@for target in test unit property worlds integration spark connect-test examples airflow-test trials stalls producers; do \
 		$(MAKE) --no-print-directory $$target || exit 1; \
 	done
 
@@ -125,8 +130,11 @@ unit: $(STAMP) ## The tests that start no process, the slow ones too
 property: $(STAMP) ## Property tests (Hypothesis)
 	@SLOW=1 $(BIN)/python -m pytest -q tests/property
 
+worlds: $(STAMP) ## Simulated worlds and models of the protocols, as tests, with all their seeds
+	@SLOW=1 $(BIN)/python -m pytest -q tests/simulation tests/model
+
 bounds: $(STAMP) ## Property tests of the decoders, with kernels that check every index
-	@folder=$$(mktemp -d) && NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$folder $(BIN)/python -m pytest -q --timeout 600 \
+	@folder=$$(mktemp -d) && SLOW=1 NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$folder $(BIN)/python -m pytest -q --timeout 600 \
 		$(addprefix tests/property/test_,value_fuzz.py decode.py avro_values.py protobuf_values.py json_columns_property.py); \
 	status=$$?; rm -rf $$folder; exit $$status
 

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.repetitions import IS_LONG, examples
 from tests.support.versitygw import s3_process, s3_server
 
 __all__ = ["s3_process", "s3_server"]
@@ -32,8 +33,18 @@ TARGETS = {
 """Targets of the Makefile that run slow tests, by the tests' folder or module."""
 
 # How fast the machine is decides nothing.
-settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any",
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("any")
+
+# A JVM of these tests lives for seconds: its optimizing compiler and its parallel collector take a
+# third of the time and give nothing back. Slow tests have a JVM as users have it.
+if not IS_LONG:
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 class ShortNames(MetaPathFinder):
@@ -58,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
-        if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
+        if item.get_closest_marker("slow") is not None and not IS_LONG:
             reason = f"takes too long for every run: make {slow_target(item.path)}"
             item.add_marker(pytest.mark.skip(reason=reason))
         if folder == "spark":

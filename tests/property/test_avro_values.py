@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from tests.support.avro_values import read, records, written
+from tests.support.repetitions import examples
 
 
 def decoded(schema: Any, datums: list[bytes | None]) -> tuple[dict[int, Any], dict[int, str]]:
@@ -47,7 +48,7 @@ def topics(draw: st.DrawFn) -> tuple[Any, list[bytes | None]]:
     return schema, [None if value is None else written(schema, value) for value in drawn]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(topics())
 def test_every_value_is_the_row_that_fastavro_reads(topic: tuple[Any, list[bytes | None]]) -> None:
     schema, datums = topic
@@ -60,7 +61,7 @@ def test_every_value_is_the_row_that_fastavro_reads(topic: tuple[Any, list[bytes
             assert same(rows[i], read(schema, datum)), (rows[i], read(schema, datum))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(topics(), st.data())
 def test_a_byte_that_is_wrong_is_a_fault_or_what_fastavro_reads(
     topic: tuple[Any, list[bytes | None]], data: st.DataObject

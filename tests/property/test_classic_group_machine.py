@@ -30,6 +30,7 @@ from lakehead.broker.coordinator.group.messages import (
     Synced,
     SyncRequest,
 )
+from tests.support.repetitions import examples
 
 PROTOCOL_SETS = (
     (("range", b"r"), ("sticky", b"s")),
@@ -247,5 +248,5 @@ class GroupMachine(RuleBasedStateMachine):
 
 TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True
+    max_examples=examples(150), stateful_step_count=40, deadline=None, derandomize=True
 )

@@ -12,6 +12,7 @@ from lakehead.storage.metadata.entry import decode_entry, encode_entry
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry, apply_records
 from lakehead.storage.metadata.state import ClusterState, StreamState
+from tests.support.repetitions import examples
 
 NODES = st.integers(0, 1)
 STREAMS = st.integers(0, 3)
@@ -233,7 +234,7 @@ def check_state_sources(stream: StreamState) -> None:
         assert sources[-1].end_offset == stream.end_offset
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.lists(record_values, min_size=1, max_size=2), max_size=40))
 def test_any_records_leave_a_state_that_makes_sense(entries: list[list[Record]]) -> None:
     state, accepted = start(), []
@@ -280,7 +281,7 @@ def test_commits_that_continue_are_accepted_and_a_repeated_one_is_not(
         raise AssertionError("a repeated commit was accepted")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(record_values, max_size=60))
 def test_records_mean_the_same_together_and_one_by_one(records: list[Record]) -> None:
     state, accepted = start(), []

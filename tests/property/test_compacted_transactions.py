@@ -23,6 +23,7 @@ from lakehead.storage.format.transaction_index import TransactionIndex
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.stream import Stream
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.repetitions import examples
 from tests.unit.test_compaction_job import job, opened, upload
 
 DAY_MS = 86_400_000
@@ -265,7 +266,7 @@ A_COMMIT_THAT_IS_NEEDED = [
 """Its record stays."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps)
 @example(AN_ABORT_THAT_IS_FORGOTTEN)
 @example(A_COMMIT_THAT_IS_NEEDED)

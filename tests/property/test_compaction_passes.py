@@ -19,6 +19,7 @@ from lakehead.storage.format.stream_object import (
     iter_records,
 )
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.repetitions import examples
 
 EXAMPLES = 60
 STREAM, NOW, DAY_MS = 7, 1_700_000_000_000, 86_400_000
@@ -137,7 +138,7 @@ def frame(records: memoryview) -> bytes:
     return BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_FLAGS, 1, len(records)) + records
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(EXAMPLES), deadline=None)
 @given(
     batches,
     st.sets(st.integers(0, 14)),

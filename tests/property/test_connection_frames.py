@@ -15,6 +15,7 @@ from lakehead.broker.network.connection import (
 )
 from lakehead.broker.network.listeners import MAIN
 from lakehead.broker.network.request_memory import RequestMemory
+from tests.support.repetitions import examples
 
 if TYPE_CHECKING:
     from lakehead.broker.network.server import Server
@@ -100,7 +101,7 @@ def framed(frames: list[bytes]) -> bytes:
     return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(SIZES, min_size=1, max_size=12), CHUNKS, st.booleans())
 @example([FIRST_PIECE + 5, 8], [1 << 22], False)
 def test_frames_are_whole_and_in_order(sizes: list[int], chunks: list[int], is_last: bool) -> None:

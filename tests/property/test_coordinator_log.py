@@ -16,6 +16,7 @@ from lakehead.storage.errors import OffsetOutOfRange, WalFull
 from lakehead.storage.format.control_batch import Marker, encode_marker
 from lakehead.storage.format.record_batch import BatchHeader, patch, read_header
 from lakehead.storage.tasks import TaskScope
+from tests.support.repetitions import examples
 
 KEYS = [b"a", b"b", b"c", b"d"]
 keys = st.sampled_from(KEYS)
@@ -156,7 +157,7 @@ async def check_durable(
     assert dict(again.latest) in states, "the log shows a state that never was"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(events, st.integers(0, 2**16))
 def test_the_last_value_counts_at_every_prefix(
     batches: list[list[tuple[bytes, bytes | None]]], seed: int
@@ -249,7 +250,7 @@ async def write(seed: int) -> None:
     await scope.close()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(0, 2**32))
 def test_records_of_transactions_count_at_their_place_once_committed(seed: int) -> None:
     asyncio.run(write(seed))

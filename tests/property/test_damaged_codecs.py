@@ -12,6 +12,7 @@ from lakehead.storage.format.compression import CODEC_NAMES, BufferTooSmall, Inf
 from lakehead.storage.format.record_batch import HEADER_SIZE, read_header
 from lakehead.storage.format.records import inflate, iter_kafka_records
 from tests.support.record_batches import CODECS, compress, seal_batch
+from tests.support.repetitions import examples
 
 SIZE_MAX = 1 << 20
 BODIES = (b"", b"a", b"ab" * 40_000, random.Random(7).randbytes(3000))
@@ -54,7 +55,7 @@ def inflated(codec: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), is_xerial=st.booleans())
 def test_damaged_records_are_a_value_error(codec: int, seed: int, is_xerial: bool) -> None:
     rng = random.Random(seed)
@@ -63,7 +64,7 @@ def test_damaged_records_are_a_value_error(codec: int, seed: int, is_xerial: boo
 
 
 @pytest.mark.parametrize("codec", [*CODEC_NAMES, 5, 7])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(body=st.binary(max_size=200))
 def test_noise_is_a_value_error(codec: int, body: bytes) -> None:
     inflated(codec, body)

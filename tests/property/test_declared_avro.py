@@ -15,6 +15,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.tables.avro_types import AvroSchema, is_null, is_record
 from lakehead.storage.tables.declaration import check_declaration
 from tests.support.avro_values import records
+from tests.support.repetitions import examples
 
 ODD: tuple[Any, ...] = (
     *("strin", "int", "R1", "R1.x", "", "null", None, 0, -1, 2.5, 1 << 40, True, [], {}),
@@ -93,7 +94,7 @@ def values(schema: AvroSchema) -> list[bytes | None]:
         return [None]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(schemas())
 def test_the_lake_reads_each_schema_that_a_declaration_may_have(schema: Any) -> None:
     text = json.dumps(schema)

@@ -14,7 +14,6 @@ from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
 from lakehead.lake.decode.invalid import ByMode, checked_mode
 from lakehead.lake.errors import InvalidRecord
 from lakehead.storage.errors import CorruptObject
-from tests.support.examples import examples
 from tests.support.record_batches import (
     CODECS,
     TestRecord,
@@ -25,6 +24,7 @@ from tests.support.record_batches import (
     foreign_batch,
     seal_batch,
 )
+from tests.support.repetitions import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ALL = (*COLUMNS, HEADERS)

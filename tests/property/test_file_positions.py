@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.connectors.sources.files.formats import CsvRows, Line, Row, json_rows, lines
+from tests.support.repetitions import examples
 
 LIMIT = 64
 
@@ -34,7 +35,7 @@ def cut(data: bytes, at: int = 0, number: int = 1, pieces: list[int] | None = No
     return list(lines(file, at=at, number=number, limit=LIMIT))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(texts, sizes)
 def test_lines_are_those_of_the_text_however_it_comes(data: bytes, pieces: list[int]) -> None:
     found = cut(data, pieces=pieces)
@@ -56,7 +57,7 @@ def test_lines_are_those_of_the_text_however_it_comes(data: bytes, pieces: list[
     assert start == len(data)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(texts, sizes)
 def test_lines_from_any_position_are_those_that_follow(data: bytes, pieces: list[int]) -> None:
     found = cut(data)
@@ -71,7 +72,7 @@ def rows_of(data: bytes, at: int, number: int, pieces: list[int]) -> list[Row]:
     return list(rows.rows(("a", "b")))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(texts, sizes)
 def test_rows_of_csv_from_any_position_are_those_that_follow(
     data: bytes, pieces: list[int]
@@ -89,7 +90,7 @@ fields = st.text(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(fields, fields), max_size=8), sizes)
 def test_csv_as_python_writes_it_is_read_back(
     table: list[tuple[str, str]], pieces: list[int]
@@ -102,7 +103,7 @@ def test_csv_as_python_writes_it_is_read_back(
     assert [json.loads(row.value) for row in found] == [{"a": a, "b": b} for a, b in table]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.sampled_from([b"1,2", b'"never closed,3', b"1,2,3", b"\xff,1", b"", b"x" * 99])))
 def test_a_broken_line_costs_itself_alone(parts: list[bytes]) -> None:
     found = rows_of(b"".join(part + b"\n" for part in parts), 0, 1, [])
@@ -116,7 +117,7 @@ def test_a_broken_line_costs_itself_alone(parts: list[bytes]) -> None:
         assert [row.number for row in bad] == broken
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.one_of(st.integers(), st.text(max_size=3), st.none(), st.just({"k": [1]}))))
 def test_json_lines_are_kept_as_they_are(values: list[object]) -> None:
     data = b"".join(json.dumps(value).encode() + b" \n" for value in values) + b"{broken\n"

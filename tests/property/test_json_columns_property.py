@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.values.json_inference import infer_schema
 from lakehead.lake.tables.values.json_values import json_columns
+from tests.support.repetitions import examples
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -51,7 +52,7 @@ def values(draw: st.DrawFn) -> bytes:
     return bytes(encoded)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.none() | values(), max_size=12))
 def test_a_value_is_good_exactly_if_python_reads_an_object(block: list[bytes | None]) -> None:
     found = json_columns(pa.array(block, pa.binary()), SCHEMA)
@@ -82,7 +83,7 @@ DECLARED = parse_schema(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(FIELDS, max_size=20), st.booleans())
 def test_rows_are_what_python_reads(rows: list[dict[str, Any]], ascii_only: bool) -> None:
     encoded = [json.dumps(row, ensure_ascii=ascii_only).encode() for row in rows]
@@ -96,7 +97,7 @@ def test_rows_are_what_python_reads(rows: list[dict[str, Any]], ascii_only: bool
             assert value == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(FIELDS.filter(bool), min_size=1, max_size=10))
 def test_every_sampled_value_fits_the_inferred_schema(rows: list[dict[str, Any]]) -> None:
     encoded = [json.dumps(row).encode() for row in rows]
@@ -118,7 +119,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(NUMBERS.filter(str.isascii), min_size=1, max_size=20))
 def test_numbers_are_the_doubles_that_python_reads(numbers: list[str]) -> None:
     found = json_columns(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lakehead.lake.tables.data_file import write_data_file
 from lakehead.lake.tables.delta_table import create_table, open_table
 from lakehead.lake.tables.upsert import within_ranges
+from tests.support.repetitions import examples
 
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-5, 5),
@@ -26,7 +27,7 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), kind=st.sampled_from(list(KINDS)))
 def test_every_key_lies_in_a_range(data: st.DataObject, kind: Any) -> None:
     keys = data.draw(st.lists(KINDS[kind], min_size=1, max_size=40))

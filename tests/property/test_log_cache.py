@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lakehead.storage.stream.log_cache import _OVERHEAD, CacheBlock, CachedBatch, LogCache
+from tests.support.repetitions import examples
 
 STREAMS = st.integers(0, 3)
 CAPACITY = 8 * (_OVERHEAD + 100)
@@ -94,5 +95,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.size == 0
 
 
-CacheMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+CacheMachine.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)
 TestLogCache = CacheMachine.TestCase

@@ -24,6 +24,7 @@ from lakehead.storage.format.stream_object import (
     iter_records,
 )
 from tests.support.record_batches import TestRecord, compress, encode_record, seal_batch
+from tests.support.repetitions import examples
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BASE_MS = 1_700_000_000_000
@@ -187,7 +188,7 @@ def rebatched(
     return batches_in(merging.finish())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(drawn, max_size=20),
     st.lists(st.integers(1, 6), max_size=4),
@@ -247,7 +248,7 @@ def read_at_most(data: bytes, beyond: bytes, rules: RebatchSettings) -> object:
         return str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(drawn, min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 1 << 14), st.integers(0, 255)), max_size=4),

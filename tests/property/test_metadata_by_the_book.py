@@ -22,6 +22,7 @@ from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from tests.property.test_cluster_state import NODES, SMALL, STREAMS, record_values
 from tests.support import metadata_by_the_book as book
+from tests.support.repetitions import examples
 
 JUDGED_BY_BOTH = (
     r.ClusterCreated,
@@ -174,7 +175,7 @@ def known(cluster: book.Cluster) -> dict[str, object]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(ownership | judged, min_size=1, max_size=2), max_size=40))
 @example([[r.CreateStream(stream_id=2, topic_id="b" * 32, partition=0)]])
 def test_two_readers_refuse_the_same_and_know_the_same(entries: list[list[Record]]) -> None:

@@ -20,7 +20,7 @@ from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry, apply_records
 from lakehead.storage.metadata.state import WRITERS_MAX, ClusterState
 from tests.property.test_cluster_state import check, record_values, start
-from tests.support.examples import examples
+from tests.support.repetitions import examples
 
 
 def finish(steps: Generator[None, None, Any]) -> Any:
@@ -157,7 +157,7 @@ def replacement(state: ClusterState, number: int, rng: random.Random) -> Record:
 
 
 @given(st.lists(st.integers(1, 3), max_size=400), st.integers(1, 300), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_extents_behave_as_a_list_does(lengths: list[int], step: int, data: st.DataObject) -> None:
     plain: list[Extent] = []
     extents, offset = Extents(), 0

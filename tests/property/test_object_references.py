@@ -20,6 +20,7 @@ from lakehead.storage.metadata.rules import apply_entry, apply_records
 from lakehead.storage.metadata.state import ClusterState, StreamState
 from tests.property.test_cluster_state import check
 from tests.property.test_metadata_snapshot import finish, folded, reloaded
+from tests.support.repetitions import examples
 
 STREAMS = 3
 TOPICS = ["a" * 32, "b" * 32]
@@ -168,7 +169,7 @@ moves = st.tuples(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(moves, max_size=30))
 def test_what_streams_refer_to_is_there(steps: list[tuple[Move, tuple[int, ...], int]]) -> None:
     state = begun()

@@ -29,6 +29,7 @@ from tests.support.object_wal_tools import (
     offsets,
     turns,
 )
+from tests.support.repetitions import examples
 from tests.support.wal_tools import Listener
 
 Step = Callable[[int], None]
@@ -155,7 +156,7 @@ def test_every_interleaving_of_four_puts_with_a_seal() -> None:
     assert found == {0, 1, 2, 3, 4}, "the schedules reach every possible end of the log"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     landings=st.lists(st.integers(0, 14), min_size=1, max_size=7),
     lost=st.frozensets(st.integers(0, 14), max_size=4),
@@ -168,7 +169,7 @@ def test_any_interleaving_with_lost_answers_on_both_sides(
     simulate(lambda: check(len(landings) + 1, landings, lost, silent), seed=seed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_writer_that_goes_on_writing_is_sealed_all_the_same(seed: int) -> None:
     """The walk ends though a live writer puts the next number whenever the sealer looks."""
@@ -201,7 +202,7 @@ def test_a_writer_that_goes_on_writing_is_sealed_all_the_same(seed: int) -> None
     simulate(world, seed=seed)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     landed=st.frozensets(st.integers(0, 9)),
     sealers=st.integers(2, 3),

@@ -14,6 +14,7 @@ from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.format.control_batch import Marker
 from lakehead.storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
+from tests.support.repetitions import examples
 from tests.support.stored_states import TINY, StoredStates
 
 
@@ -164,7 +165,7 @@ kind = st.one_of(st.just("produce"), st.sampled_from(("abort", "confirm")), st.s
 operation = st.tuples(kind, st.integers(1, 4), st.integers(1, 3))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(operation, max_size=50), st.sampled_from([LIMITS, TINY]), st.data())
 def test_committed_readers_get_what_was_committed(
     operations: list[tuple[str, int, int]], limits: ProducerLimits, data: st.DataObject

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.broker.protocol.patterns import InvalidPattern, Pattern
+from tests.support.repetitions import examples
 
 atoms = st.sampled_from(["a", "b", "c", ".", "[ab]", "[^a]", r"\d", r"\w", r"\.", "[a-c1-3]"])
 
@@ -26,7 +27,7 @@ patterns = st.recursive(atoms, nested, max_leaves=6)
 texts = st.text(alphabet="abc1.", max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(patterns, texts)
 def test_what_matches_is_what_python_says(pattern: str, text: str) -> None:
     wanted = re.compile(pattern, re.ASCII).fullmatch(text) is not None

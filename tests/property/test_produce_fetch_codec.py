@@ -16,6 +16,7 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
+from tests.support.repetitions import examples
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
@@ -295,7 +296,7 @@ def test_fetch_response_is_read_by_kio(
                 assert got.diverging_epoch.end_offset == result.diverging[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(data=st.binary(max_size=200), key=st.sampled_from([0, 1, 3, 11, 18]), index=st.integers(0))
 def test_random_bytes_give_a_clean_error_or_a_message(data: bytes, key: int, index: int) -> None:
     versions = {0: PRODUCE_VERSIONS, 1: FETCH_VERSIONS, 3: range(14), 11: range(10), 18: range(5)}

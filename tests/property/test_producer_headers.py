@@ -25,6 +25,7 @@ from lakehead.storage.format.record_batch import (
     patch,
     read_header,
 )
+from tests.support.repetitions import examples
 
 batches = st.lists(
     st.tuples(
@@ -69,7 +70,7 @@ def snapshot(found: list[StateBatch], end: int) -> list[object]:
 
 
 @given(batches, st.lists(st.integers(0, 60), max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_objects_carry_makes_the_same_state(
     drawn: list[tuple[int, int, int, int, int]], cuts: list[int]
 ) -> None:

@@ -15,6 +15,7 @@ from lakehead.broker.partition.producer_table import LIMITS, WINDOW, ProducerLim
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import UnsupportedFormat
 from lakehead.storage.format.record_batch import BatchHeader
+from tests.support.repetitions import examples
 from tests.support.stored_states import TINY, StoredStates
 
 
@@ -92,7 +93,7 @@ operation = st.tuples(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(operation, max_size=60),
     st.sampled_from([0, SEQUENCE_MAX - 5]),

@@ -13,6 +13,7 @@ from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
 from tests.support.protobuf_values import filled, is_odd, message_class, proto, shown
+from tests.support.repetitions import examples
 
 TEXTS = st.integers(0, 9).map(proto)
 EXAMPLES = 20
@@ -50,7 +51,7 @@ def drawn(text: str, data: st.DataObject) -> tuple[Any, list[bytes]]:
     return made, [filled(made(), data).SerializeToString() for _ in range(MESSAGES)]
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(EXAMPLES), deadline=None)
 @given(TEXTS, st.data())
 def test_every_message_is_the_row_that_google_reads(text: str, data: st.DataObject) -> None:
     made, values = drawn(text, data)
@@ -60,7 +61,7 @@ def test_every_message_is_the_row_that_google_reads(text: str, data: st.DataObje
         assert same(rows[i], shown(made.FromString(value)))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(EXAMPLES), deadline=None)
 @given(TEXTS, st.data())
 def test_messages_one_after_the_other_merge(text: str, data: st.DataObject) -> None:
     made, values = drawn(text, data)
@@ -71,7 +72,7 @@ def test_messages_one_after_the_other_merge(text: str, data: st.DataObject) -> N
         assert same(row, shown(made.FromString(joined[i])))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(EXAMPLES), deadline=None)
 @given(TEXTS, st.data())
 def test_a_byte_that_is_wrong_is_a_fault_or_what_google_reads(
     text: str, data: st.DataObject

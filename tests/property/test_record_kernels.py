@@ -16,6 +16,7 @@ from lakehead.broker.partition.record_checks import (
 )
 from lakehead.storage.format.record_batch import BatchHeader, read_header
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
+from tests.support.repetitions import examples
 
 BASES = (0, 1_700_000_000_000, -1, (1 << 63) - 1, -(1 << 63))
 SIZES = (0, 1, -1, 5, 63, 64, 1 << 31, -(1 << 34), (1 << 63) - 1, -(1 << 63), (1 << 64) + 1)
@@ -110,7 +111,7 @@ def both(check: Any, *given: Any) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(bodies(), st.sampled_from(BASES))
 def test_kernel_and_python_validate_alike(records: tuple[bytes, int], base: int) -> None:
     body, count = records
@@ -120,7 +121,7 @@ def test_kernel_and_python_validate_alike(records: tuple[bytes, int], base: int)
     assert python == kernel
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(bodies())
 def test_kernel_and_python_miss_the_same_keys(records: tuple[bytes, int]) -> None:
     body, count = records

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.values.evolution import evolve, holds, merged
+from tests.support.repetitions import examples
 
 SCALARS = (
     *("STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE"),
@@ -85,7 +86,7 @@ def only(rows: list[Any], schema: Any) -> list[Any]:
     return [{f.name: cut(row[f.name], f.type) for f in schema} for row in rows]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(schemas(), schemas(), st.data())
 def test_rows_of_before_read_the_same_after(table: Any, found: Any, data: st.DataObject) -> None:
     rows = data.draw(st.lists(value(pa.struct(list(table))).filter(bool), max_size=4))
@@ -99,7 +100,7 @@ def test_rows_of_before_read_the_same_after(table: Any, found: Any, data: st.Dat
         assert evolution.schema == table
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(schemas(), schemas())
 def test_one_step_is_enough(table: Any, found: Any) -> None:
     first = evolve(table, found)

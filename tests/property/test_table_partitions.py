@@ -17,6 +17,7 @@ from lakehead.lake.tables.partitions import (
 )
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.tables.declaration import PartitionPart
+from tests.support.repetitions import examples
 
 STAMP = pa.timestamp("us", tz="UTC")
 COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
@@ -50,7 +51,7 @@ def expected_text(value: Any) -> str | None:
     return value.isoformat() if isinstance(value, dt.date) else str(value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(row_values, max_size=12),
     st.lists(st.sampled_from(list(COLUMNS)), max_size=3, unique=True),
@@ -123,7 +124,7 @@ def test_to_split_rows_costs_by_the_rows_and_not_by_rows_for_each_partition() ->
     assert len(looks) <= 17
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.none() | COLUMNS["at"][1], min_size=1, max_size=8))
 def test_days_and_hours_are_utc_also_before_1970(stamps: list[dt.datetime | None]) -> None:
     part = PartitionPart(column="at", unit="hour")

@@ -26,6 +26,7 @@ from lakehead.broker.coordinator.transaction.messages import (
 )
 from lakehead.broker.coordinator.transaction.record_formats import decode_value, encode_value
 from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine, outcome
+from tests.support.repetitions import examples
 
 TIMEOUT_MS = 1_000
 NOBODY = Producer(NO_PRODUCER_ID, -1)
@@ -241,5 +242,7 @@ class Transactions(RuleBasedStateMachine):
         self.told.add(producer)
 
 
-Transactions.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+Transactions.TestCase.settings = settings(
+    max_examples=examples(120), stateful_step_count=50, deadline=None
+)
 TestTransactions = Transactions.TestCase

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lakehead.lake.tables.values.decoder import Decoded, ValueDecoder
 from lakehead.lake.tables.values.formats import open_decoder
+from tests.support.repetitions import examples
 from tests.support.schema_registry import serve_schemas
 from tests.support.value_samples import Sample, samples
 
@@ -109,7 +110,7 @@ def damaged(draw: st.DrawFn, values: Sequence[bytes]) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=examples(EXAMPLES), deadline=None)
 @given(data=st.data())
 def test_a_damaged_value_is_a_fault_or_a_row_of_its_own(
     opened: dict[str, Opened], name: str, data: st.DataObject

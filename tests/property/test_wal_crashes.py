@@ -15,7 +15,7 @@ from lakehead.storage.errors import WalFailed, WalFull
 from lakehead.storage.wal import BlockWal, BlockWalSettings, WalRecord
 from lakehead.storage.wal.memory_device import MemoryDevice
 from tests.simulation.loop import simulate
-from tests.support.examples import examples
+from tests.support.repetitions import examples
 from tests.support.wal_tools import Listener, new_device, open_small
 
 RING = 128 * 1024

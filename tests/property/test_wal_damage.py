@@ -16,6 +16,7 @@ from lakehead.storage.wal.disk import found_on
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.volume import Division, format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
+from tests.support.repetitions import examples
 from tests.support.wal_tools import SMALL, append_released, recovered, started
 
 SIZE = 2 * 1024 * 1024
@@ -75,7 +76,7 @@ places = st.one_of(
 bits = st.integers(0, 7)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(place=places, bit=bits)
 @example(place=SLICES_START + HOLDER_OFFSET + 12, bit=0)
 @example(place=SLICES_START + RING_OFFSET + SECTOR + 8, bit=1)
@@ -101,7 +102,7 @@ def _is_run(found: object, written: tuple[tuple[int, bytes], ...]) -> bool:
     return isinstance(found, tuple) and found[-len(written) :] == written
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(start=places, length=st.integers(1, 3 * SECTOR), seed=st.integers(0, 2**32))
 def test_a_stretch_of_rubbish_is_an_error_or_no_difference(
     start: int, length: int, seed: int
@@ -121,7 +122,7 @@ def test_a_stretch_of_rubbish_is_an_error_or_no_difference(
     simulate(world, seed=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(length=st.integers(0, SIZE // SECTOR - 1))
 def test_a_volume_cut_short_is_refused(length: int) -> None:
     content, _ = volume()
@@ -134,7 +135,7 @@ def test_a_volume_cut_short_is_refused(length: int) -> None:
     simulate(world, seed=1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     place=st.one_of(st.integers(0, 2**20 - 1), st.integers(SIZE - 2**20, SIZE - 1)),
     value=st.integers(1, 255),

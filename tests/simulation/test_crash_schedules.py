@@ -31,9 +31,10 @@ from tests.checker.rules import violations
 from tests.simulation.crashes import live, pick_crash
 from tests.simulation.loop import LoopClock
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
+from tests.support.repetitions import repetitions
 from tests.support.wal_tools import opener
 
-SEEDS = int(os.environ.get("LAKEHEAD_SEEDS", "250"))
+SEEDS = int(os.environ.get("LAKEHEAD_SEEDS", repetitions(250, 75)))
 SEED = os.environ.get("LAKEHEAD_SEED")
 TOPIC_ID = "0" * 31 + "1"
 PARTITIONS = 3

@@ -29,8 +29,9 @@ from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from lakehead.storage.object_store.retrying import RetryingStore
 from tests.simulation.loop import LoopClock, simulate
+from tests.support.repetitions import repetitions
 
-SEEDS = min(int(os.environ.get("LAKEHEAD_SEEDS", "40")), 2000)
+SEEDS = min(int(os.environ.get("LAKEHEAD_SEEDS", repetitions(40, 20))), 2000)
 SEED = os.environ.get("LAKEHEAD_SEED")
 EVERY = 6
 WRITERS = 4

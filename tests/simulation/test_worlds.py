@@ -16,8 +16,9 @@ import structlog
 from tests.simulation.quiet import silence_logs
 from tests.simulation.wals import WALS
 from tests.simulation.world import run_world
+from tests.support.repetitions import repetitions
 
-SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", "120"))
+SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", repetitions(120, 40)))
 CHUNK = 20
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,6 +16,7 @@ from lakehead.lake.tables.values.calendar_range import (
     LAST_US,
     rows_beyond,
 )
+from tests.support.repetitions import examples
 
 INSTANT, DAY = pa.timestamp("us", tz="UTC"), pa.date32()
 instants = st.none() | st.sampled_from(
@@ -60,7 +61,7 @@ def is_beyond(kind: Any, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data(), start=st.integers(0, 2), cut=st.integers(0, 6))
 def test_rows_beyond_are_those_that_hold_one_such_value(
     shape: str, data: st.DataObject, start: int, cut: int

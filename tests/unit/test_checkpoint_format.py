@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakehead.storage.errors import CorruptObject, UnsupportedFormat
 from lakehead.storage.format.checkpoint import Checkpoint, Columns, decode, encode
 from lakehead.storage.format.columns import Doubles, Flags, Longs, Texts, Words
+from tests.support.repetitions import examples
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 
@@ -44,7 +45,7 @@ def sample(rows: int) -> Checkpoint:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(LONGS, st.text(), st.sampled_from("abc"), st.booleans(), st.floats(0, 9)))
 )

@@ -14,6 +14,7 @@ from lakehead.storage.compaction.record_kernels import digest
 from lakehead.storage.format.record_batch import DELETE_HORIZON, crc_ok, read_header
 from lakehead.storage.format.records import iter_kafka_records
 from tests.support.record_batches import CODECS, TestRecord, encode_batch, foreign_batch
+from tests.support.repetitions import examples
 
 T = 1_700_000_000_000
 
@@ -52,7 +53,7 @@ def note(newest: OffsetMap, key: bytes, offset: int) -> None:
     newest.put(newest.rows(header, inflated(header, batch)), 1 << 62)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(records, st.sampled_from(CODECS), st.data())
 def test_what_stays_of_a_batch_is_what_it_was(
     values: list[tuple[bytes | None, bytes | None, int]], codec: str, data: st.DataObject
@@ -149,7 +150,7 @@ def test_batches_without_records_keep_their_offsets_and_their_producer() -> None
     assert (empty.record_count, empty.producer_id, empty.leader_epoch) == (0, -1, 4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=120), st.integers(0, 5), st.sampled_from(CODECS))
 def test_garbage_in_a_batch_is_told_apart(junk: bytes, count: int, codec: str) -> None:
     good = encode_batch([TestRecord(offset=0)], codec=codec)
@@ -235,7 +236,7 @@ def test_the_hash_of_keys_is_siphash_of_128_bits() -> None:
         assert np.array(digest(np.roll(data, 3), 3, size, *secret), "<i8").tobytes() == found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(-1, 1 << 41), st.integers(0, 1 << 41))
 def test_a_horizon_changes_no_time(timestamp: int, horizon: int) -> None:
     record = TestRecord(offset=3, timestamp=timestamp, key=b"k", value=b"v")

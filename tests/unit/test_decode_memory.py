@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lakehead.lake.decode import memory
 from lakehead.lake.decode.memory import KEPT_BYTES_MAX, SIZE_MAX, SIZE_MIN, empty, zeros
+from tests.support.repetitions import examples
 
 MIB = 1 << 20
 
@@ -64,7 +65,7 @@ def test_what_is_kept_is_bounded() -> None:
         max_size=30,
     )
 )
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_nothing_that_is_still_seen_is_written_over(steps: list[tuple[int, str]]) -> None:
     held: list[tuple[object, int]] = []
     for value, how in steps:

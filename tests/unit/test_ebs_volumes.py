@@ -19,6 +19,7 @@ from lakehead.storage.aws.volumes import InstanceVolumes, NvmeDevices
 from lakehead.storage.errors import LakeheadError, SettingsError, StorageError
 from tests.simulation.loop import simulate
 from tests.support.fake_ec2 import FakeDevices, FakeEc2
+from tests.support.repetitions import examples
 
 T = TypeVar("T")
 OF_CLUSTER = {"lakehead:bucket": "b", "lakehead:cluster": "c"}
@@ -254,7 +255,7 @@ def test_a_policy_that_forbids_it_is_said_at_once() -> None:
     run(scene())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), is_shared=st.booleans(), odds=st.floats(0, 0.6))
 def test_whatever_is_lost_the_volume_is_with_whom_it_was_promised(
     seed: int, is_shared: bool, odds: float

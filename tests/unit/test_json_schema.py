@@ -12,6 +12,7 @@ from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.lake.tables.values.decoder import UnusableSchema
 from lakehead.lake.tables.values.json_program import Written, compile_json, fitting_forms
 from lakehead.lake.tables.values.json_schema import read_json_schema
+from tests.support.repetitions import examples
 
 
 def columns(properties: Any, **others: Any) -> str:
@@ -156,7 +157,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ANYTHING, st.booleans())
 def test_whatever_a_registry_holds_is_columns_or_refused(schema: Any, is_object: bool) -> None:
     given_schema = {"type": "object", "properties": {"f": schema}} if is_object else schema

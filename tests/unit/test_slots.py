@@ -16,6 +16,7 @@ from lakehead.storage.aws.instance import Instance
 from lakehead.storage.errors import LakeheadError, SettingsError, StorageError
 from tests.simulation.loop import simulate
 from tests.support.fake_interfaces import FakeInterfaces
+from tests.support.repetitions import examples
 
 TAGS = {"lakehead:bucket": "b", "lakehead:cluster": "c", "lakehead:group": "c"}
 
@@ -183,7 +184,7 @@ def test_an_address_of_this_machine_is_told_from_another() -> None:
     assert not has_address("192.0.2.7")  # of no machine: RFC 5737
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     instances=st.integers(1, 12),
@@ -240,7 +241,7 @@ def test_whoever_races_for_slots_each_gets_one_of_its_own(
     simulate(scene, seed=seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), odds=st.floats(0, 0.4))
 def test_instances_come_and_go_and_each_gets_a_slot(seed: int, odds: float) -> None:
     """As a group does it: more are started than there are slots, while others end."""

@@ -21,6 +21,7 @@ from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate
+from tests.support.repetitions import examples
 from tests.support.wal_tools import opener
 from tests.unit.test_stream_engine import TOPIC, append, create_topic, read_all, running
 
@@ -225,7 +226,7 @@ async def test_what_is_not_durable_is_never_shown_and_does_not_come_back_otherwi
         assert streams[0].confirmed_offset == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3)), min_size=1, max_size=12),
     st.lists(st.integers(-1, 35), min_size=1, max_size=6),

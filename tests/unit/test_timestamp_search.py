@@ -17,6 +17,7 @@ from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.stream.stream import INFLATED_SIZE_MAX, Stream
 from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch, encode_record, seal_batch
+from tests.support.repetitions import examples
 from tests.unit.test_stream_engine import running
 
 SETTINGS = StorageSettings(upload_size=1 << 30, upload_age_s=3600, stream_object_size=1000)
@@ -48,7 +49,7 @@ async def append_bytes(stream: Stream, encoded: bytes, count: int, max_timestamp
 batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), min_size=1, max_size=10)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(batches=batches, uploads=st.integers(0, 2**10 - 1), share=st.floats(0, 1))
 def test_the_records_of_a_plain_list_are_found(
     batches: list[list[int]], uploads: int, share: float

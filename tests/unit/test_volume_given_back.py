@@ -24,6 +24,7 @@ from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.address import open_wal, take_wal
 from lakehead.storage.wal.ebs import hand_back
 from tests.simulation.loop import simulate
+from tests.support.repetitions import examples
 from tests.unit.test_ebs_address import SIZE, VOLUME, OneVolume
 from tests.unit.test_ebs_volumes import run, volumes_of, world
 from tests.unit.test_stream_engine import append, read_all
@@ -79,7 +80,7 @@ def test_a_volume_that_is_not_given_back_in_time_is_named_by_its_owner() -> None
     run(scene())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32), odds=st.floats(0, 0.6))
 def test_whatever_answers_are_lost_a_volume_comes_back(seed: int, odds: float) -> None:
     """The taker is asked several times, as by its several nodes; nobody else ever loses it."""

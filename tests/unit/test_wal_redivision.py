@@ -12,6 +12,7 @@ from lakehead.storage.wal.block_format import SLICES_START
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.volume import Division, open_slice
 from tests.simulation.loop import simulate
+from tests.support.repetitions import examples
 from tests.support.wal_tools import append_released, recovered, started
 from tests.unit.test_wal_slices import MIB, header_of, new_volume, open_node
 
@@ -80,7 +81,7 @@ async def test_nothing_moves_while_a_slice_is_in_use_or_holds_data() -> None:
     assert await lengths(device) == [grow.share(device.capacity)] * 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     nodes=st.integers(2, 4),

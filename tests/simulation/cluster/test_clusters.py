@@ -13,8 +13,9 @@ import structlog
 
 from tests.simulation.cluster.cluster_world import run_cluster
 from tests.simulation.quiet import silence_logs
+from tests.support.repetitions import repetitions
 
-SEEDS = int(os.environ.get("LAKEHEAD_CLUSTERS", "8"))
+SEEDS = int(os.environ.get("LAKEHEAD_CLUSTERS", repetitions(8, 4)))
 CHUNK = 4
 
 
