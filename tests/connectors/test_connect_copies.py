@@ -1,8 +1,6 @@
 """A Delta table's changes, and topics, into topics: each once."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
 from lakehead.connectors.runtime.kafka_clients import Cluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.connect_runs import ConnectFile, committed, values
+from tests.support.template_process import lakehead_command
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("connectors")  # they share a broker
@@ -182,9 +181,9 @@ def test_a_compacted_topic_is_copied_with_what_is_left_of_it(
     )
 
     def compact() -> int:
-        command = [sys.executable, "-m", "lakehead", "compact-topics", "states", "--json"]
         path = f"file:{broker.folder}/data/store"
-        subprocess.run([*command, "--path", path], check=True, timeout=90, capture_output=True)
+        done = lakehead_command("compact-topics", "states", "--json", "--path", path)
+        assert done.returncode == 0, done.stderr
         return len(committed(broker.bootstrap, "states"))
 
     assert wait_until(lambda: compact() <= 50, 90)

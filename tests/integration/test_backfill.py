@@ -1,9 +1,6 @@
 """Where tables begin: from a time on, and then from an earlier one, each record once."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,8 +13,8 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
-from tests.support.materialize_process import ROOT
 from tests.support.record_batches import TestRecord
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import Value, write_topic
 
 BEGUN = 1_700_000_000_000
@@ -140,14 +137,7 @@ def test_killed_anywhere_and_run_again(cluster: Path, name: str) -> None:
         "begin(Path(sys.argv[1]), int(sys.argv[2]))"
     )
     second = "70" if name in {"backfill_table_created", "backfill_begun"} else "2"
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(cluster), second],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(cluster), second, failpoint=name) == KILLED
     begin(cluster, int(second))
     materialize(cluster)
     check(cluster, int(second), 2 * RECORDS)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.lakehead_server import lakehead_server
 from bench.storage.cold_read import MemoryWatch
+from tests.support.forked_server import forked_server
 from tests.support.traffic import create_topic
 from tests.support.waiting import wait_until
 
@@ -33,7 +33,7 @@ FLAGS = (
 def test_memory_of_a_long_cold_read_is_bounded_by_the_settings(tmp_path: Path) -> None:
     bound = sum(SETTINGS.values()) + COPIES
     assert bound < SIZE * 2 // 3, "or it would show nothing"
-    with lakehead_server(tmp_path, *FLAGS) as server:
+    with forked_server(tmp_path, *FLAGS) as server:
         create_topic(server.bootstrap, "cold", PARTITIONS)
         watch = MemoryWatch(server.process.pid)
         idle = watch.process.memory_info().rss

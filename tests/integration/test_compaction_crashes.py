@@ -4,10 +4,8 @@ finishes.
 
 import asyncio
 import json
-import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,9 +20,9 @@ from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import FileStore
 from tests.integration.test_crashes import MAINTENANCE_ALONE
 from tests.support.record_batches import TestRecord
+from tests.support.template_process import lakehead_command
 from tests.support.topic_writer import write_topic
 
-ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = tuple(
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("metadata_entry_planned", "metadata_entry_put")
@@ -35,14 +33,7 @@ UPLOADS, KEYS = 4, 40
 
 
 def maintain(folder: Path, *, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "lakehead", "maintain", "--path", str(folder), "--json"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return lakehead_command("maintain", "--path", str(folder), "--json", failpoint=failpoint)
 
 
 async def _leaks(folder: Path) -> LeakReport:

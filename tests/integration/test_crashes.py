@@ -19,6 +19,7 @@ from lakehead.storage.failpoints import KILLED
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.repetitions import repetitions
 from tests.support.traffic import (
     IDEMPOTENT,
     PLAIN,
@@ -31,7 +32,7 @@ from tests.support.waiting import wait_until
 
 TOPIC = "crash"
 PARTITIONS = 4
-CRASHES = int(os.environ.get("CRASHES", "4"))
+CRASHES = int(os.environ.get("CRASHES", repetitions(4, 2)))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 BLOCK_WAL = ()
 OBJECT_WAL = ("--wal", "object:")

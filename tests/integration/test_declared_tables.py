@@ -2,9 +2,6 @@
 
 import datetime as dt
 import json
-import os
-import subprocess
-import sys
 import threading
 import traceback
 from collections import Counter
@@ -28,8 +25,8 @@ from lakehead.storage.metadata.state import TableState
 from lakehead.storage.tables.declaration import PREFIX
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure
-from tests.support.materialize_process import ROOT
 from tests.support.record_batches import TestRecord
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import write_topic
 
 NOON = 1_700_049_600_000  # 2023-11-15 12:00 UTC
@@ -204,14 +201,7 @@ def test_the_lease_of_a_process_that_was_killed_is_free_at_once(cluster: Path) -
         "import sys; from lakehead.lake.jobs.declared_tables import DeclaredTables; "
         "DeclaredTables(sys.argv[1], lease_s=3600).catch_up(all_of_them=True, on_table=print)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(cluster)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": "table_commit_prepared"},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(cluster), failpoint="table_commit_prepared") == KILLED
     assert progress(cluster, "orders").until_ms > 0
     assert once(cluster)["orders"].error is None
     assert places(table) == Counter([(0, 0)])

@@ -18,6 +18,7 @@ from lakehead.broker.node import Node
 from lakehead.broker.open_files import raise_open_file_limit
 from tests.integration.test_node_protocol import running, until
 from tests.support.node_client import LIMIT_S, Client
+from tests.support.repetitions import repetitions
 from tests.support.traffic import create_topic
 from tests.support.waiting import wait_until
 from tests.support.wire import API_VERSIONS, Batch, Wire, frame, header
@@ -56,7 +57,7 @@ def test_clients_beyond_the_descriptors_do_not_stop_uploads_and_metadata(tmp_pat
         create_topic(server.bootstrap, "before", 1)
         with ExitStack() as stack:
             idle(stack, server, 3 * HARD)
-            for number in range(20):
+            for number in range(repetitions(20, 5)):
                 before = uploaded(tmp_path)
                 value = b"%d" % number
                 assert honest.produce_error("before", 0, Batch(values=(value,)).encode()) == 0

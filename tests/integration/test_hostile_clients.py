@@ -20,12 +20,13 @@ import pytest
 from bench.process import ServerProcess
 from tests.support import wire as protocol
 from tests.support.broker_process import server_under_test
+from tests.support.repetitions import repetitions
 from tests.support.traffic import create_topic
 from tests.support.waiting import wait_until
 from tests.support.wire import Batch, Wire, frame
 
 TOPIC, BULK = "bystanders", "bulk"
-SEEDS = int(os.environ.get("HOSTILE_SEEDS", "30"))
+SEEDS = int(os.environ.get("HOSTILE_SEEDS", repetitions(30, 10)))
 IDLE_CONNECTIONS = 1000
 GROWTH_BYTES_MAX = 128 << 20
 HUGE = 2**31 - 1

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from lakehead.broker import api
 from lakehead.broker.protocol.api import Api, schema
 from lakehead.broker.protocol.frame import encode_request
 from tests.support import wire as protocol
+from tests.support.forked_server import forked_server
 from tests.support.message_values import messages
 from tests.support.wire import Wire
 
@@ -29,7 +29,7 @@ LENGTHS = (b"\xff\xff", b"\x7f\xff", b"\x80\x00", b"\xff\xff\xff\x7f", b"\x00\x0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with lakehead_server(tmp_path_factory.mktemp("damage"), "--wal.size", "64m") as running:
+    with forked_server(tmp_path_factory.mktemp("damage"), "--wal.size", "64m") as running:
         yield running
 
 

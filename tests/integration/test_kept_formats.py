@@ -3,16 +3,15 @@ them and has every record, commit and transaction. `tests/fixtures/write_level.p
 """
 
 import json
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from bench.lakehead_server import ROOT, lakehead_server
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from tests.fixtures.write_level import COMPACTED, FLAGS, FOLDER, KINDS, PLAIN, contents
+from tests.support.forked_server import forked_server
+from tests.support.template_process import lakehead_command
 from tests.support.waiting import wait_until
 
 KEPT = sorted(FOLDER.glob("level-*/*.tar.xz"))
@@ -33,7 +32,7 @@ def test_a_kept_cluster_is_recovered_and_has_all_that_it_had(tmp_path: Path, arc
     expected = json.loads((archive.parent / "content.json").read_text())[kind]
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
-    with lakehead_server(tmp_path, *FLAGS, *KINDS[kind]) as node:
+    with forked_server(tmp_path, *FLAGS, *KINDS[kind]) as node:
         assert contents(node, "read_uncommitted") == expected
 
         committed = {
@@ -49,11 +48,5 @@ def test_a_kept_cluster_is_recovered_and_has_all_that_it_had(tmp_path: Path, arc
             return all(found[topic] == records for topic, records in committed.items())
 
         assert wait_until(is_committed, 60)
-    checked = subprocess.run(
-        [sys.executable, "-m", "lakehead", "verify", "--path", f"file:{tmp_path}/data/store"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
+    checked = lakehead_command("verify", "--path", f"file:{tmp_path}/data/store")
     assert checked.returncode == 0, checked.stdout + checked.stderr

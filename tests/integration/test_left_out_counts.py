@@ -1,9 +1,6 @@
 """Nothing is left out of a table uncounted: fields without a column, dropped records."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,8 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
-from tests.support.materialize_process import ROOT
 from tests.support.record_batches import TestRecord
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import write_topic
 
 DECLARED = {"enable": "true", "value.format": "json", "schema": "id bigint, at struct<x: int>"}
@@ -160,14 +157,7 @@ def test_killed_while_it_counts(tmp_path: Path, name: str, mode: str) -> None:
         "import sys; from pathlib import Path; "
         "from tests.integration.test_left_out_counts import catch_up; catch_up(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(tmp_path), failpoint=name) == KILLED
     catch_up(tmp_path)
     assert (status(tmp_path).dropped, status(tmp_path).left_out) == (1, 1)
     assert len(DeltaTable(tmp_path / "tables" / "orders").to_pyarrow_table()) == 2

@@ -21,7 +21,8 @@ from deltalake import DeltaTable
 from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.storage.failpoints import KILLED
-from tests.support.materialize_process import ROOT, finish, start
+from tests.support.materialize_process import finish, start
+from tests.support.template_process import ROOT
 from tests.support.topic_writer import write_topic
 
 PARTITIONS = 3

@@ -1,9 +1,7 @@
 """`lakehead compact-objects`: what it shows and does; and kill -9 at each of its fail-points."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,9 @@ from lakehead.storage.failpoints import KILLED
 from tests.integration.test_compaction_crashes import in_log, leaks
 from tests.integration.test_crashes import MERGE_ALONE
 from tests.support.command_line import CommandLine
+from tests.support.template_process import lakehead_command
 from tests.support.topic_writer import write_topic
 
-ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = tuple(
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("metadata_entry_planned", "metadata_entry_put")
@@ -39,14 +37,7 @@ def rows(folder: Path) -> list[dict[str, object]]:
 
 def compact(folder: Path, *, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
     command = ("compact-objects", "--path", str(folder), "--count", "3", "--json")
-    return subprocess.run(
-        [sys.executable, "-m", "lakehead", *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return lakehead_command(*command, failpoint=failpoint)
 
 
 def test_what_is_due_is_shown_and_done(

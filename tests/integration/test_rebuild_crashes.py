@@ -1,10 +1,7 @@
 """A broker goes on with a rebuilt catalog; and kill -9 of a rebuild at each of its fail-points."""
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,21 +14,14 @@ from tests.integration.test_compaction_crashes import in_log
 from tests.integration.test_crashes import REBUILD_ALONE, campaign
 from tests.integration.test_takeover_processes import Acknowledged, check_streams, node_process
 from tests.support.engine_process import open_engine
+from tests.support.template_process import lakehead_command
 from tests.support.traffic import read_log
 from tests.unit.test_rebuild_catalog import rows, write
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def rebuild(folder: Path, *flags: str, failpoint: str = "") -> int:
     command = ("rebuild-catalog", "--path", str(folder / "store"), "--json", *flags)
-    done = subprocess.run(
-        [sys.executable, "-m", "lakehead", *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    done = lakehead_command(*command, failpoint=failpoint)
     return done.returncode
 
 

@@ -1,9 +1,6 @@
 """A table made anew and put in place: readers see the old or the new one, kills lose nothing."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +16,7 @@ from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure, delete_topic, trim
-from tests.support.materialize_process import ROOT
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import Value, write_topic
 
 RECORDS = 50
@@ -170,14 +167,7 @@ def test_killed_anywhere_and_run_again(cluster: Path, name: str) -> None:
         "from tests.integration.test_rebuild_table import rebuild; "
         "rebuild(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(cluster)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(cluster), failpoint=name) == KILLED
     write(cluster, RECORDS)
     rebuild(cluster)
     check(cluster, 2 * RECORDS)

@@ -1,8 +1,5 @@
 """Nothing is rebuilt away: rows that nothing else holds, and tables of others."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +15,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
 from tests.integration.test_topic_made_again import TOPIC, catch_up, names, rebuild, write
 from tests.support.declared_topics import configure, delete_topic, trim
-from tests.support.materialize_process import ROOT
+from tests.support.template_process import killed_job
 
 
 def rebuild_killed_at(root: Path, failpoint: str) -> None:
@@ -27,14 +24,7 @@ def rebuild_killed_at(root: Path, failpoint: str) -> None:
         "from tests.integration.test_topic_made_again import rebuild; "
         "rebuild(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(root)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(root), failpoint=failpoint) == KILLED
 
 
 def test_a_topic_that_names_the_table_of_another_does_not_replace_it(tmp_path: Path) -> None:

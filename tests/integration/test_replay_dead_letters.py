@@ -1,9 +1,6 @@
 """Dead letters become rows when they can, each record once, also when a run is killed between."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from lakehead.lake.jobs.table_schema import SchemaConflict
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
-from tests.support.materialize_process import ROOT
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import Value, write_topic
 
 BAD = {3: b"{", 7: b'{"id": "text"}', 8: b'{"id": 1099511627776}'}
@@ -107,14 +104,7 @@ def test_killed_anywhere_each_record_is_in_one_of_the_tables(cluster: Path, name
         "from tests.integration.test_replay_dead_letters import replay; "
         "replay(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(cluster)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(cluster), failpoint=name) == KILLED
     replay(cluster)
     fits = Counter([(0, 8), (1, 8)])
     assert both(cluster) == (held + fits, LETTERS - fits)
@@ -129,14 +119,7 @@ def test_a_replay_that_is_killed_between_rounds_goes_on(cluster: Path) -> None:
         "from tests.integration.test_replay_dead_letters import replay; "
         "job._LETTERS_AT_ONCE = job._ROUND_BYTES = 1; replay(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(cluster)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": "replay_rows_committed"},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(cluster), failpoint="replay_rows_committed") == KILLED
     rows, letters = both(cluster)
     assert letters == LETTERS
     assert (rows - held).total() == 1

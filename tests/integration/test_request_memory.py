@@ -11,10 +11,10 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from bench.storage.cold_read import MemoryWatch
 from lakehead.broker.open_files import raise_open_file_limit
+from tests.support.forked_server import forked_server
 from tests.support.traffic import create_topic
 from tests.support.wire import (
     LIST_OFFSETS,
@@ -62,7 +62,7 @@ NOTICED_S = 0.01
 def loaded_server(folder: Path, *flags: str) -> Iterator[ServerProcess]:
     """A node with cold records in one topic, and in another 60 KiB that inflate to 63 MiB."""
     raise_open_file_limit()
-    with lakehead_server(folder, *FLAGS, *flags) as server:
+    with forked_server(folder, *FLAGS, *flags) as server:
         for topic, partitions in ((COLD, COLD_PARTITIONS), (BOMB, 1), (HONEST, 1)):
             create_topic(server.bootstrap, topic, partitions)
         with Wire(server.port) as wire:

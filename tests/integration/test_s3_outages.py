@@ -18,6 +18,7 @@ from bench.s3_server import S3Server
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.repetitions import repetitions
 from tests.support.s3_proxy import (
     CONFLICT,
     INTERNAL_ERROR,
@@ -31,7 +32,7 @@ from tests.support.s3_proxy import (
 from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
 from tests.support.waiting import wait_until
 
-OUTAGE_S = float(os.environ.get("S3_OUTAGE_S", "10"))
+OUTAGE_S = float(os.environ.get("S3_OUTAGE_S", repetitions(10, 4)))
 TOPIC = "outage"
 PARTITIONS = 3
 VALUE_BYTES = 20_000

@@ -9,7 +9,6 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from tests.support.supervised import Supervised, supervised
 from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
 from tests.support.waiting import wait_until
 
-TOPIC, PARTITIONS = "kept", 9
+PARTITIONS = 9
 SMALL = (
     *("--offsets.topic.num.partitions", "3"),
     *("--leader.imbalance.check.interval.seconds", "1"),
@@ -30,16 +29,17 @@ SMALL = (
 
 
 class Traffic:
-    """A producer at work on a cluster."""
+    """A producer at work on a topic of its own in a cluster."""
 
-    def __init__(self, nodes: Supervised) -> None:
+    def __init__(self, nodes: Supervised, topic: str) -> None:
         self._bootstrap = ",".join(nodes.addresses)
         self._history = History()
-        create_topic(self._bootstrap, TOPIC, PARTITIONS)
+        self._topic = topic
+        create_topic(self._bootstrap, topic, PARTITIONS)
         self._producer = ProducerThread(
-            "kept",
+            topic,
             self._bootstrap,
-            TOPIC,
+            topic,
             partitions=PARTITIONS,
             history=self._history,
             config=IDEMPOTENT,
@@ -56,14 +56,22 @@ class Traffic:
     def finish(self) -> None:
         """All that was acknowledged is there, and not one record was refused."""
         assert self._producer.finish() == 0
-        log = read_log(self._bootstrap, TOPIC, PARTITIONS)
+        log = read_log(self._bootstrap, self._topic, PARTITIONS)
         assert violations(self._history, log) == []
         assert sum(map(len, log.values())) == self._producer.acknowledged
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Supervised]:
-    with supervised(tmp_path, 3, *SMALL) as made:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
+    """Three nodes, on a volume that was made for one and has its records."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with supervised(folder, 1, *SMALL) as alone:
+        alone.wait_ready()
+        traffic = Traffic(alone, "of_one")
+        traffic.finish()
+        alone.process.send_signal(signal.SIGTERM)
+        assert alone.process.wait(60) == 0
+    with supervised(folder, 3, *SMALL) as made:
         made.wait_ready()
         yield made
 
@@ -108,10 +116,14 @@ def soon(nodes: Supervised, condition: Callable[[list[int]], bool]) -> None:
     assert wait_until(lambda: condition(leads(nodes)), 60), leads(nodes)
 
 
+def test_nodes_on_a_volume_that_was_made_for_one_share_its_partitions(nodes: Supervised) -> None:
+    soon(nodes, is_even)
+
+
 def test_nodes_are_listed_drained_and_take_part_again(
     nodes: Supervised, operator: Operator
 ) -> None:
-    traffic = Traffic(nodes)
+    traffic = Traffic(nodes, "listed")
     soon(nodes, is_even)
     rows = operator.listed()
     assert [row["node"] for row in rows] == [0, 1, 2]
@@ -146,7 +158,8 @@ def test_nodes_are_listed_drained_and_take_part_again(
 
 
 def test_a_kill_and_a_rolling_restart_cost_no_record(nodes: Supervised) -> None:
-    traffic = Traffic(nodes)
+    """The last of the module: it ends the nodes."""
+    traffic = Traffic(nodes, "kept")
     soon(nodes, is_even)
     os.kill(nodes.pids(2)[-1], signal.SIGKILL)
     assert wait_until(lambda: nodes.lives_ready(2) == 2, 30), nodes.log
@@ -160,15 +173,3 @@ def test_a_kill_and_a_rolling_restart_cost_no_record(nodes: Supervised) -> None:
     traffic.finish()
     nodes.process.send_signal(signal.SIGTERM)
     assert nodes.process.wait(60) == 0, nodes.log
-
-
-def test_more_nodes_on_a_volume_that_was_made_for_one(tmp_path: Path) -> None:
-    with supervised(tmp_path, 1, *SMALL) as alone:
-        alone.wait_ready()
-        traffic = Traffic(alone)
-        traffic.finish()
-        alone.process.send_signal(signal.SIGTERM)
-        assert alone.process.wait(60) == 0
-    with supervised(tmp_path, 3, *SMALL) as nodes:
-        nodes.wait_ready()
-        soon(nodes, is_even)

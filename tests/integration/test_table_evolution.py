@@ -1,9 +1,6 @@
 """Tables that follow their values: columns come, and what cannot be is for policy."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from lakehead.lake.tables.layout import TableLayout
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
-from tests.support.materialize_process import ROOT
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import write_topic
 
 
@@ -228,14 +225,7 @@ def test_killed_while_the_table_changes(cluster: Path, name: str) -> None:
         "from tests.integration.test_table_evolution import materialize; "
         "materialize(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(cluster)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(cluster), failpoint=name) == KILLED
     assert materialize(cluster).error is None
     assert column(cluster, "id") == list(range(7))
     assert column(cluster, "name")[5] == "x"

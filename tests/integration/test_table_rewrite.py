@@ -18,7 +18,7 @@ from lakehead.lake.tables.delta_table import Table, create_table, open_table
 from lakehead.lake.tables.layout import TableLayout, new_layout
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.storage.tables.declaration import PartitionPart
-from tests.support.materialize_process import ROOT
+from tests.support.template_process import ROOT
 
 GROUPS = 24
 ROWS = 16_000

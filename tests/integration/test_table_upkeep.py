@@ -33,6 +33,7 @@ from lakehead.lake.tables.merge_engine import MergeEngineName
 from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
+from tests.support.template_process import ForkedPython, lakehead_command
 from tests.support.topic_writer import write_topic
 
 TOPIC = "states"
@@ -118,13 +119,7 @@ def test_a_job_that_is_killed_changes_no_row(tmp_path: Path, hold: Hold) -> None
     before = rows(target)
     for step in ("optimize_opened", "optimize_committed", "vacuum_done"):
         command = "vacuum" if step == "vacuum_done" else "optimize"
-        killed = subprocess.run(
-            [sys.executable, "-m", "lakehead", command, TOPIC, "--path", str(tmp_path)],
-            env=os.environ | {"LAKEHEAD_FAILPOINT": step},
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        killed = lakehead_command(command, TOPIC, "--path", str(tmp_path), failpoint=step)
         assert killed.returncode not in (0, 1), killed.stderr
         assert rows(target) == before
     assert optimize(target, hold).error is None
@@ -215,7 +210,7 @@ def test_two_at_once_do_it_once_and_neither_fails(tmp_path: Path) -> None:
     never_again(root)
     command = [sys.executable, "-m", "lakehead", "maintain", "--path", str(tmp_path), "--json"]
     both = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        ForkedPython(command, jobs=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     told = [one.communicate(timeout=120) for one in both]

@@ -18,6 +18,7 @@ from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from tests.support.engine_process import OPENED, fence, open_engine
+from tests.support.template_process import ForkedPython
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -28,7 +29,7 @@ def node_process(
 ) -> Iterator["subprocess.Popen[str]"]:
     """A node that appends until it is ended."""
     arguments = [store, wal, str(node_id), str(first), *([action] if action else [])]
-    process = subprocess.Popen(
+    process = ForkedPython(
         [sys.executable, "-m", "tests.support.engine_process", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -13,13 +13,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.mover import Mover
+from tests.support.repetitions import repetitions
 from tests.support.traffic import IDEMPOTENT, create_topic
 from tests.support.waiting import wait_until
 
 SOURCE, TARGET, PARTITIONS = "from", "to", 2
 RECORDS = 250
 """In each partition, for each crash."""
-CRASHES = int(os.environ.get("CRASHES", "2"))
+CRASHES = int(os.environ.get("CRASHES", repetitions(2, 1)))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 FLAGS = ("--transaction.state.log.num.partitions", "2")
 

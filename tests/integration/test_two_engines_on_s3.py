@@ -15,6 +15,7 @@ from bench.s3_server import S3Server
 from lakehead.lake.tables.delta_table import location
 from tests.support.declared_topics import configure
 from tests.support.table_writer_process import LooksThenPuts, append, content, rows
+from tests.support.template_process import ForkedPython
 from tests.support.topic_writer import write_topic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,8 +39,9 @@ def race(root: Path, table: str, engines: list[str], rounds: int) -> dict[int, i
     configure(root, "orders", named)
     module = [sys.executable, "-m", "tests.support.table_writer_process", str(root), "orders"]
     processes = [
-        subprocess.Popen(
+        ForkedPython(
             [*module, engine, str(rounds)],
+            jobs=True,
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,

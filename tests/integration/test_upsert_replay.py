@@ -1,9 +1,6 @@
 """Dead letters of a table by upsert, replayed: the table is as if there had been none."""
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
 from tests.integration.test_upsert_tables import catch_up, declare, event, record, row
 from tests.support.declared_topics import trim
-from tests.support.materialize_process import ROOT
+from tests.support.template_process import killed_job
 from tests.support.topic_writer import Value, write_topic
 
 KEYS = 20
@@ -112,14 +109,7 @@ def test_a_run_that_is_killed_between_its_commits_is_taken_up(tmp_path: Path) ->
         "import sys; from pathlib import Path; "
         "from tests.integration.test_upsert_replay import replay; replay(Path(sys.argv[1]))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", script, str(root)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": "replay_rows_committed"},
-        cwd=ROOT,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == KILLED
+    assert killed_job(script, str(root), failpoint="replay_rows_committed") == KILLED
     assert held(table) == model
     assert letters_left(table) > 0
     replay(root)

@@ -20,11 +20,12 @@ from lakehead.lake.source.view import View, Viewer
 from lakehead.lake.topic_scan import Scan
 from lakehead.storage.errors import SettingsError
 from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.repetitions import repetitions
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
 
 PARTITIONS = 3
-LOOKS = 6
+LOOKS = repetitions(6, 3)
 
 
 def read(given: ReadOptions) -> Counter[bytes]:

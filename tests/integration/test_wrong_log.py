@@ -6,14 +6,13 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lakehead.broker.testing.broker_process import BrokerGone, LakeheadBroker
 from tests.support.supervised import supervised
+from tests.support.template_process import lakehead_command
 from tests.support.waiting import wait_until
 
 NEVER = 3_600_000
@@ -94,10 +93,9 @@ def lakehead_topic(address: str) -> None:
 
 def lakehead(*arguments: str) -> str:
     """Return what a command says."""
-    command = [sys.executable, "-m", "lakehead", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
-    ).stdout
+    done = lakehead_command(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def leaders(folder: Path) -> set[int]:

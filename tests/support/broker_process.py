@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.apache_kafka.server import kafka_server
-from bench.lakehead_server import lakehead_server
 from bench.process import ServerFailed, ServerProcess, free_port, log_tail
+from tests.support.forked_server import forked_server
 
 HASTY = (
     *("--wal.size", "64m"),
@@ -38,7 +38,7 @@ def server_under_test(
     if os.environ.get("BROKER") == "kafka":
         return kafka_server(folder, settings)
     both = (text for name, value in (settings or {}).items() for text in (f"--{name}", value))
-    return lakehead_server(folder, *both, *flags)
+    return forked_server(folder, *both, *flags)
 
 
 class BrokerProcess:
@@ -68,7 +68,7 @@ class BrokerProcess:
     def start(self, *, failpoint: str = "") -> None:
         """Start and wait until it listens; raises ServerFailed if it ends before."""
         assert not self.is_running, "the broker is running"
-        self._server = lakehead_server(
+        self._server = forked_server(
             self.folder,
             *self._flags,
             port=self.port,

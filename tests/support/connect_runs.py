@@ -16,6 +16,7 @@ from lakehead.connectors.runtime.kafka_clients import Cluster
 from lakehead.connectors.runtime.settings import load_settings
 from lakehead.connectors.settings import ConnectorSettings
 from lakehead.storage.clock import SystemClock
+from tests.support.template_process import ForkedPython
 
 RUN_SECONDS_MAX = 90.0
 
@@ -68,8 +69,9 @@ class ConnectFile:
         """Start a run."""
         command = [sys.executable, "-m", "lakehead", "connect", "run", str(self.path), *flags]
         environment = {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint}
-        return subprocess.Popen(
+        return ForkedPython(
             command,
+            jobs=True,
             env=os.environ | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -5,24 +5,21 @@ as JSON, or the error on stderr with status 1.
 """
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.storage.errors import LakeheadError
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.template_process import ROOT, ForkedPython, job_environment
 
 
 def start(settings: MaterializeSettings, *, failpoint: str = "") -> "subprocess.Popen[str]":
     fields = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint}
-    return subprocess.Popen(
+    return ForkedPython(
         [sys.executable, "-m", "tests.support.materialize_process", json.dumps(fields)],
-        env=environment,
+        jobs=True,
+        env=job_environment(failpoint),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

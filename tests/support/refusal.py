@@ -1,12 +1,10 @@
 """What `lakehead start` says when it cannot work."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.broker_process import HASTY
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.template_process import run_forked
 
 
 def refusal(folder: Path, *flags: str) -> str:
@@ -15,9 +13,7 @@ def refusal(folder: Path, *flags: str) -> str:
         *(sys.executable, "-m", "lakehead", "start", "--data", str(folder / "data")),
         *("--port", "0", *HASTY, *flags),
     ]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run_forked(command, timeout=30)
     assert done.returncode not in (0, -9, 137), done
     lines = done.stderr.splitlines()
     assert len(lines) == 1, done.stderr

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.support.template_process import ForkedPython
+
 ROOT = Path(__file__).resolve().parents[2]
 _ANSWER_S = 60
 
@@ -24,8 +26,8 @@ class RegistryProcess:
             *(sys.executable, "-m", "lakehead", "registry", "-b", bootstrap, "--port", "0"),
             *("--topic", topic, "--timeout-ms", "60000"),
         ]
-        self.process = subprocess.Popen(
-            [*command, *flags], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        self.process = ForkedPython(
+            [*command, *flags], jobs=True, cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         atexit.register(self.process.kill)  # a test that fails leaves none behind
         assert self.process.stdout is not None

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,14 +16,15 @@ from lakehead.storage.errors import SettingsError
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds
 from tests.support.supervised import Supervised, supervised
+from tests.support.template_process import lakehead_command
 from tests.support.waiting import wait_until
 
 
 def draining(store: str) -> set[int]:
     """Return the live nodes that lead nothing."""
-    command = [sys.executable, "-m", "lakehead", "nodes", "--json", "--path", store]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    rows = [json.loads(line) for line in said.splitlines()]
+    done = lakehead_command("nodes", "--json", "--path", store)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["node"] for row in rows if row["state"] == "draining"}
 
 

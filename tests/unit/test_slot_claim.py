@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from lakehead.broker.setting_sources import load
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
 from tests.support.aws_answers import ERROR, Answers, serve_answers
 from tests.support.fake_imds import FakeImds, serve_imds
+from tests.support.template_process import lakehead_command
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERFACES = """<DescribeNetworkInterfacesResponse><networkInterfaceSet>{}</networkInterfaceSet>
@@ -53,17 +52,6 @@ def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeImds]:
         yield served
 
 
-def lakehead(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lakehead", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def test_a_machine_takes_the_lowest_slot_that_nobody_has_and_its_nodes_read_it(
     ec2: Answers, imds: FakeImds, tmp_path: Path
 ) -> None:
@@ -81,7 +69,7 @@ def test_a_machine_takes_the_lowest_slot_that_nobody_has_and_its_nodes_read_it(
 
     ec2.reply = reply
     file = tmp_path / "slot.env"
-    done = lakehead("slot", "claim", "--write", str(file))
+    done = lakehead_command("slot", "claim", "--write", str(file))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "slot a-3 of c: node 300 at 127.0.0.3\n"
     assert [ec2.asked[0][f"Filter.{n}.Name"] for n in (1, 2)] == [
@@ -99,7 +87,7 @@ def test_a_machine_takes_the_lowest_slot_that_nobody_has_and_its_nodes_read_it(
 
     # Started again, it asks nobody: the address says whose the slot is.
     asked = len(ec2.asked)
-    assert lakehead("slot", "claim", "--write", str(file)).returncode == 0
+    assert lakehead_command("slot", "claim", "--write", str(file)).returncode == 0
     assert len(ec2.asked) == asked
 
 
@@ -122,7 +110,7 @@ def test_what_fails_is_one_line_and_leaves_no_file(
 ) -> None:
     ec2.status, ec2.text = 403, ERROR.format("UnauthorizedOperation", "You are not authorized")
     file = tmp_path / "slot.env"
-    done = lakehead("slot", "claim", "--write", str(file))
+    done = lakehead_command("slot", "claim", "--write", str(file))
     assert done.returncode == 1
     assert done.stderr.startswith("lakehead: no slot may be claimed by i-0a: AWS refuses: Unauth")
     assert done.stderr.count("\n") == 1
