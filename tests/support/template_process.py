@@ -7,6 +7,7 @@ killed and waited for as a `subprocess.Popen`. The first use starts the template
 the tests. Tests of how a program starts use `subprocess` itself.
 """
 
+import atexit
 import functools
 import json
 import os
@@ -61,7 +62,7 @@ class ForkedPython(subprocess.Popen[Any]):
             environment = dict(os.environ if env is None else env)
             path = environment.get("PYTHONPATH", "")
             request = {"arguments": args[1:], "cwd": str(cwd or Path.cwd()), "env": environment}
-            template = _template(path, self._jobs)
+            template = _template(path, self._jobs).connection
             socket.send_fds(template, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         self._statuses = ours
         self.pid = int.from_bytes(ours.recv(4), "big")
@@ -126,23 +127,33 @@ def job_environment(failpoint: str = "") -> Mapping[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint}
 
 
+class _Template:
+    """A template's process and the connection to it, which ends it."""
+
+    def __init__(self, python_path: str, names: Sequence[str]) -> None:
+        self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES_MAX)
+        with theirs:
+            here = str(Path(__file__).resolve())
+            self._process = subprocess.Popen(
+                [sys.executable, here, str(theirs.fileno()), *names],
+                env=os.environ | {"PYTHONPATH": python_path, "LAKEHEAD_FAILPOINT": ""},
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+
+    def end(self) -> None:
+        """End the template; what it has forked goes on."""
+        self.connection.close()
+        self._process.wait(30)
+
+
 @functools.cache
-def _template(python_path: str, jobs: bool) -> socket.socket:
-    """The connection to a template, which ends when this process does."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES_MAX)
-    with theirs:
-        environment = os.environ | {"PYTHONPATH": python_path, "LAKEHEAD_FAILPOINT": ""}
-        names = _PRELOADED_BY_JOBS if jobs else _PRELOADED
-        here = str(Path(__file__).resolve())
-        subprocess.Popen(
-            [sys.executable, here, str(theirs.fileno()), *names],
-            env=environment,
-            cwd=ROOT,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-    return ours
+def _template(python_path: str, jobs: bool) -> _Template:
+    made = _Template(python_path, _PRELOADED_BY_JOBS if jobs else _PRELOADED)
+    atexit.register(made.end)
+    return made
 
 
 # ------------------------------------------------------------------- in the template's process
