@@ -17,6 +17,7 @@ from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.planner import OffsetRange
 from lakehead.lake.record_reader import read_records
 from lakehead.lake.store_reader import StoreReader
+from lakehead.storage.format.varint import INT_BITS, read_uvarint
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -146,11 +147,11 @@ class _Fields:
         return self._text(self.number(">h"))
 
     def compact_text(self) -> str | None:
-        size = shift = 0
-        while (byte := self.number(">B")) >= 0x80:
-            size |= (byte & 0x7F) << shift
-            shift += 7
-        return self._text((size | byte << shift) - 1)
+        try:
+            size, self._at = read_uvarint(self._data, self._at, INT_BITS)
+        except (IndexError, ValueError) as error:
+            raise struct.error(str(error)) from error
+        return self._text(size - 1)
 
     def _text(self, size: int) -> str | None:
         if size < 0:

@@ -21,6 +21,7 @@ import msgspec
 from lakehead.broker.protocol.decode import Cursor
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.storage.format.varint import encode_uvarint
 
 API_KEY, VERSION = 63, 0
 ERROR_NONE, ERROR_STALE_EPOCH, ERROR_OTHER_CLUSTER, ERROR_STRANGER = 0, 77, 104, 31
@@ -251,17 +252,8 @@ def _framed(content: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def _uvarint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def _tagged(data: bytes) -> bytes:
-    return b"\x01" + _uvarint(_TAG) + _uvarint(len(data)) + data
+    return b"\x01" + encode_uvarint(_TAG) + encode_uvarint(len(data)) + data
 
 
 def _extra(cursor: Cursor) -> memoryview | None:

@@ -2,6 +2,8 @@
 
 import struct
 
+from lakehead.storage.format.varint import INT_BITS, read_uvarint
+
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -45,14 +47,13 @@ class RecordReader:
 
     def uvarint(self) -> int:
         """Take an unsigned varint, of five bytes at most."""
-        value = shift = 0
-        while shift < 35:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise UnknownRecord(f"a varint is too long at byte {self._position}")
+        try:
+            value, self._position = read_uvarint(self._data, self._position, INT_BITS)
+        except IndexError:
+            raise UnknownRecord(f"cut short at byte {len(self._data)}") from None
+        except ValueError as error:
+            raise UnknownRecord(f"{error} at byte {self._position}") from error
+        return value
 
     def text(self, size: int) -> str:
         """Take UTF-8 of so many bytes."""

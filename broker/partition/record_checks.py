@@ -16,7 +16,8 @@ from lakehead.broker.partition.partition import Topic
 from lakehead.broker.partition.validation import INFLATED_SIZE_MAX, RecordRules
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.format.record_batch import NO_TIMESTAMP, BatchHeader, read_header
-from lakehead.storage.format.records import TIME_MAX, read_varint
+from lakehead.storage.format.records import TIME_MAX
+from lakehead.storage.format.varint import read_varint
 from lakehead.storage.stream.inflating import InflatedBatches
 
 INFLATION_MAX = 16

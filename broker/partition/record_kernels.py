@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, TABLE, compiled, inlined, results
+from lakehead.storage.kernel_varint import INT_BITS, LONG_BITS, varint
 
 FINE = 0
 CUT_SHORT = 1
@@ -30,25 +31,7 @@ FIELDS_END = 11
 BYTES_LEFT = 12
 KEY_BEYOND_RECORD = 13
 
-_INT_BITS, _LONG_BITS = 35, 70
 _MOST, _LEAST = (1 << 63) - 1, -(1 << 63)
-
-
-@inlined
-def _varint(data: Any, at: Any, bits: Any) -> Any:
-    """Return (value of its low 64 bits, position after it), or position -1 without a varint of so
-    few bits.
-    """
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < data.shape[0] and shift < bits:
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
 
 
 @inlined
@@ -68,12 +51,12 @@ def _headers(data: Any, at: Any, end: Any, count: Any) -> Any:
     fault, length = 0, np.int64(0)
     for _ in range(count):
         start = at
-        length, at = _varint(data, start, np.uint64(_INT_BITS))
+        length, at = varint(data, start, data.shape[0], INT_BITS)
         if at < 0 or length < 0 or at + length > end:
             fault = _varint_fault(data, start) if at < 0 else HEADER_KEY
             break
         start = at + length
-        length, at = _varint(data, start, np.uint64(_INT_BITS))
+        length, at = varint(data, start, data.shape[0], INT_BITS)
         if at < 0 or length < -1 or at + length > end:
             fault = _varint_fault(data, start) if at < 0 else HEADER_VALUE
             break
@@ -99,33 +82,33 @@ def check_all(  # noqa: C901 - one pass, every check in its place
     for each in range(count):
         place = np.int64(each)
         start = at
-        length, at = _varint(data, start, np.uint64(_INT_BITS))
+        length, at = varint(data, start, data.shape[0], INT_BITS)
         end = at + length
         if at < 0 or length < 1 or end > data.shape[0]:
             fault = _varint_fault(data, start) if at < 0 else BEYOND_BATCH
             break
         start = at + 1
-        delta, at = _varint(data, start, np.uint64(_LONG_BITS))
+        delta, at = varint(data, start, data.shape[0], LONG_BITS)
         if at < 0:
             fault = _varint_fault(data, start)
             break
         start = at
-        number, at = _varint(data, start, np.uint64(_INT_BITS))
+        number, at = varint(data, start, data.shape[0], INT_BITS)
         if at < 0 or number != place:
             fault = _varint_fault(data, start) if at < 0 else OFFSET_DELTA
             break
         start = at
-        number, at = _varint(data, start, np.uint64(_INT_BITS))
+        number, at = varint(data, start, data.shape[0], INT_BITS)
         if at < 0 or number < -1 or at + number > end:
             fault = _varint_fault(data, start) if at < 0 else KEY
             break
         start = at + max(number, np.int64(0))
-        number, at = _varint(data, start, np.uint64(_INT_BITS))
+        number, at = varint(data, start, data.shape[0], INT_BITS)
         if at < 0 or number < -1 or at + number > end:
             fault = _varint_fault(data, start) if at < 0 else VALUE
             break
         start = at + max(number, np.int64(0))
-        number, at = _varint(data, start, np.uint64(_INT_BITS))
+        number, at = varint(data, start, data.shape[0], INT_BITS)
         if at < 0 or number < 0 or number > end - at:
             fault = _varint_fault(data, start) if at < 0 else HEADERS
             break
@@ -150,7 +133,7 @@ def check_all(  # noqa: C901 - one pass, every check in its place
 @inlined
 def _length(data: Any, start: Any) -> Any:
     """Return (a length, position after it): one that is beyond 64 bits is the largest there is."""
-    length, at = _varint(data, start, np.uint64(_LONG_BITS))
+    length, at = varint(data, start, data.shape[0], LONG_BITS)
     if at - start == 10 and data[at - 1] > 1:
         length = np.int64(_LEAST) if length < 0 else np.int64(_MOST)
     return length, at
@@ -172,10 +155,10 @@ def find_keyless(data: Any, count: Any, missing: Any) -> Any:
             break
         end = at + length
         start = at + 1
-        _, at = _varint(data, start, np.uint64(_LONG_BITS))
+        _, at = varint(data, start, data.shape[0], LONG_BITS)
         if at >= 0:
             start = at
-            _, at = _varint(data, start, np.uint64(_LONG_BITS))
+            _, at = varint(data, start, data.shape[0], LONG_BITS)
         if at >= 0:
             start = at
             length, at = _length(data, start)

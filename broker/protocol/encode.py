@@ -2,17 +2,9 @@
 
 import struct
 
+from lakehead.storage.format.varint import encode_uvarint
+
 _INT16 = struct.Struct(">h")
-
-
-def uvarint(value: int) -> bytes:
-    """Return an unsigned variable-length number."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def compact_text(text: str | None) -> bytes:
@@ -20,7 +12,7 @@ def compact_text(text: str | None) -> bytes:
     if text is None:
         return b"\x00"
     data = text.encode()
-    return uvarint(len(data) + 1) + data
+    return encode_uvarint(len(data) + 1) + data
 
 
 def plain_text(text: str | None) -> bytes:

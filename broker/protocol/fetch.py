@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lakehead.broker.protocol.decode import ELEMENTS_MAX, Cursor
-from lakehead.broker.protocol.encode import compact_text, plain_text, uvarint
+from lakehead.broker.protocol.encode import compact_text, plain_text
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
 from lakehead.broker.protocol.produce import TopicKey
+from lakehead.storage.format.varint import encode_uvarint
 
 SESSIONS = 7
 FLEXIBLE = 12
@@ -172,7 +173,7 @@ class ResponseWriter:
         self._size = 0
 
     def _count(self, number: int) -> bytes:
-        return uvarint(number + 1) if self._compact else _INT32.pack(number)
+        return encode_uvarint(number + 1) if self._compact else _INT32.pack(number)
 
     def begin(self, error: int, session_id: int, topics: int) -> None:
         """Write what stands before the topics."""

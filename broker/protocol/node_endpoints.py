@@ -6,7 +6,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lakehead.broker.protocol.encode import compact_text, uvarint
+from lakehead.broker.protocol.encode import compact_text
+from lakehead.storage.format.varint import encode_uvarint
 
 _INT32 = struct.Struct(">i")
 
@@ -39,5 +40,5 @@ def tagged_endpoints(endpoints: Iterable[NodeEndpoint]) -> bytes:
     ]
     if not nodes:
         return b"\x00"
-    field = uvarint(len(nodes) + 1) + b"".join(nodes)
-    return b"\x01\x00" + uvarint(len(field)) + field
+    field = encode_uvarint(len(nodes) + 1) + b"".join(nodes)
+    return b"\x01\x00" + encode_uvarint(len(field)) + field

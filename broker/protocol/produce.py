@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lakehead.broker.protocol.decode import ELEMENTS_MAX, Cursor
-from lakehead.broker.protocol.encode import compact_text, plain_text, uvarint
+from lakehead.broker.protocol.encode import compact_text, plain_text
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
+from lakehead.storage.format.varint import encode_uvarint
 
 NO_TIMESTAMP = -1
 FLEXIBLE = 9
@@ -170,10 +171,10 @@ def encode(
     name as leaders.
     """
     if version >= FLEXIBLE:
-        parts = [b"", uvarint(len(topics) + 1)]
+        parts = [b"", encode_uvarint(len(topics) + 1)]
         for topic in topics:
             parts.append(topic.key if isinstance(topic.key, bytes) else compact_text(topic.key))
-            parts.append(uvarint(len(topic.partitions) + 1))
+            parts.append(encode_uvarint(len(topic.partitions) + 1))
             parts.extend([_flexible_partition(result, version) for result in topic.partitions])
             parts.append(b"\x00")
         parts.append(b"\x00\x00\x00\x00")
@@ -203,7 +204,7 @@ def _flexible_partition(result: PartitionResult, version: int) -> bytes:
     if leader is not None and version >= NODE_ENDPOINTS:
         tags = _LEADER_TAG.pack(1, 0, 9, leader[0], leader[1], 0)
     errors = [_INT32.pack(place) + compact_text(why) + b"\x00" for place, why in records]
-    return b"".join((head, uvarint(len(errors) + 1), *errors, compact_text(message), tags))
+    return b"".join((head, encode_uvarint(len(errors) + 1), *errors, compact_text(message), tags))
 
 
 def _plain_partition(result: PartitionResult, version: int) -> bytes:

@@ -8,24 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lakehead.storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
-
-
-@inlined
-def _varint(data: Any, at: Any, end: Any) -> Any:
-    """Return (value, position after it), or position -1 if it does not end before `end` or is
-    longer than 5 bytes.
-    """
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < 35:
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
+from lakehead.storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled
+from lakehead.storage.kernel_varint import INT_BITS, varint
 
 
 @compiled(LONG(BYTES, BYTES, INTS, INTS, LONG, LONG))
@@ -38,7 +22,7 @@ def count_headers(data: Any, inflated: Any, at: Any, size: Any, start: Any, coun
         position = np.int64(at[row])
         source = inflated if position < 0 else data
         position = ~position if position < 0 else position
-        headers, position = _varint(source, position, position + size[row])
+        headers, position = varint(source, position, position + size[row], INT_BITS)
         total += headers
     return total
 
@@ -71,17 +55,17 @@ def list_headers(
         source = inflated if position < 0 else data
         position ^= flip
         end = position + size[start + i]
-        headers, position = _varint(source, position, end)
+        headers, position = varint(source, position, end, INT_BITS)
         if headers > 0:
             validity[i >> 3] |= np.uint8(1 << (i & 7))
         else:
             nulls += 1
         for _ in range(headers):
-            length, position = _varint(source, position, end)
+            length, position = varint(source, position, end, INT_BITS)
             key_at[filled] = position ^ flip
             key_size[filled] = length
             position += length
-            length, position = _varint(source, position, end)
+            length, position = varint(source, position, end, INT_BITS)
             value_at[filled] = position ^ flip
             value_size[filled] = length
             position += max(length, np.int64(0))

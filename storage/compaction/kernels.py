@@ -25,6 +25,7 @@ from lakehead.storage.kernel_compiler import (
     results,
 )
 from lakehead.storage.kernel_memory import copy_bytes, word_at
+from lakehead.storage.kernel_varint import LONG_BITS, put_varint, varint, varint_size
 
 SOURCE, START, END = 0, 1, 2
 """The source; from the stored record's header to the end of its batch."""
@@ -97,46 +98,6 @@ def _put(out: Any, at: Any, value: Any, size: Any) -> Any:
     for i in range(size):
         out[at + i] = np.uint8((value >> np.int64(8 * (size - 1 - i))) & np.int64(0xFF))
     return at + size
-
-
-@inlined
-def _varint(data: Any, at: Any, end: Any) -> Any:
-    """Return (value, position after it), or position -1 if it does not end before `end` or is
-    longer than 10 bytes.
-    """
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
-
-
-@inlined
-def _put_varint(out: Any, at: Any, value: Any) -> Any:
-    """Write a number; return the position after it."""
-    rest = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
-    while rest >= np.uint64(0x80):
-        out[at] = np.uint8((rest & np.uint64(0x7F)) | np.uint64(0x80))
-        rest >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(rest)
-    return at + 1
-
-
-@inlined
-def _size(value: Any) -> Any:
-    """Return how many bytes a number takes."""
-    rest = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
-    size = np.int64(1)
-    while rest >= np.uint64(0x80):
-        rest >>= np.uint64(7)
-        size += 1
-    return size
 
 
 @inlined
@@ -267,24 +228,24 @@ def _moved(data: Any, row: Any, later: Any, moved: Any, out: Any, at: Any) -> An
     position = row[BODY]
     end = position + row[BODY_SIZE]
     for place in range(row[COUNT]):
-        length, start = _varint(data, position, end)
+        length, start = varint(data, position, end, LONG_BITS)
         if start < 0 or length < 1 or length > end - start:
             return np.int64(-1)
         stop = start + length
-        time_delta, next_at = _varint(data, start + 1, stop)
+        time_delta, next_at = varint(data, start + 1, stop, LONG_BITS)
         if next_at < 0:
             return np.int64(-1)
-        offset_delta, body = _varint(data, next_at, stop)
+        offset_delta, body = varint(data, next_at, stop, LONG_BITS)
         time = time_delta + later
         is_beyond = (later > 0 and time < time_delta) or (later < 0 and time > time_delta)
         if body < 0 or offset_delta != place or is_beyond:
             return np.int64(-1)
         offset = offset_delta + moved
         rest = stop - body
-        at = _put_varint(out, at, 1 + _size(time) + _size(offset) + rest)
+        at = put_varint(out, at, 1 + varint_size(time) + varint_size(offset) + rest)
         out[at] = data[start]
-        at = _put_varint(out, at + 1, time)
-        at = _put_varint(out, at, offset)
+        at = put_varint(out, at + 1, time)
+        at = put_varint(out, at, offset)
         copy_bytes(out, at, data, body, rest)
         at += rest
         position = stop

@@ -26,6 +26,7 @@ from lakehead.storage.kernel_compiler import (
     results,
 )
 from lakehead.storage.kernel_memory import copy_bytes, prefetch, word_at
+from lakehead.storage.kernel_varint import LONG_BITS, put_varint, varint
 
 
 @inlined
@@ -105,38 +106,6 @@ GROWTH_MAX = 16
 
 
 @inlined
-def _varint(data: Any, at: Any, end: Any) -> Any:
-    """Return (value, position after it), or position -1 if it does not end before `end` or is
-    longer than 10 bytes.
-    """
-    if at < end and data[at] < 128:  # as most are
-        only = np.int64(data[at])
-        return (only >> np.int64(1)) ^ -(only & np.int64(1)), at + 1
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
-
-
-@inlined
-def _put_varint(out: Any, at: Any, value: Any) -> Any:
-    """Write a number; return the position after it."""
-    rest = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
-    while rest >= np.uint64(0x80):
-        out[at] = np.uint8((rest & np.uint64(0x7F)) | np.uint64(0x80))
-        rest >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(rest)
-    return at + 1
-
-
-@inlined
 def _home(low: Any, slots: Any) -> Any:
     """Return where a key belongs: by its upper half, since a division takes as long as ten steps of
     its hash.
@@ -181,16 +150,16 @@ def parse(  # noqa: C901 - one pass, every check in its place
     """
     for r in range(count):
         start = at
-        length, at = _varint(data, at, size)
+        length, at = varint(data, at, size, LONG_BITS)
         if at < 0:
             return 1
         if length < 0 or length > size - at:
             return 2
         end = at + length
-        time_delta, body = _varint(data, at + 1, size)
+        time_delta, body = varint(data, at + 1, size, LONG_BITS)
         if body < 0:
             return 3
-        offset_delta, at = _varint(data, body, size)
+        offset_delta, at = varint(data, body, size, LONG_BITS)
         if at < 0:
             return 3
         if offset_delta < 0 or offset_delta > last_delta:
@@ -198,7 +167,7 @@ def parse(  # noqa: C901 - one pass, every check in its place
         timestamp = base_timestamp + time_delta
         if (time_delta > 0) != (timestamp > base_timestamp) and time_delta != 0:
             return 5
-        key_size, at = _varint(data, at, size)
+        key_size, at = varint(data, at, size, LONG_BITS)
         if at < 0:
             return 3
         flags = np.int64(0)
@@ -210,7 +179,7 @@ def parse(  # noqa: C901 - one pass, every check in its place
             at += key_size
         if at >= end:
             return 6
-        value_size, at = _varint(data, at, size)
+        value_size, at = varint(data, at, size, LONG_BITS)
         if at < 0:
             return 3
         if value_size < 0:
@@ -288,13 +257,13 @@ def copy_kept(
                 r += 1
                 end = rows[r, 7]
         else:
-            _, attributes_at = _varint(data, start, end)
+            _, attributes_at = varint(data, start, end, LONG_BITS)
             body = rows[r, 6]
             delta = rows[r, 4] - base_timestamp
-            head = _put_varint(out, to, delta) - to  # how long it is: written over at once
-            to = _put_varint(out, to, 1 + head + end - body)
+            head = put_varint(out, to, delta) - to  # how long it is: written over at once
+            to = put_varint(out, to, 1 + head + end - body)
             out[to] = data[attributes_at]
-            to = _put_varint(out, to + 1, delta)
+            to = put_varint(out, to + 1, delta)
             start = body
         copy_bytes(out, to, data, start, end - start)
         to += end - start

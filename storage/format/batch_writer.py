@@ -22,6 +22,7 @@ from lakehead.storage.format.record_batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
 )
+from lakehead.storage.format.varint import encode_varint
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """Key and value of a record; no value means that the key is deleted."""
@@ -53,13 +54,13 @@ def encode_batch(
             (
                 b"\0",  # attributes
                 b"\0",  # timestamp delta
-                varint(offset_delta),
-                _NULL if key is None else varint(len(key)) + key,
-                _NULL if value is None else varint(len(value)) + value,
+                encode_varint(offset_delta),
+                _NULL if key is None else encode_varint(len(key)) + key,
+                _NULL if value is None else encode_varint(len(value)) + value,
                 encoded_headers,
             )
         )
-        body += varint(len(record))
+        body += encode_varint(len(record))
         body += record
     batch = bytearray(
         _HEADER.pack(
@@ -85,22 +86,11 @@ def encode_batch(
 
 
 def _headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
-    parts = [varint(len(headers))]
+    parts = [encode_varint(len(headers))]
     for name, value in headers:
         key = name.encode()
-        parts += (varint(len(key)), key, varint(len(value)), value)
+        parts += (encode_varint(len(key)), key, encode_varint(len(value)), value)
     return b"".join(parts)
 
 
-def varint(value: int) -> bytes:
-    """Return a signed number as a zigzag varint."""
-    zigzag = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while zigzag >= 0x80:
-        encoded.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    encoded.append(zigzag)
-    return bytes(encoded)
-
-
-_NULL = varint(-1)
+_NULL = encode_varint(-1)

@@ -28,6 +28,7 @@ from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format import parquet
 from lakehead.storage.format.columns import Column, Doubles, Flags, Longs, Texts, Words
 from lakehead.storage.format.feature_level import BASE_LEVEL, refuse_newer, unknown_here
+from lakehead.storage.format.varint import encode_uvarint
 
 LONG, DOUBLE, FLAG, WORD, TEXT = "long", "double", "flag", "word", "text"
 SCHEMA: dict[str, str] = {
@@ -338,5 +339,5 @@ def _column(column: _Column, pages: list[tuple[bytes, int]]) -> Generator[None, 
 
 
 def _codes(data: bytes, rows: int) -> bytes:
-    start = 1 + len(parquet.varint(-(-rows // 8) << 1 | 1))
+    start = 1 + len(encode_uvarint(-(-rows // 8) << 1 | 1))
     return data[start : start + rows]

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lakehead.storage.format.varint import encode_uvarint, encode_varint
+
 MAGIC = b"PAR1"
 
 BOOLEAN, INT64, DOUBLE, BYTE_ARRAY = 0, 2, 5, 6
@@ -29,35 +31,21 @@ Field = tuple[int, int, bytes]
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 
 
-def varint(value: int) -> bytes:
-    """Return an unsigned integer, seven bits a byte, the lowest first."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _zigzag(value: int) -> bytes:
-    return varint((value << 1) ^ (value >> 63))
-
-
 def _i32(field: int, value: int) -> Field:
-    return field, _I32, _zigzag(value)
+    return field, _I32, encode_varint(value)
 
 
 def _i64(field: int, value: int) -> Field:
-    return field, _I64, _zigzag(value)
+    return field, _I64, encode_varint(value)
 
 
 def _binary(field: int, value: bytes) -> Field:
-    return field, _BINARY, varint(len(value)) + value
+    return field, _BINARY, encode_uvarint(len(value)) + value
 
 
 def _list(field: int, kind: int, items: Sequence[bytes]) -> Field:
     size = len(items)
-    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + varint(size)
+    head = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + encode_uvarint(size)
     return field, _LIST, head + b"".join(items)
 
 
@@ -99,7 +87,7 @@ class RowGroup:
 
 def levels(rows: int, is_present: bool) -> bytes:
     """Return the definition levels of a page: one run."""
-    run = varint(rows << 1) + bytes([is_present])
+    run = encode_uvarint(rows << 1) + bytes([is_present])
     return struct.pack("<I", len(run)) + run
 
 
@@ -140,7 +128,7 @@ def byte_codes(codes: bytes) -> bytes:
     """Return the indices of a dictionary-coded page: width 8, one bit-packed run."""
     groups = -(-len(codes) // 8)
     padding = bytes(groups * 8 - len(codes))
-    return b"\x08" + varint(groups << 1 | 1) + codes + padding
+    return b"\x08" + encode_uvarint(groups << 1 | 1) + codes + padding
 
 
 def footer(schema: Sequence[tuple[str, int]], groups: Sequence[RowGroup]) -> bytes:
@@ -174,8 +162,8 @@ def _column_chunk(chunk: Chunk) -> bytes:
     encodings = [_RLE, _RLE_DICTIONARY, _PLAIN] if chunk.has_dictionary else [_RLE, _PLAIN]
     fields = [
         _i32(1, chunk.kind),
-        _list(2, _I32, [_zigzag(encoding) for encoding in encodings]),
-        _list(3, _BINARY, [varint(len(chunk.column)) + chunk.column.encode()]),
+        _list(2, _I32, [encode_varint(encoding) for encoding in encodings]),
+        _list(3, _BINARY, [encode_uvarint(len(chunk.column)) + chunk.column.encode()]),
         _i32(4, _ZSTD),
         _i64(5, chunk.values),
         _i64(6, chunk.raw_size),

@@ -23,6 +23,7 @@ from lakehead.storage.kernel_compiler import (
     results,
 )
 from lakehead.storage.kernel_memory import prefetch
+from lakehead.storage.kernel_varint import INT_BITS, LONG_BITS, varint
 
 RECORD_SIZE_MIN = 7
 """A record of nothing: seven varints of one byte."""
@@ -61,26 +62,9 @@ each would be waited for: a read of inflated records, mostly, and a third of wha
 
 
 @inlined
-def _varint(data: Any, at: Any, end: Any, bits: Any) -> Any:
-    """Return (value, position after it), or position -1 if it does not end before `end` or is
-    longer than `bits`.
-    """
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < bits:
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
-
-
-@inlined
 def _skip_field(data: Any, at: Any, end: Any) -> Any:
     """Return (start, length or -1 for null, position after it), or position -1."""
-    length, at = _varint(data, at, end, np.uint64(35))
+    length, at = varint(data, at, end, INT_BITS)
     if at < 0 or length < -1 or length > end - at:
         return np.int64(0), np.int64(0), np.int64(-1)
     return at, length, at + max(length, np.int64(0))
@@ -165,17 +149,17 @@ def parse_records(  # noqa: C901 - one pass, every check in its place
         last = np.int64(-1)
         rows_before, strange_before, fault, record = row, strange, 0, np.int64(0)
         while record < batch[9]:
-            length, at = _varint(source, at, end, np.uint64(35))
+            length, at = varint(source, at, end, INT_BITS)
             if at < 0 or length < 1 or length > end - at:
                 fault = 1 if at < 0 else 2
                 break
             stop = at + length
             prefetch(source, stop + _AHEAD * length)  # records are mostly alike
-            stamp_delta, at = _varint(source, at + 1, stop, np.uint64(70))
+            stamp_delta, at = varint(source, at + 1, stop, LONG_BITS)
             if at < 0:
                 fault = 3
                 break
-            delta, at = _varint(source, at, stop, np.uint64(35))
+            delta, at = varint(source, at, stop, INT_BITS)
             if at < 0 or delta <= last or delta > batch[5]:
                 fault = 4 if at < 0 else 5
                 break
@@ -189,7 +173,7 @@ def parse_records(  # noqa: C901 - one pass, every check in its place
                 fault = 7
                 break
             headers_start = at
-            count, at = _varint(source, at, stop, np.uint64(35))
+            count, at = varint(source, at, stop, INT_BITS)
             if at < 0 or count < 0 or count > stop - at:
                 fault = 8
                 break

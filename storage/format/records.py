@@ -16,6 +16,7 @@ from lakehead.storage.format.record_batch import (
     BatchHeader,
     read_header,
 )
+from lakehead.storage.format.varint import read_varint
 
 INFLATED_SIZE_MAX = 512 * 1024 * 1024
 _INFLATED_SIZE_MIN = 64 * 1024
@@ -124,17 +125,3 @@ def _bytes(data: memoryview, position: int) -> tuple[bytes | None, int]:
     if position + length > len(data):
         raise ValueError("a field reaches beyond its record")
     return bytes(data[position : position + length]), position + length
-
-
-def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Read a zigzag varint of at most 10 bytes; return it and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
-        if shift > 63:
-            raise ValueError("a varint is longer than 10 bytes")

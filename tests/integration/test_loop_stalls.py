@@ -16,7 +16,7 @@ import pytest
 from lakehead.broker import api
 from lakehead.broker.api.turns import elements_max
 from lakehead.broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
-from lakehead.broker.protocol.encode import uvarint
+from lakehead.storage.format.varint import encode_uvarint
 from tests.support import wire
 from tests.support.deep_requests import (
     GROUP_TYPE,
@@ -232,7 +232,12 @@ def test_a_group_or_transaction_that_is_named_many_times_is_described_once(
         assert [len(group.topics) for group in alone.groups] == [1]
         named = asker.ask(9, 8, "OffsetFetchRequest", groups=topics * count, require_stable=False)
         assert {(one.error_code.value, len(one.topics)) for one in named.groups} == {(42, 0)}
-        states = wire.header(65, 0) + b"\0" + uvarint(count + 1) + (uvarint(2) + b"x") * count
+        states = (
+            wire.header(65, 0)
+            + b"\0"
+            + encode_uvarint(count + 1)
+            + (encode_uvarint(2) + b"x") * count
+        )
         answer = client.ask(states + b"\0")
         assert answer is not None
         assert len(answer) < 100
@@ -287,8 +292,8 @@ def test_a_request_of_a_million_elements_closes_its_connection_alone(
 
 def test_a_string_has_the_limit_of_kafkas_in_the_compact_encoding_too(node: WatchedNode) -> None:
     for size, is_taken in ((32_767, True), (32_768, False)):
-        key = uvarint(size + 1) + b"g" * size
-        request = wire.header(10, 4) + b"\0" + b"\0" + uvarint(2) + key + b"\0"
+        key = encode_uvarint(size + 1) + b"g" * size
+        request = wire.header(10, 4) + b"\0" + b"\0" + encode_uvarint(2) + key + b"\0"
         with Wire(node.port) as client:
             assert (client.ask(request) is not None) is is_taken
 

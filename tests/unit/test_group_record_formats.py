@@ -19,9 +19,10 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_offset,
 )
 from lakehead.broker.coordinator.record_reader import UnknownRecord
-from lakehead.storage.format.batch_writer import encode_batch, varint
+from lakehead.storage.format.batch_writer import encode_batch
 from lakehead.storage.format.record_batch import crc_ok, read_header
 from lakehead.storage.format.records import iter_kafka_records
+from lakehead.storage.format.varint import encode_varint
 
 text = st.text(max_size=20)
 i32 = st.integers(-(2**31), 2**31 - 1)
@@ -180,4 +181,4 @@ def test_written_batches_read_back(
     [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-65, "8101"), (300, "d804")],
 )
 def test_varints_are_zigzag(value: int, encoded: str) -> None:
-    assert varint(value).hex() == encoded
+    assert encode_varint(value).hex() == encoded

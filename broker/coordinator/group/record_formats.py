@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from lakehead.broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
 from lakehead.broker.coordinator.record_reader import RecordReader, UnknownRecord
-from lakehead.broker.protocol.encode import uvarint
+from lakehead.storage.format.varint import encode_uvarint
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -101,7 +101,7 @@ def encode_offset(value: CommittedOffset) -> bytes:
             _SHORT.pack(_FLEXIBLE_VERSION),
             _LONG.pack(value.offset),
             _INT.pack(value.leader_epoch),
-            uvarint(len(metadata) + 1),
+            encode_uvarint(len(metadata) + 1),
             metadata,
             _LONG.pack(value.commit_timestamp_ms),
             bytes((1 if tag else 0,)),

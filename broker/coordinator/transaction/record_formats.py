@@ -27,7 +27,7 @@ from lakehead.broker.coordinator.transaction.messages import (
     Transaction,
     TransactionState,
 )
-from lakehead.broker.protocol.encode import uvarint
+from lakehead.storage.format.varint import encode_uvarint
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -63,12 +63,12 @@ def encode_value(value: Transaction) -> bytes:
         (_TRANSACTION_VERSION_TAG, _SHORT, value.transaction_version, TV_0),
     ]
     tagged = [
-        uvarint(tag) + uvarint(layout.size) + layout.pack(number)
+        encode_uvarint(tag) + encode_uvarint(layout.size) + layout.pack(number)
         for tag, layout, number, default in tags
         if number != default
     ]
     times = _TIMES.pack(value.updated_ms, value.start_ms)
-    return b"".join((head, _partitions(value), times, uvarint(len(tagged)), *tagged))
+    return b"".join((head, _partitions(value), times, encode_uvarint(len(tagged)), *tagged))
 
 
 def decode_key(data: bytes) -> str:
@@ -108,16 +108,16 @@ def decode_value(transactional_id: str, data: bytes) -> Transaction:
 
 def _partitions(value: Transaction) -> bytes:
     if value.state is TransactionState.EMPTY:
-        return uvarint(0)  # null
+        return encode_uvarint(0)  # null
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, index in sorted(value.partitions):
         by_topic[topic].append(index)
-    parts = [uvarint(len(by_topic) + 1)]
+    parts = [encode_uvarint(len(by_topic) + 1)]
     for topic, indexes in by_topic.items():
         name = topic.encode()
-        parts += (uvarint(len(name) + 1), name, uvarint(len(indexes) + 1))
+        parts += (encode_uvarint(len(name) + 1), name, encode_uvarint(len(indexes) + 1))
         parts += map(_INT.pack, indexes)
-        parts.append(uvarint(0))  # tagged fields
+        parts.append(encode_uvarint(0))  # tagged fields
     return b"".join(parts)
 
 

@@ -21,6 +21,7 @@ from lakehead.storage.kernel_compiler import (
     inlined,
     results,
 )
+from lakehead.storage.kernel_varint import EXACT_BITS, varint
 
 # Scalars: read one thing and keep it.
 LONG_OP = 0
@@ -53,23 +54,6 @@ FAULTS = {
 
 
 @inlined
-def _varint(data, at, end):
-    """(zigzag number, position after it), or position -1."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            if shift == np.uint64(63) and byte > 1:
-                return np.int64(0), np.int64(-1)
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
-
-
-@inlined
 def _little_endian(data, at, size):
     value = np.uint64(0)
     for i in range(size):
@@ -80,12 +64,12 @@ def _little_endian(data, at, size):
 @inlined
 def _block(data, at, end):
     """(items of the next block, 0 after the last one, position after it), or position -1."""
-    count, at = _varint(data, at, end)
+    count, at = varint(data, at, end, EXACT_BITS)
     if at < 0:
         return np.int64(0), at
     if count < 0:
         count = -count
-        size, at = _varint(data, at, end)
+        size, at = varint(data, at, end, EXACT_BITS)
         if at < 0 or size < 0:
             return np.int64(0), np.int64(-1)
     # An item is at least a byte (`avro_schema` sees to it): no count makes work beyond the value.
@@ -98,7 +82,7 @@ def _block(data, at, end):
 def _scalar(data, at, end, op, a):  # noqa: C901 - a branch for each type
     """(fault or 0, cell, position after it)."""
     if op <= INT_OP:
-        value, after = _varint(data, at, end)
+        value, after = varint(data, at, end, EXACT_BITS)
         if after < 0:
             return 2, value, at
         if op == INT_OP and (value < -0x80000000 or value > 0x7FFFFFFF):
@@ -113,7 +97,7 @@ def _scalar(data, at, end, op, a):  # noqa: C901 - a branch for each type
             return 1, np.int64(0), at
         return 0, _little_endian(data, at, 8), at + 8
     if op == BYTES_OP:
-        size, after = _varint(data, at, end)
+        size, after = varint(data, at, end, EXACT_BITS)
         if after < 0:
             return 2, size, at
         if size < 0 or size > end - after:
@@ -130,7 +114,7 @@ def _scalar(data, at, end, op, a):  # noqa: C901 - a branch for each type
             return 4, np.int64(0), at
         return 0, np.int64(data[at]), at + 1
     if op == ENUM_OP:
-        value, after = _varint(data, at, end)
+        value, after = varint(data, at, end, EXACT_BITS)
         if after < 0:
             return 2, value, at
         if value < 0 or value >= a:
@@ -184,7 +168,7 @@ def _decode(  # noqa: C901 - one loop is the whole interpreter
                     valid[cell] = 1
                 pc += 1
             elif op == UNION_OP:
-                value, after = _varint(data, at, end)
+                value, after = varint(data, at, end, EXACT_BITS)
                 if after < 0 or value < 0 or value >= program[pc, 4]:
                     fault = 2 if after < 0 else 7
                     break

@@ -50,6 +50,7 @@ from lakehead.lake.tables.values.shape import (
     Shape,
 )
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.format.varint import INT_BITS, read_varint
 
 _KINDS: dict[int, tuple[int, LeafKind]] = {
     FieldDescriptor.TYPE_DOUBLE: (kernel.FIXED64_KIND, "float64"),
@@ -418,19 +419,14 @@ def _parts(values: Values, rows: Any) -> Iterable[Part]:
 
 def _indexes(head: bytes) -> tuple[tuple[int, ...] | None, int]:
     """The place of a message in its file, and the number of bytes that name it."""
-    numbers: list[int] = []
-    value, shift, wanted = 0, 0, 1
-    for at, byte in enumerate(head):
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte & 0x80:
-            continue
-        numbers.append((value >> 1) ^ -(value & 1))
-        value, shift = 0, 0
-        if len(numbers) == 1:
-            wanted = 1 + numbers[0]
-            if not 0 < numbers[0] < _INDEXES_MAX:
-                return None, 0
-        if len(numbers) == wanted:
-            return tuple(numbers[1:]), at + 1
-    return None, 0
+    try:
+        count, at = read_varint(head, 0, INT_BITS)
+        if not 0 < count < _INDEXES_MAX:
+            return None, 0
+        numbers = []
+        for _ in range(count):
+            number, at = read_varint(head, at, INT_BITS)
+            numbers.append(number)
+    except (IndexError, ValueError):
+        return None, 0
+    return tuple(numbers), at

@@ -22,6 +22,7 @@ from lakehead.storage.kernel_compiler import (
     inlined,
     results,
 )
+from lakehead.storage.kernel_varint import EXACT_BITS, uvarint
 
 FIELD = (
     *("number", "kind", "slot", "domain", "list_slot", "list_domain", "message"),
@@ -63,30 +64,13 @@ _DEPTH_MAX = 100
 
 
 @inlined
-def _varint(data, at, end):
-    """(number, position after it), or position -1."""
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
-        at += 1
-        value |= (byte & np.uint64(0x7F)) << shift
-        if byte < 128:
-            if shift == np.uint64(63) and byte > 1:
-                return np.int64(0), np.int64(-1)
-            return np.int64(value), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
-
-
-@inlined
 def _skip(data, at, end, tag, groups):  # noqa: C901 - a branch for each wire type
     """(fault or 0, position after the field whose tag was read); groups as a whole."""
     depth = 0
     while True:
         wire = tag & 7
         if wire == 0:
-            _, after = _varint(data, at, end)
+            _, after = uvarint(data, at, end, EXACT_BITS)
             if after < 0:
                 return 1, at
             at = after
@@ -96,7 +80,7 @@ def _skip(data, at, end, tag, groups):  # noqa: C901 - a branch for each wire ty
                 return 3, at
             at += size
         elif wire == 2:
-            size, after = _varint(data, at, end)
+            size, after = uvarint(data, at, end, EXACT_BITS)
             if after < 0 or size < 0 or size > end - after:
                 return 3, at
             at = after + size
@@ -113,7 +97,7 @@ def _skip(data, at, end, tag, groups):  # noqa: C901 - a branch for each wire ty
             return 7, at
         if depth == 0:
             return 0, at
-        tag, after = _varint(data, at, end)
+        tag, after = uvarint(data, at, end, EXACT_BITS)
         if after < 0 or tag < 8 or tag > 0xFFFFFFFF:
             return 1, at
         at = after
@@ -161,7 +145,7 @@ def _little_endian(data, at, size):
 def _scalar(data, at, end, kind):
     """(fault or 0, cell, position after it)."""
     if kind <= CLOSED_ENUM_KIND:
-        value, after = _varint(data, at, end)
+        value, after = uvarint(data, at, end, EXACT_BITS)
         if after < 0:
             return 1, value, at
         if kind in (INT32_KIND, CLOSED_ENUM_KIND):
@@ -177,7 +161,7 @@ def _scalar(data, at, end, kind):
             value = np.int64(value != 0)
         return 0, value, after
     if kind == BYTES_KIND:
-        size, after = _varint(data, at, end)
+        size, after = uvarint(data, at, end, EXACT_BITS)
         if after < 0 or size < 0 or size > end - after:
             return 3, size, at
         return 0, after << 31 | size, after + size
@@ -283,7 +267,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
         while True:
             tag, after, wire = np.int64(0), at, np.int64(-1)
             if at < end:
-                tag, after = _varint(data, at, end)
+                tag, after = uvarint(data, at, end, EXACT_BITS)
                 if after < 0 or tag > 0xFFFFFFFF or tag < 8:
                     fault = 2 if after >= 0 and 0 <= tag < 8 else 1
                     break
@@ -342,7 +326,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                 continue
             behind, group = end, tag >> 3
             if kind != GROUP_KIND:
-                size, after = _varint(data, at, end)
+                size, after = uvarint(data, at, end, EXACT_BITS)
                 if after < 0 or size < 0 or size > end - after:
                     fault = 3
                     break
