@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata.records import FeatureLevel, NodeSecret, Record
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ Levels = tuple[int, int]
 """The lowest and the highest feature level that a release supports."""
 
 
-def features(state: ClusterState) -> Mapping[str, Feature]:
+def features(state: MetadataImage) -> Mapping[str, Feature]:
     """Return every feature, by name."""
     level = state.metadata_version
     return {
@@ -46,7 +46,7 @@ def supported(node: NodeState, heard: Mapping[int, Levels]) -> Levels | None:
 
 
 def raised(
-    state: ClusterState, level: int, heard: Mapping[int, Levels], rng: random.Random
+    state: MetadataImage, level: int, heard: Mapping[int, Levels], rng: random.Random
 ) -> list[Record]:
     """Return the records that raise the feature level, and give the cluster what it needs there.
 

@@ -61,7 +61,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock, SystemClock
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore, check_store, open_store
 from lakehead.storage.object_store.counted import CountedStore
 from lakehead.storage.stream.engine import StreamEngine
@@ -180,8 +180,8 @@ class Node:
         self.page = ObservabilityPage(self)
 
     @property
-    def state(self) -> ClusterState:
-        """The newest known cluster state."""
+    def state(self) -> MetadataImage:
+        """The newest known metadata image."""
         return self.engine.metadata.state
 
     def configs(self) -> BrokerValues:
@@ -535,7 +535,7 @@ async def _open_engine(
         )
         return wal
 
-    async def admit(state: ClusterState) -> None:
+    async def admit(state: MetadataImage) -> None:
         refuse_other_cluster(state, settings.cluster_id, settings.store_uri)
         await refuse_duplicate_id(network, state, settings.node_id)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import ProducerIdBlock, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 BLOCK = 1000
 
@@ -31,6 +31,6 @@ class ProducerIds:
             self._next += 1
             return taken
 
-    def _plan(self, state: ClusterState) -> Sequence[Record]:
+    def _plan(self, state: MetadataImage) -> Sequence[Record]:
         self._planned = state.next_producer_id  # others' blocks may follow by the time it is known
         return [ProducerIdBlock(node_id=self._node_id, start=self._planned, count=BLOCK)]

@@ -28,7 +28,7 @@ from lakehead.broker.protocol.node_endpoints import Address
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.tasks import TaskScope
 
 
@@ -66,11 +66,11 @@ class TopicAdmin(Protocol):
         configs: Mapping[str, str] | None = None,
         replicas: Sequence[tuple[int, ...]] = (),
         *,
-        check: Callable[[ClusterState], None] = ...,
+        check: Callable[[MetadataImage], None] = ...,
     ) -> Topic:
         """Create a topic. Raises KafkaError, TopicExists, StorageError."""
 
-    async def ensure(self, name: str, *, check: Callable[[ClusterState], None] = ...) -> Topic:
+    async def ensure(self, name: str, *, check: Callable[[MetadataImage], None] = ...) -> Topic:
         """Return a topic, created if it is missing. Raises KafkaError, StorageError."""
 
     async def delete(self, topic_id: str) -> None:
@@ -223,6 +223,6 @@ class BrokerServices:
     """Closes a connection that does not speak Kafka."""
 
     @property
-    def state(self) -> ClusterState:
-        """The newest known cluster state."""
+    def state(self) -> MetadataImage:
+        """The newest known metadata image."""
         return self.metadata.state

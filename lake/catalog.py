@@ -14,7 +14,7 @@ from lakehead.storage.errors import SettingsError, UnknownTopic
 from lakehead.storage.format.stream_object import AbortedTransaction
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, TopicState
 from lakehead.storage.object_store import ObjectStore
 
 
@@ -63,7 +63,7 @@ async def open_metadata(store: ObjectStore) -> MetadataLog:
 class Catalog:
     """A snapshot of a cluster's metadata."""
 
-    def __init__(self, state: ClusterState, uri: str) -> None:
+    def __init__(self, state: MetadataImage, uri: str) -> None:
         self.state = state
         self.uri = uri
 

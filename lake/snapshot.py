@@ -24,7 +24,7 @@ from lakehead.storage.format.stream_object import ObjectIndex, read_index
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.recovery import uncommitted
 from lakehead.storage.tasks import task_group
@@ -76,7 +76,7 @@ class Snapshots:
         self._looked_at = 0.0
         self._newest: Snapshot | None = None
         self._wal_indexes: dict[str, ObjectIndex] = {}
-        self._tail_of: tuple[ClusterState, ClusterState] | None = None
+        self._tail_of: tuple[MetadataImage, MetadataImage] | None = None
 
     def now(self) -> Snapshot:
         """Return the cluster as it is now; the same object as before if nothing was committed.
@@ -92,7 +92,7 @@ class Snapshots:
             )
         return self._newest
 
-    async def _state(self) -> ClusterState:
+    async def _state(self) -> MetadataImage:
         now = time.monotonic()
         if self._log is None:
             self._log = await open_metadata(self._reader.store)
@@ -106,7 +106,7 @@ class Snapshots:
             return self._log.state
         return await self._with_tail(self._log, self._select)
 
-    async def _with_tail(self, log: MetadataLog, select: Select) -> ClusterState:
+    async def _with_tail(self, log: MetadataLog, select: Select) -> MetadataImage:
         uri = self._reader.store.uri
         for _ in range(_LOOKS_MAX):
             state = log.state
@@ -124,10 +124,10 @@ class Snapshots:
 
     def _recovered(
         self,
-        state: ClusterState,
+        state: MetadataImage,
         found: dict[str, ObjectIndex],
         left: Mapping[int, Sequence[ObjectIndex]],
-    ) -> ClusterState:
+    ) -> MetadataImage:
         """Return the state with the tail: the same object as before if it is the same tail."""
         if self._tail_of is not None and self._tail_of[0] is state and found == self._wal_indexes:
             return self._tail_of[1]
@@ -171,7 +171,7 @@ class Snapshots:
         return [found[key] for key in keys]
 
 
-def _leaders(state: ClusterState, stream_ids: Iterable[int], uri: str) -> list[NodeState]:
+def _leaders(state: MetadataImage, stream_ids: Iterable[int], uri: str) -> list[NodeState]:
     """Return the nodes that these streams are open on. Raises SettingsError for one whose log is
     somewhere else.
     """
@@ -187,15 +187,15 @@ def _leaders(state: ClusterState, stream_ids: Iterable[int], uri: str) -> list[N
     return nodes
 
 
-def _floor(state: ClusterState, node_id: int) -> tuple[int, int]:
+def _floor(state: MetadataImage, node_id: int) -> tuple[int, int]:
     """Start of a node's log; None once it is retired."""
     node = state.nodes.get(node_id)
     return (-1, -1) if node is None else (node.wal_epoch, node.wal_floor)
 
 
 def _as_if_recovered(
-    state: ClusterState, node_id: int, indexes: Sequence[ObjectIndex]
-) -> ClusterState:
+    state: MetadataImage, node_id: int, indexes: Sequence[ObjectIndex]
+) -> MetadataImage:
     """Return the state as if a node's log had ended and were committed."""
     objects = uncommitted([sealed_object(index) for index in indexes], state, node_id)
     if not objects:

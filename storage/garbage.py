@@ -32,7 +32,7 @@ from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.metadata.layout import EARLIER, META
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DropObjects, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal.object.names import PREFIX as WAL_PREFIX
@@ -71,7 +71,7 @@ GARBAGE = frozenset({Verdict.ORPHAN, Verdict.OLD_WAL})
 """Can go at once."""
 
 
-def judge(state: ClusterState, key: str, size: int) -> Verdict:
+def judge(state: MetadataImage, key: str, size: int) -> Verdict:
     """Return what a listed object is, by metadata that is newer than the listing."""
     if key in state.unreferenced:
         return Verdict.UNREFERENCED
@@ -100,7 +100,7 @@ def is_own_name(key: str) -> bool:
     return any(name.parse(key) is not None for name in (WalName, JobName, DataName))
 
 
-def _has_ended(state: ClusterState, name: DataName) -> bool:
+def _has_ended(state: MetadataImage, name: DataName) -> bool:
     """Return true if the epoch of a name has ended, so that it can never be committed."""
     node = state.nodes.get(name.node_id)
     if node is None:
@@ -108,7 +108,7 @@ def _has_ended(state: ClusterState, name: DataName) -> bool:
     return name.epoch < node.epoch or (name.epoch == node.epoch and node.is_fenced)
 
 
-def _judge_wal(state: ClusterState, name: WalName, size: int) -> Verdict:
+def _judge_wal(state: MetadataImage, name: WalName, size: int) -> Verdict:
     node = state.nodes.get(name.node_id)
     if node is None:
         last = state.retired_nodes.get(name.node_id)
@@ -203,7 +203,7 @@ async def find_garbage(
 
 def planned(
     found: Sequence[ObjectMeta],
-    state: ClusterState,
+    state: MetadataImage,
     now_ms: int,
     settings: SweepTimes,
     *,
@@ -265,7 +265,7 @@ async def delete(doomed: Sequence[Doomed], store: ObjectStore, metadata: Metadat
 async def _drop(keys: Sequence[str], metadata: MetadataLog) -> int:
     known: tuple[str, ...] = ()
 
-    def plan(state: ClusterState) -> Sequence[Record]:
+    def plan(state: MetadataImage) -> Sequence[Record]:
         nonlocal known
         known = tuple(key for key in keys if key in state.unreferenced)
         return [DropObjects(keys=known)] if known else []
@@ -360,14 +360,14 @@ class GarbageCollector:
         if objects:
             _log.info("garbage_deleted", objects=objects, bytes=size, node_id=self._node_id)
 
-    def _is_ours(self, state: ClusterState, key: str) -> bool:
+    def _is_ours(self, state: MetadataImage, key: str) -> bool:
         writer = state.objects[key].node_id
         if writer == self._node_id:
             return True
         node = state.nodes.get(writer)
         return (node is None or node.is_fenced) and self._is_lowest(state)
 
-    def _is_lowest(self, state: ClusterState) -> bool:
+    def _is_lowest(self, state: MetadataImage) -> bool:
         living = [node_id for node_id, node in state.nodes.items() if not node.is_fenced]
         return self._node_id == min(living, default=self._node_id)
 

@@ -34,7 +34,7 @@ from lakehead.storage.format.stream_object import (
 )
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.records import COMPACTED
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.object_store.protocol import ObjectStore
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class ExpectedObject:
 
 
 def expected_objects(
-    state: ClusterState, *, topic: str | None, sample_percent: int, seed: int
+    state: MetadataImage, *, topic: str | None, sample_percent: int, seed: int
 ) -> tuple[ExpectedObject, ...]:
     """Return the objects to look at: those that streams (of one topic) refer to, or a share of
     them, the same for the same seed.
@@ -170,7 +170,7 @@ def _is_sampled(key: str, percent: int, seed: int) -> bool:
     return percent >= SAMPLE_ALL or crc32c(f"{seed}/{key}".encode()) % SAMPLE_ALL < percent
 
 
-def _streams(state: ClusterState, topic: str | None) -> Iterator[StreamState]:
+def _streams(state: MetadataImage, topic: str | None) -> Iterator[StreamState]:
     if topic is None:
         yield from state.streams.values()
         return
@@ -180,7 +180,7 @@ def _streams(state: ClusterState, topic: str | None) -> Iterator[StreamState]:
 
 
 def _range(
-    state: ClusterState, stream: StreamState, extent: Extent, *, is_state: bool
+    state: MetadataImage, stream: StreamState, extent: Extent, *, is_state: bool
 ) -> ExpectedRange:
     return ExpectedRange(
         place=place_of(state, stream, extent.start_offset, extent.end_offset),
@@ -191,7 +191,7 @@ def _range(
     )
 
 
-def place_of(state: ClusterState, stream: StreamState, start: int, end: int) -> Place:
+def place_of(state: MetadataImage, stream: StreamState, start: int, end: int) -> Place:
     """Return offsets of a stream, with its topic's name."""
     return Place(
         stream_id=stream.stream_id,
@@ -202,7 +202,7 @@ def place_of(state: ClusterState, stream: StreamState, start: int, end: int) -> 
     )
 
 
-def catalog_damages(state: ClusterState, topic: str | None) -> Iterator[Damage]:
+def catalog_damages(state: MetadataImage, topic: str | None) -> Iterator[Damage]:
     """Yield where streams are not what their extents make: each offset in one object, without a
     gap, from the start to the end.
     """
@@ -210,7 +210,7 @@ def catalog_damages(state: ClusterState, topic: str | None) -> Iterator[Damage]:
         yield from _stream_damages(state, stream)
 
 
-def _stream_damages(state: ClusterState, stream: StreamState) -> Iterator[Damage]:
+def _stream_damages(state: MetadataImage, stream: StreamState) -> Iterator[Damage]:
     at = stream.extents[0].start_offset if stream.extents else stream.end_offset
     if at > stream.start_offset:
         place = place_of(state, stream, stream.start_offset, at)

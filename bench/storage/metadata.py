@@ -39,7 +39,7 @@ from lakehead.storage.metadata.records import (
     RegisterNode,
 )
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 
 PART = "metadata"
@@ -133,7 +133,7 @@ async def _commit(log: MetadataLog) -> tuple[float, float]:
 def _upload(name: str, stream_id: int) -> Plan:
     """Plan the commit of an object with the next hundred offsets of a stream."""
 
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         start = state.streams[stream_id].end_offset
         span = CommittedRange(
             stream_id=stream_id,
@@ -163,8 +163,8 @@ async def _generate(store: FileStore, objects: int) -> int:
     return sum(map(len, pieces))
 
 
-def _topics(count: int) -> ClusterState:
-    state = ClusterState()
+def _topics(count: int) -> MetadataImage:
+    state = MetadataImage()
     register = RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1)
     for number in range(count):
         first, topic = number * PARTITIONS, f"{number:032x}"
@@ -181,7 +181,7 @@ def _topics(count: int) -> ClusterState:
     return state
 
 
-def _checkpoint(state: ClusterState, objects: int) -> Checkpoint:
+def _checkpoint(state: MetadataImage, objects: int) -> Checkpoint:
     rng, streams = random.Random(3), len(state.streams)
     keys = sorted(
         f"data/{crc32c(b'%d' % number) & 0xFF:02x}/0-0-{number}" for number in range(objects)

@@ -17,7 +17,7 @@ from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1), is_at_once=True)
 
@@ -33,7 +33,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     ]
     planned = MovePlan({}, {})
 
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         nonlocal planned
         planned = plan_reassignments(state, asked, context.services.lifecycle.ready())
         return [*planned.records()]

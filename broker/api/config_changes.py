@@ -33,7 +33,7 @@ from lakehead.storage.metadata.records import (
     TakeTable,
     TopicConfig,
 )
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.tables.declaration import PREFIX
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
@@ -105,7 +105,7 @@ async def _change(
         raise refused(f"Unknown resource type {resource.resource_type}")
     places = context.services.table_places
 
-    def plan(state: ClusterState) -> Sequence[Record]:
+    def plan(state: MetadataImage) -> Sequence[Record]:
         return planner(resource, state, changes_of, places)
 
     metadata = context.services.metadata
@@ -115,7 +115,7 @@ async def _change(
 
 
 def _plan_topic(
-    resource: Any, state: ClusterState, changes_of: ChangesOf, places: TablePlaces
+    resource: Any, state: MetadataImage, changes_of: ChangesOf, places: TablePlaces
 ) -> Sequence[Record]:
     # Faults are reported in Kafka's order: an unknown topic comes last.
     name = resource.resource_name
@@ -141,7 +141,7 @@ def _plan_topic(
 
 
 def _progress_taken_back(
-    topic_id: str, changes: Changes, present: Configs, state: ClusterState
+    topic_id: str, changes: Changes, present: Configs, state: MetadataImage
 ) -> Sequence[Record]:
     """A table that is declared at another place holds nothing yet, so that retention waits for it:
     the lease of the one before ends, which it goes on with under the next term.
@@ -159,7 +159,7 @@ def _progress_taken_back(
 
 
 def _plan_broker(
-    resource: Any, state: ClusterState, changes_of: ChangesOf, _places: TablePlaces
+    resource: Any, state: MetadataImage, changes_of: ChangesOf, _places: TablePlaces
 ) -> Sequence[Record]:
     node_id = _node_id(resource.resource_name, state)
     present = state.broker_configs.get(node_id, Map())
@@ -171,7 +171,7 @@ def _plan_broker(
     return [BrokerConfig(node_id=node_id, configs=changes)] if changes else []
 
 
-def _node_id(name: str, state: ClusterState) -> int:
+def _node_id(name: str, state: MetadataImage) -> int:
     if name == "":
         return ALL_BROKERS
     try:
@@ -200,13 +200,13 @@ def _parsed_broker_config(name: str, value: str) -> str:
 
 
 def _refuse_metrics(
-    resource: Any, state: ClusterState, changes_of: ChangesOf, _places: TablePlaces
+    resource: Any, state: MetadataImage, changes_of: ChangesOf, _places: TablePlaces
 ) -> Sequence[Record]:
     raise refused("This broker takes no metrics from clients.")
 
 
 def _plan_group(
-    resource: Any, state: ClusterState, changes_of: ChangesOf, _places: TablePlaces
+    resource: Any, state: MetadataImage, changes_of: ChangesOf, _places: TablePlaces
 ) -> Sequence[Record]:
     group = resource.resource_name
     if not group:
@@ -216,7 +216,9 @@ def _plan_group(
     return [GroupConfig(group=group, configs=changes)] if changes else []
 
 
-_PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf, TablePlaces], Sequence[Record]]] = {
+_PLANNERS: Mapping[
+    int, Callable[[Any, MetadataImage, ChangesOf, TablePlaces], Sequence[Record]]
+] = {
     TOPIC: _plan_topic,
     BROKER: _plan_broker,
     CLIENT_METRICS: _refuse_metrics,

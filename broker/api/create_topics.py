@@ -26,7 +26,7 @@ from lakehead.broker.protocol.errors import KafkaError, error_code, error_messag
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 API = Api(key=19, name="CreateTopics", versions=(2, 7))
 
@@ -77,7 +77,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
     )
     topic_id = None
 
-    def check(state: ClusterState) -> None:
+    def check(state: MetadataImage) -> None:
         check_collision(new.name, state)
         services.table_places.check(new.name, new.configs, {}, state)
 

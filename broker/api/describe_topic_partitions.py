@@ -15,7 +15,7 @@ from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
-from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState, TopicState
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage, TopicState
 
 API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
 
@@ -97,7 +97,7 @@ def _refused(
 
 
 async def _known(
-    topic: TopicState, indexes: range, state: ClusterState, context: RequestContext, turns: Turns
+    topic: TopicState, indexes: range, state: MetadataImage, context: RequestContext, turns: Turns
 ) -> Any:
     partitions = []
     for index in indexes:
@@ -116,7 +116,7 @@ async def _known(
     )
 
 
-def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
+def _partition(index: int, topic: TopicState, state: MetadataImage, context: RequestContext) -> Any:
     stream = state.streams[topic.partitions[index]]
     leader = leader_of(state, stream, context.services.lifecycle.unreachable())
     replicas = replicas_of(state, stream)

@@ -20,7 +20,7 @@ from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 API = Api(key=43, name="ElectLeaders", versions=(0, 2), is_at_once=True)
 
@@ -81,7 +81,7 @@ async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> 
     services = context.services
     planned = MovePlan({}, {})
 
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         nonlocal planned
         places = _places(request, state)
         planned = plan_elections(state, places, services.lifecycle.ready(), is_unclean=is_unclean)
@@ -119,7 +119,7 @@ def _note_losses(planned: MovePlan) -> None:
             )
 
 
-def _places(request: Any, state: ClusterState) -> list[TopicPartition]:
+def _places(request: Any, state: MetadataImage) -> list[TopicPartition]:
     if request.topic_partitions is None:
         return [
             (name, index)

@@ -14,7 +14,7 @@ from lakehead.broker.cluster.replication_control import is_moving
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
-from lakehead.storage.metadata.state import ClusterState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, TopicState
 
 API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0))
 
@@ -49,7 +49,7 @@ def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _moving(
-    topic: TopicState, indexes: Any, state: ClusterState, context: RequestContext
+    topic: TopicState, indexes: Any, state: MetadataImage, context: RequestContext
 ) -> list[Any]:
     found = []
     for index in indexes:

@@ -10,7 +10,7 @@ from lakehead.broker.configs.topic_configs import parse_topic_configs
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
-from lakehead.storage.metadata.state import ClusterState, may_collide, unified_name
+from lakehead.storage.metadata.state import MetadataImage, may_collide, unified_name
 
 METADATA_TOPIC = "__cluster_metadata"
 """The name of Kafka's metadata log; a topic of this name would only confuse."""
@@ -46,7 +46,7 @@ class NewTopic:
 
 
 def check_new_topic(
-    request: TopicRequest, state: ClusterState, settings: Settings, places: TablePlaces
+    request: TopicRequest, state: MetadataImage, settings: Settings, places: TablePlaces
 ) -> NewTopic:
     """Return the requested topic. Raises KafkaError with Kafka's code for the first fault in
     Kafka's order: the name, the configs, the numbers.
@@ -87,7 +87,7 @@ def too_many_partitions() -> KafkaError:
 
 
 def check_more_partitions(
-    name: str, count: int, assignments: list[tuple[int, ...]] | None, state: ClusterState
+    name: str, count: int, assignments: list[tuple[int, ...]] | None, state: MetadataImage
 ) -> None:
     """Check a request to give a topic `count` partitions. Raises KafkaError."""
     topic = state.topics.get(name)
@@ -111,7 +111,7 @@ def check_more_partitions(
         _check_brokers(brokers, state)
 
 
-def _check_name(name: str, state: ClusterState) -> None:
+def _check_name(name: str, state: MetadataImage) -> None:
     if not is_valid_name(name):
         raise KafkaError(
             ErrorCode.invalid_topic_exception,
@@ -126,7 +126,7 @@ def _check_name(name: str, state: ClusterState) -> None:
     check_collision(name, state)
 
 
-def check_collision(name: str, state: ClusterState) -> None:
+def check_collision(name: str, state: MetadataImage) -> None:
     """Raise INVALID_TOPIC_EXCEPTION for a name that differs from a topic's only in '.' and '_':
     names of metrics take both for the same.
     """
@@ -140,7 +140,7 @@ def check_collision(name: str, state: ClusterState) -> None:
         )
 
 
-def _check_counts(request: TopicRequest, state: ClusterState, settings: Settings) -> int:
+def _check_counts(request: TopicRequest, state: MetadataImage, settings: Settings) -> int:
     partitions, replicas = request.partitions, request.replicas
     brokers = sum(not node.is_fenced for node in state.nodes.values())
     if replicas != DEFAULT and replicas < 1:
@@ -169,7 +169,7 @@ def _check_partition_count(count: int) -> None:
         )
 
 
-def _check_assignments(request: TopicRequest, state: ClusterState) -> int:
+def _check_assignments(request: TopicRequest, state: MetadataImage) -> int:
     if request.partitions != DEFAULT or request.replicas != DEFAULT:
         raise KafkaError(
             ErrorCode.invalid_request,
@@ -191,7 +191,7 @@ def _check_assignments(request: TopicRequest, state: ClusterState) -> int:
     return len(request.assignments)
 
 
-def _check_brokers(brokers: tuple[int, ...], state: ClusterState) -> None:
+def _check_brokers(brokers: tuple[int, ...], state: MetadataImage) -> None:
     if not brokers or len(set(brokers)) != len(brokers):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment, f"Brokers {list(brokers)} are none, or repeated."

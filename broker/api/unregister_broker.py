@@ -17,7 +17,7 @@ from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record, RetireNode
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 API = Api(key=64, name="UnregisterBroker", versions=(0, 0))
 
@@ -26,7 +26,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response once the broker is removed from the metadata."""
     code, message = ErrorCode.none, None
 
-    def plan(state: ClusterState) -> Sequence[Record]:
+    def plan(state: MetadataImage) -> Sequence[Record]:
         return [_retirement(state, request.broker_id)]
 
     try:
@@ -38,7 +38,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-def _retirement(state: ClusterState, node_id: int) -> RetireNode:
+def _retirement(state: MetadataImage, node_id: int) -> RetireNode:
     node = state.nodes.get(node_id)
     if node is None:
         raise KafkaError(

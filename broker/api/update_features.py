@@ -21,7 +21,7 @@ from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.format.feature_level import METADATA_VERSION
 from lakehead.storage.metadata.records import Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 API = Api(key=57, name="UpdateFeatures", versions=(0, 2))
 
@@ -36,13 +36,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response when the levels are in force, or with the reasons against the updates."""
     peers = context.services.lifecycle
 
-    def plan(state: ClusterState) -> Sequence[Record]:
+    def plan(state: MetadataImage) -> Sequence[Record]:
         records = [
             record for update in request.feature_updates for record in _records(state, update)
         ]
         return () if getattr(request, "validate_only", False) else records
 
-    def _records(state: ClusterState, update: Any) -> Sequence[Record]:
+    def _records(state: MetadataImage, update: Any) -> Sequence[Record]:
         try:
             return _change(state, update, peers.levels(), context.services.rng)
         except SettingsError as error:
@@ -80,7 +80,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _change(
-    state: ClusterState, update: Any, heard: Mapping[int, Levels], rng: random.Random
+    state: MetadataImage, update: Any, heard: Mapping[int, Levels], rng: random.Random
 ) -> Sequence[Record]:
     """Return the records of one update. Raises SettingsError for one that cannot be made."""
     level, feature = update.max_version_level, features(state).get(update.feature)

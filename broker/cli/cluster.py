@@ -11,7 +11,7 @@ import typer
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore, open_retrying_store
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ async def open_log(store: ObjectStore, *, writer: str) -> MetadataLog:
     return log
 
 
-async def read_state(store: ObjectStore) -> ClusterState:
+async def read_state(store: ObjectStore) -> MetadataImage:
     """Return the cluster's newest state. Raises SettingsError when the store holds no cluster."""
     return (await open_log(store, writer="reader")).state
 
@@ -102,7 +102,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(coroutine)
 
 
-async def load_state(path: str) -> ClusterState:
+async def load_state(path: str) -> MetadataImage:
     """Return the newest state of the cluster at `path`."""
     store = open_cluster(path)
     try:

@@ -25,7 +25,7 @@ from lakehead.broker.features import Levels, features, raised, supported
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata.records import Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 app = CommandLine(help="Show the feature level of a cluster, or raise it after an update.")
 
@@ -58,7 +58,7 @@ def describe(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> No
     show_rows(rows, columns, as_json)
 
 
-async def _look(path: str) -> tuple[ClusterState, Mapping[int, Levels]]:
+async def _look(path: str) -> tuple[MetadataImage, Mapping[int, Levels]]:
     store = open_cluster(path)
     try:
         state = await read_state(store)
@@ -67,7 +67,7 @@ async def _look(path: str) -> tuple[ClusterState, Mapping[int, Levels]]:
     return state, await _heard(state)
 
 
-async def _heard(state: ClusterState) -> Mapping[int, Levels]:
+async def _heard(state: MetadataImage) -> Mapping[int, Levels]:
     answers = await tell_nodes(state)
     return {n: answer.levels for n, answer in answers.items() if answer.levels is not None}
 
@@ -97,7 +97,7 @@ async def _upgrade(path: str, level: int) -> tuple[int, int]:
         before = log.state.metadata_version
         heard = await _heard(log.state)
 
-        def plan(state: ClusterState) -> list[Record]:
+        def plan(state: MetadataImage) -> list[Record]:
             return _plan(state, level, heard)
 
         state = await log.commit_with(plan)
@@ -107,7 +107,7 @@ async def _upgrade(path: str, level: int) -> tuple[int, int]:
     return before, state.metadata_version
 
 
-def _plan(state: ClusterState, level: int, heard: Mapping[int, Levels]) -> list[Record]:
+def _plan(state: MetadataImage, level: int, heard: Mapping[int, Levels]) -> list[Record]:
     now, most = state.metadata_version, NEWEST_LEVEL
     if level == now:
         return []

@@ -25,7 +25,7 @@ from lakehead.broker.setting_sources import load, without_effect
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.placement import node_commands
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 _SERVICE = "lakehead.service"
 _OF_SUPERVISOR = frozenset(
@@ -108,7 +108,7 @@ def host_of(settings: Settings) -> Host:
     return Host(slot=settings.host_id, host_id=settings.host_id, node_ids=ids)
 
 
-def other_hosts(state: ClusterState, host: Host) -> dict[str, Expected]:
+def other_hosts(state: MetadataImage, host: Host) -> dict[str, Expected]:
     """Return the other hosts of a cluster.
 
     One whose nodes are fenced and led nothing any more is gone for good, or will be back; it counts
@@ -126,7 +126,7 @@ def other_hosts(state: ClusterState, host: Host) -> dict[str, Expected]:
     }
 
 
-def is_only_host(state: ClusterState, host: Host) -> bool:
+def is_only_host(state: MetadataImage, host: Host) -> bool:
     """Whether no node is live but those of a host."""
     live = {node.host_id for node in state.nodes.values() if not node.is_fenced}
     return live <= {host.host_id}

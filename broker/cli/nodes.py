@@ -26,7 +26,7 @@ from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
 from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 NOBODY = -1
 """The node id in a heartbeat of somebody who is no node."""
@@ -68,7 +68,7 @@ def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
     show_rows(rows, columns, as_json)
 
 
-async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatResponse]]:
+async def _look(path: str) -> tuple[MetadataImage, Mapping[int, HeartbeatResponse]]:
     store = open_cluster(path)
     try:
         state = await read_state(store)
@@ -77,7 +77,7 @@ async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatResponse
     return state, await tell_nodes(state)
 
 
-async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatResponse]:
+async def tell_nodes(state: MetadataImage) -> dict[int, HeartbeatResponse]:
     """Tell every live node how far the metadata log is; return the answers of those that answer."""
     network = TcpNetwork()
     heartbeat = Heartbeat(
@@ -98,7 +98,7 @@ async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatResponse]:
     return answers
 
 
-def _rows(state: ClusterState, answers: Mapping[int, HeartbeatResponse]) -> list[dict[str, Any]]:
+def _rows(state: MetadataImage, answers: Mapping[int, HeartbeatResponse]) -> list[dict[str, Any]]:
     led = leads(state)
     rows = []
     for node_id, node in sorted(state.nodes.items()):
@@ -140,7 +140,7 @@ def _loss(lost: dict[str, Any] | None) -> str | None:
     return f"{lost['at']}, epoch {lost['epoch']}, {lost['partitions']} partitions"
 
 
-def leads(state: ClusterState) -> Counter[int]:
+def leads(state: MetadataImage) -> Counter[int]:
     """Count the streams that each node has open."""
     return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
 
@@ -186,7 +186,7 @@ async def _drain(
     """Commit the drain; return what each node leads after it, or after the wait."""
     store = open_cluster(path)
 
-    def plan(state: ClusterState) -> Sequence[Record]:
+    def plan(state: MetadataImage) -> Sequence[Record]:
         nodes = [_drainable(state, node_id) for node_id in dict.fromkeys(node_ids)]
         if is_draining:
             _check_heirs(state, node_ids)
@@ -212,7 +212,7 @@ async def _drain(
     return {node_id: led[node_id] for node_id in node_ids}
 
 
-def _drainable(state: ClusterState, node_id: int) -> NodeState:
+def _drainable(state: MetadataImage, node_id: int) -> NodeState:
     node = state.nodes.get(node_id)
     if node is None:
         known = _numbers(state.nodes)
@@ -222,7 +222,7 @@ def _drainable(state: ClusterState, node_id: int) -> NodeState:
     return node
 
 
-def _check_heirs(state: ClusterState, node_ids: Collection[int]) -> None:
+def _check_heirs(state: MetadataImage, node_ids: Collection[int]) -> None:
     for other in state.nodes.values():
         if other.node_id not in node_ids and not other.is_fenced and not other.is_draining:
             return

@@ -14,7 +14,7 @@ from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, ru
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.storage.errors import NotFound, SettingsError
-from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
 
 app = CommandLine(help="List, describe, create, alter and delete topics.")
 
@@ -55,11 +55,11 @@ def list_topics(
     show_rows(rows, columns, as_json)
 
 
-def _streams(state: ClusterState, topic: TopicState) -> list[StreamState]:
+def _streams(state: MetadataImage, topic: TopicState) -> list[StreamState]:
     return [state.streams[stream_id] for stream_id in topic.partitions]
 
 
-def _summary(state: ClusterState, topic: TopicState) -> dict[str, Any]:
+def _summary(state: MetadataImage, topic: TopicState) -> dict[str, Any]:
     streams = _streams(state, topic)
     return {
         "topic": topic.name,

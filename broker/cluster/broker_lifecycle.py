@@ -35,7 +35,7 @@ from lakehead.storage.errors import SettingsError, StorageError
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DrainNode, Entry, Record
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.tasks import TaskScope
 
 RESPONSE_TIMEOUT_S = 1.0
@@ -57,7 +57,7 @@ _log = structlog.get_logger("broker.cluster")
 # Registration.
 
 
-def refuse_other_cluster(state: ClusterState, wanted: str, store_uri: str) -> None:
+def refuse_other_cluster(state: MetadataImage, wanted: str, store_uri: str) -> None:
     """Raise SettingsError if the store has another cluster than `wanted`, the id that the node is
     configured with, or none. An empty `wanted` accepts any.
     """
@@ -87,7 +87,7 @@ def refuse_meta_address(host: str) -> None:
 
 async def refuse_duplicate_id(
     network: PeerNetwork,
-    state: ClusterState,
+    state: MetadataImage,
     node_id: int,
     *,
     timeout_s: float = RESPONSE_TIMEOUT_S,
@@ -115,7 +115,7 @@ async def refuse_duplicate_id(
 
 
 async def check_advertised_address(
-    network: PeerNetwork, own: NodeState, state: ClusterState
+    network: PeerNetwork, own: NodeState, state: MetadataImage
 ) -> bool:
     """Connect to the advertised address as a client would; return whether this node responds.
 
@@ -522,7 +522,7 @@ class BrokerLifecycle:
         began, before = self._clock.monotonic(), len(leaderships.held)
         own = self.own
 
-        def plan(state: ClusterState) -> list[Record]:
+        def plan(state: MetadataImage) -> list[Record]:
             if not self._successors(state) or state.nodes[own.node_id].is_draining:
                 return []
             return [DrainNode(node_id=own.node_id, epoch=own.epoch, is_draining=True)]
@@ -544,7 +544,7 @@ class BrokerLifecycle:
                 seconds=round(self._clock.monotonic() - began, 3),
             )
 
-    def _successors(self, state: ClusterState) -> list[int]:
+    def _successors(self, state: MetadataImage) -> list[int]:
         """Return the other nodes that can take leaderships over; none once this node is fenced."""
         if not self._is_unfenced_in(state):
             return []
@@ -755,7 +755,7 @@ class BrokerLifecycle:
 
     # Following the metadata.
 
-    def _changed(self, state: ClusterState, entry: Entry | None) -> None:
+    def _changed(self, state: MetadataImage, entry: Entry | None) -> None:
         if state.nodes is not self._nodes:
             self._nodes = state.nodes
             self._follow_nodes(state)
@@ -764,7 +764,7 @@ class BrokerLifecycle:
                 if channel.known_entry < state.next_entry:
                     channel.nudge()
 
-    def _follow_nodes(self, state: ClusterState) -> None:
+    def _follow_nodes(self, state: MetadataImage) -> None:
         if not self.membership.follow(state.nodes, self._clock.monotonic()):
             return
         for node_id, (channel, task) in list(self._channels.items()):
@@ -790,7 +790,7 @@ class BrokerLifecycle:
     def _is_unfenced(self) -> bool:
         return self._is_unfenced_in(self._metadata.state)
 
-    def _is_unfenced_in(self, state: ClusterState) -> bool:
+    def _is_unfenced_in(self, state: MetadataImage) -> bool:
         known = state.nodes.get(self.own.node_id)
         return known is not None and known.epoch == self.own.epoch and not known.is_fenced
 

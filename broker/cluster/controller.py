@@ -27,7 +27,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import StorageError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.stream.unrecovered_wals import reaches
 from lakehead.storage.tasks import TaskScope
 
@@ -119,7 +119,7 @@ class Controller:
         self._dead_since: float | None = None
         self._started_at = self._balance_at = clock.monotonic()
         self._seen: _PlanKey | None = None
-        self._balanced: tuple[ClusterState, ClusterView] | None = None
+        self._balanced: tuple[MetadataImage, ClusterView] | None = None
         self._nodes, self._topics = metadata.state.nodes, metadata.state.topics
 
     @property
@@ -136,7 +136,7 @@ class Controller:
         self._lifecycle.on_change.append(self._wakeup.set)
         self._scope.spawn_duty(self._run, name="controller")
 
-    def _changed(self, state: ClusterState) -> None:
+    def _changed(self, state: MetadataImage) -> None:
         if state.nodes is not self._nodes or state.topics is not self._topics:
             self._nodes, self._topics = state.nodes, state.topics
             self._wakeup.set()
@@ -171,7 +171,7 @@ class Controller:
             return
         made: list[Record] = []
 
-        def decide(newest: ClusterState) -> Generator[None, None, Sequence[Record]]:
+        def decide(newest: MetadataImage) -> Generator[None, None, Sequence[Record]]:
             made[:] = yield from plan(newest, self._view(self._clock.monotonic()))
             return tuple(made)
 
@@ -187,7 +187,7 @@ class Controller:
             quiet_s = _COOL_DOWN if view.is_balance_due else _AFTER_FAILURE
             self._balance_at = max(self._balance_at, now + quiet_s * self._settings.balance_s)
 
-    def _is_due(self, state: ClusterState, view: ClusterView, key: _PlanKey) -> bool:
+    def _is_due(self, state: MetadataImage, view: ClusterView, key: _PlanKey) -> bool:
         if not is_controller(state, view.node_id, view.node_epoch):
             return view.may_lead
         if self._seen != key or unfenced_dead(state, view):
@@ -197,7 +197,7 @@ class Controller:
             return False
         return view.is_balance_due
 
-    def _is_as_balanced(self, state: ClusterState, view: ClusterView) -> bool:
+    def _is_as_balanced(self, state: MetadataImage, view: ClusterView) -> bool:
         """Return true if nothing has changed since the last check of balance, so that an idle
         cluster is not surveyed again and again.
         """
@@ -274,7 +274,7 @@ def _lasts(since: float | None, now: float, seconds: float) -> bool:
     return since is not None and now - since >= seconds
 
 
-def _plan_key(state: ClusterState, view: ClusterView) -> _PlanKey:
+def _plan_key(state: MetadataImage, view: ClusterView) -> _PlanKey:
     return _PlanKey(
         nodes=frozenset(
             (known.node_id, known.epoch, known.is_fenced, known.is_draining)
@@ -290,7 +290,7 @@ def _plan_key(state: ClusterState, view: ClusterView) -> _PlanKey:
 # Planning.
 
 
-def is_lease_vacant(state: ClusterState, view: ClusterView) -> bool:
+def is_lease_vacant(state: MetadataImage, view: ClusterView) -> bool:
     """Return true if the lease is free to take: its holder is fenced, dead, replaced or neglects
     its work.
     """
@@ -302,12 +302,12 @@ def is_lease_vacant(state: ClusterState, view: ClusterView) -> bool:
     return view.dead.get(holder.node_id) == holder.epoch
 
 
-def is_controller(state: ClusterState, node_id: int, epoch: int) -> bool:
+def is_controller(state: MetadataImage, node_id: int, epoch: int) -> bool:
     """Return true if a node, in this epoch, holds the lease."""
     return (state.controller.node_id, state.controller.node_epoch) == (node_id, epoch)
 
 
-def unfenced_dead(state: ClusterState, view: ClusterView) -> list[int]:
+def unfenced_dead(state: MetadataImage, view: ClusterView) -> list[int]:
     """Return the dead nodes that the state knows in the same epoch and not as fenced, by id."""
     return [
         node_id
@@ -342,7 +342,7 @@ class Survey:
 
 
 def survey_streams(
-    state: ClusterState, view: ClusterView, dead: frozenset[int]
+    state: MetadataImage, view: ClusterView, dead: frozenset[int]
 ) -> Generator[None, None, Survey]:
     """Survey every stream, in steps. `dead`: nodes that the same entry fences."""
     nodes = {
@@ -395,7 +395,7 @@ def intended_leader(stream: StreamState) -> int:
     return stream.node_id if stream.is_open else -1
 
 
-def plan(state: ClusterState, view: ClusterView) -> Generator[None, None, Sequence[Record]]:
+def plan(state: MetadataImage, view: ClusterView) -> Generator[None, None, Sequence[Record]]:
     """Return the records of the next entry, planned in steps; an empty sequence if nothing is due
     or another node is the controller.
     """

@@ -24,7 +24,7 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.frame import encode_request
 from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 _LENGTH = struct.Struct(">i")
 _RESPONSE_MAX = 1 << 20
@@ -178,7 +178,7 @@ class InterBrokerClient:
         self,
         own_id: int,
         network: PeerNetwork,
-        state: Callable[[], ClusterState],
+        state: Callable[[], MetadataImage],
         handle_locally: HandleLocally,
         *,
         timeout_s: float,

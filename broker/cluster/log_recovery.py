@@ -14,7 +14,7 @@ import structlog
 
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.stream.unrecovered_wals import may_reach_device, reaches
 from lakehead.storage.tasks import TaskScope
 
@@ -30,7 +30,7 @@ TakeOver = Callable[[NodeState], Awaitable[int]]
 """Fences a node's log, commits its acknowledged data and returns the number of objects."""
 
 
-def recoverers(state: ClusterState, dead: NodeState) -> list[int]:
+def recoverers(state: MetadataImage, dead: NodeState) -> list[int]:
     """Return the nodes that can recover a dead node's log, in the order of their turns."""
     able = sorted(
         node.node_id for node in state.nodes.values() if not node.is_fenced and reaches(node, dead)
@@ -39,7 +39,7 @@ def recoverers(state: ClusterState, dead: NodeState) -> list[int]:
     return able[first:] + able[:first]
 
 
-def last_resorts(state: ClusterState, dead: NodeState) -> list[int]:
+def last_resorts(state: MetadataImage, dead: NodeState) -> list[int]:
     """Return the nodes that may try if no node certainly reaches the log: those on hosts that may
     have its device.
     """
@@ -47,7 +47,7 @@ def last_resorts(state: ClusterState, dead: NodeState) -> list[int]:
     return sorted(node.node_id for node in live if may_reach_device(state, node, dead))
 
 
-def unrecovered(state: ClusterState) -> list[NodeState]:
+def unrecovered(state: MetadataImage) -> list[NodeState]:
     """Return the fenced nodes that have streams open, which wait for the recovery of their logs.
 
     A node that stopped cleanly has none; its own next start recovers its log.
@@ -86,13 +86,13 @@ class LogRecovery:
         self._metadata.subscribe(self._changed)
         self._check(self._metadata.state)
 
-    def _changed(self, state: ClusterState) -> None:
+    def _changed(self, state: MetadataImage) -> None:
         node_states = _node_states(state)
         if node_states != self._seen:
             self._seen = node_states
             self._check(state)
 
-    def _check(self, state: ClusterState) -> None:
+    def _check(self, state: MetadataImage) -> None:
         waiting = {(dead.node_id, dead.epoch): dead for dead in unrecovered(state)}
         self._chosen = {key: chosen for key, chosen in self._chosen.items() if key in waiting}
         for key, dead in waiting.items():
@@ -155,7 +155,7 @@ class LogRecovery:
             )
 
 
-def _node_states(state: ClusterState) -> frozenset[tuple[int, int, bool, bool]]:
+def _node_states(state: MetadataImage) -> frozenset[tuple[int, int, bool, bool]]:
     """Return the part of the state that recoveries depend on. Most entries do not change it."""
     return frozenset(
         (known.node_id, known.epoch, known.is_fenced, known.is_recovered)

@@ -1,9 +1,9 @@
 """Read the metadata image: leaders, replicas and nodes, and the delta that an entry makes.
 
-The image is `ClusterState`: what the metadata log says, the same on every node. Storage is shared,
-so a node holds no copy of a partition. The replicas of a partition, as clients see them, are its
-preferred leader, the node that it is assigned to and the node that has it open: most of the time
-one node. The live ones are in sync. All of this is pure.
+`lakehead.storage.metadata.state.MetadataImage` is what the metadata log says, the same on every
+node. Storage is shared, so a node holds no copy of a partition. The replicas of a partition, as
+clients see them, are its preferred leader, the node that it is assigned to and the node that has it
+open: most of the time one node. The live ones are in sync. All of this is pure.
 """
 
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and the index of a partition of it."""
@@ -81,7 +81,7 @@ class Replicas(NamedTuple):
 
 
 def leader_of(
-    state: ClusterState, stream: StreamState, unreachable: Collection[int] = ()
+    state: MetadataImage, stream: StreamState, unreachable: Collection[int] = ()
 ) -> Leader | None:
     """Return the node that has the stream open, or None if that node is fenced, `unreachable` or
     absent. A client that reads "no leader" retries soon instead of waiting for a dead node.
@@ -92,7 +92,7 @@ def leader_of(
     return Leader(node, stream.epoch)
 
 
-def other_leader(state: ClusterState, stream: StreamState, node_id: int) -> Leader | None:
+def other_leader(state: MetadataImage, stream: StreamState, node_id: int) -> Leader | None:
     """Return the present or next leader of a stream for a client of `node_id`, or None if only
     `node_id` itself leads it.
     """
@@ -104,7 +104,7 @@ def other_leader(state: ClusterState, stream: StreamState, node_id: int) -> Lead
 
 
 def hint_for(
-    state: ClusterState,
+    state: MetadataImage,
     topic: Topic | None,
     index: int,
     node_id: int,
@@ -123,7 +123,7 @@ def hint_for(
     return (node.node_id, leader.epoch), endpoint
 
 
-def replicas_of(state: ClusterState, stream: StreamState) -> Replicas:
+def replicas_of(state: MetadataImage, stream: StreamState) -> Replicas:
     """Return the replicas of a stream's partition."""
     named = (stream.preferred, stream.assigned, stream.node_id if stream.is_open else -1)
     every = tuple(dict.fromkeys(node_id for node_id in named if node_id >= 0))
@@ -131,12 +131,12 @@ def replicas_of(state: ClusterState, stream: StreamState) -> Replicas:
     return Replicas(every, in_sync, tuple(n for n in every if n not in in_sync))
 
 
-def live_nodes(state: ClusterState) -> list[NodeState]:
+def live_nodes(state: MetadataImage) -> list[NodeState]:
     """Return the nodes that are not fenced, ordered by id."""
     return [node for _, node in sorted(state.nodes.items()) if not node.is_fenced]
 
 
-def controller_id(state: ClusterState, answering: int) -> int:
+def controller_id(state: MetadataImage, answering: int) -> int:
     """Return the controller for clients: the holder of the lease, else the `answering` node, since
     any node can do what clients request of a controller.
     """
@@ -144,7 +144,7 @@ def controller_id(state: ClusterState, answering: int) -> int:
     return answering if holder is None else holder.node_id
 
 
-def _live(state: ClusterState, node_id: int) -> NodeState | None:
+def _live(state: MetadataImage, node_id: int) -> NodeState | None:
     node = state.nodes.get(node_id)
     return None if node is None or node.is_fenced else node
 
@@ -156,7 +156,7 @@ class MetadataCache:
     """
 
     def __init__(
-        self, state: Callable[[], ClusterState], unreachable: Callable[[], Collection[int]]
+        self, state: Callable[[], MetadataImage], unreachable: Callable[[], Collection[int]]
     ) -> None:
         self._state = state
         self._unreachable = unreachable

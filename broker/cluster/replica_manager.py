@@ -29,7 +29,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import EntryRejected, LakeheadError, OutcomeUnknown
 from lakehead.storage.metadata.records import Entry
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope, task_group
@@ -65,7 +65,7 @@ class Transition(Enum):
 
 
 def transition_of(
-    state: ClusterState, stream: StreamState, node_id: int, *, is_held: bool
+    state: MetadataImage, stream: StreamState, node_id: int, *, is_held: bool
 ) -> Transition:
     """Return the transition that node `node_id` has to make. Pure. `is_held`: the node has the
     stream open in its present life.
@@ -207,10 +207,10 @@ class ReplicaManager:
 
     # Applying deltas.
 
-    def _follow(self, state: ClusterState, entry: Entry | None) -> None:
+    def _follow(self, state: MetadataImage, entry: Entry | None) -> None:
         self._apply(state, delta_of(entry))
 
-    def _apply(self, state: ClusterState, delta: MetadataDelta) -> None:
+    def _apply(self, state: MetadataImage, delta: MetadataDelta) -> None:
         topic_ids: Iterable[str] = delta.topic_ids
         stream_ids: Iterable[int] = delta.stream_ids
         if delta.is_everything:
@@ -227,7 +227,7 @@ class ReplicaManager:
         self._decide(state, stream_ids)
         self._wake_waiters()
 
-    def _apply_topic(self, state: ClusterState, topic_id: str) -> None:
+    def _apply_topic(self, state: MetadataImage, topic_id: str) -> None:
         known = state.topic_by_id(topic_id)
         topic = self.topics.by_id.get(bytes.fromhex(topic_id))
         if known is None:
@@ -254,7 +254,7 @@ class ReplicaManager:
         for callback in self._deletion_callbacks:
             callback({topic.name})
 
-    def _decide(self, state: ClusterState, stream_ids: Iterable[int]) -> None:
+    def _decide(self, state: MetadataImage, stream_ids: Iterable[int]) -> None:
         for stream_id in stream_ids:
             for due in self._due.values():
                 due.pop(stream_id, None)
@@ -416,7 +416,7 @@ class DelayedRequests:
     `state` returns the newest image.
     """
 
-    def __init__(self, state: Callable[[], ClusterState], node_id: int, clock: Clock) -> None:
+    def __init__(self, state: Callable[[], MetadataImage], node_id: int, clock: Clock) -> None:
         self._state = state
         self._node_id = node_id
         self._clock = clock
@@ -466,7 +466,7 @@ class DelayedRequests:
             self.complete(topic, index)
 
 
-def is_arriving(state: ClusterState, stream: StreamState, node_id: int) -> bool:
+def is_arriving(state: MetadataImage, stream: StreamState, node_id: int) -> bool:
     """Return true if a node is about to lead a stream, and need not wait for the recovery of
     another node's log first.
     """

@@ -40,7 +40,7 @@ from lakehead.storage.metadata.records import (
     DeleteTopic,
     Record,
 )
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 from lakehead.storage.stream.unrecovered_wals import reaches
 
 PARTITIONS_MAX = 100_000
@@ -88,7 +88,7 @@ class ReplicationControl:
         configs: Mapping[str, str] | None = None,
         replicas: Sequence[tuple[int, ...]] = (),
         *,
-        check: Callable[[ClusterState], None] = lambda _state: None,
+        check: Callable[[MetadataImage], None] = lambda _state: None,
     ) -> Topic:
         """Create a topic; return when every partition has its leader, or after `OPENING_S`.
 
@@ -107,7 +107,7 @@ class ReplicationControl:
             )
         topic_id = f"{self._rng.getrandbits(128) | 1:032x}"
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             if name in state.topics:
                 raise TopicExists(f"topic {name} exists")
             check(state)
@@ -126,7 +126,7 @@ class ReplicationControl:
 
     def _new_streams(
         self,
-        state: ClusterState,
+        state: MetadataImage,
         topic_id: str,
         partitions: range,
         replicas: Sequence[tuple[int, ...]],
@@ -139,7 +139,7 @@ class ReplicationControl:
         return new_streams(state, topic_id, partitions, leaders)
 
     async def ensure(
-        self, name: str, *, check: Callable[[ClusterState], None] = lambda _state: None
+        self, name: str, *, check: Callable[[MetadataImage], None] = lambda _state: None
     ) -> Topic:
         """Return a topic; create it with the default configs if it is missing and `check` allows
         that. Raises the errors of `create`, except TopicExists.
@@ -173,7 +173,7 @@ class ReplicationControl:
         INVALID_REPLICA_ASSIGNMENT, BROKER_NOT_AVAILABLE), StorageError.
         """
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             known = state.topics.get(name)
             if known is None:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -219,7 +219,7 @@ class InternalTopic:
 
 
 def new_streams(
-    state: ClusterState, topic_id: str, partitions: range, leaders: Sequence[int]
+    state: MetadataImage, topic_id: str, partitions: range, leaders: Sequence[int]
 ) -> list[Record]:
     """Return the records that create these partitions of a topic and assign each to its leader."""
     first = state.next_stream_id
@@ -239,7 +239,7 @@ def new_streams(
     ]
 
 
-def willing_nodes(state: ClusterState, ready: Collection[int]) -> list[NodeState]:
+def willing_nodes(state: MetadataImage, ready: Collection[int]) -> list[NodeState]:
     """Return the nodes that may be given partitions: neither fenced nor draining, and in `ready`
     unless that is empty. A node that is not fenced may still be down.
     """
@@ -247,7 +247,7 @@ def willing_nodes(state: ClusterState, ready: Collection[int]) -> list[NodeState
     return [node for node in willing if node.node_id in ready] if ready else willing
 
 
-def first_willing(state: ClusterState, replicas: Sequence[int], ready: Collection[int]) -> int:
+def first_willing(state: MetadataImage, replicas: Sequence[int], ready: Collection[int]) -> int:
     """Return the first node of a replica list that can lead. Raises KafkaError
     (INVALID_REPLICA_ASSIGNMENT).
     """
@@ -262,7 +262,7 @@ def first_willing(state: ClusterState, replicas: Sequence[int], ready: Collectio
 
 
 def as_assigned(
-    state: ClusterState, assignment: Sequence[Sequence[int]], ready: Collection[int]
+    state: MetadataImage, assignment: Sequence[Sequence[int]], ready: Collection[int]
 ) -> list[int]:
     """Return the leader of each new partition from its replica list: the first node that is
     `ready`; without one, the first that is neither fenced nor draining, since a node that has just
@@ -275,7 +275,7 @@ def as_assigned(
     ]
 
 
-def spread(state: ClusterState, count: int, ready: Collection[int]) -> list[int]:
+def spread(state: MetadataImage, count: int, ready: Collection[int]) -> list[int]:
     """Return the leaders of the next `count` streams: nodes that are `ready` and not draining, or,
     without any, nodes that are not fenced. Raises KafkaError (BROKER_NOT_AVAILABLE).
     """
@@ -346,7 +346,7 @@ class MovePlan(NamedTuple):
         return [*closed, *assigned]
 
 
-def is_moving(state: ClusterState, stream: StreamState) -> bool:
+def is_moving(state: MetadataImage, stream: StreamState) -> bool:
     """Return true if a stream that had a leader is assigned to a node that does not lead it yet."""
     if stream.assigned < 0 or stream.epoch < 0:
         return False
@@ -355,7 +355,7 @@ def is_moving(state: ClusterState, stream: StreamState) -> bool:
 
 
 def plan_reassignments(
-    state: ClusterState,
+    state: MetadataImage,
     requested: Sequence[tuple[TopicPartition, tuple[int, ...] | None]],
     ready: Collection[int],
 ) -> MovePlan:
@@ -378,7 +378,7 @@ def plan_reassignments(
 
 
 def plan_elections(
-    state: ClusterState,
+    state: MetadataImage,
     partitions: Sequence[TopicPartition],
     ready: Collection[int],
     *,
@@ -398,7 +398,7 @@ def plan_elections(
     return planned
 
 
-def _preferred(state: ClusterState, stream: StreamState, ready: Collection[int]) -> Move:
+def _preferred(state: MetadataImage, stream: StreamState, ready: Collection[int]) -> Move:
     leader, wanted = leader_of(state, stream), stream.preferred
     if leader is not None and leader.node.node_id == wanted == stream.assigned:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
@@ -409,7 +409,7 @@ def _preferred(state: ClusterState, stream: StreamState, ready: Collection[int])
     )
 
 
-def _unclean(state: ClusterState, stream: StreamState, ready: Collection[int]) -> Move:
+def _unclean(state: MetadataImage, stream: StreamState, ready: Collection[int]) -> Move:
     if leader_of(state, stream) is not None:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
     loss = _loss(state, stream)
@@ -422,7 +422,7 @@ def _unclean(state: ClusterState, stream: StreamState, ready: Collection[int]) -
     return Move(stream.stream_id, chosen, is_preferred=False, loss=loss)
 
 
-def _loss(state: ClusterState, stream: StreamState) -> Loss | None:
+def _loss(state: MetadataImage, stream: StreamState) -> Loss | None:
     """Return the loss that an election of a stream without a leader costs, or None.
 
     Raises KafkaError if a live node reaches the log of the dead leader: then the partition comes
@@ -439,14 +439,14 @@ def _loss(state: ClusterState, stream: StreamState) -> Loss | None:
     return Loss(owner.node_id, stream.epoch, stream.end_offset)
 
 
-def _stream(state: ClusterState, where: TopicPartition) -> StreamState:
+def _stream(state: MetadataImage, where: TopicPartition) -> StreamState:
     topic = state.topics.get(where[0])
     if topic is None or not 0 <= where[1] < len(topic.partitions):
         raise KafkaError(ErrorCode.unknown_topic_or_partition, "The partition does not exist.")
     return state.streams[topic.partitions[where[1]]]
 
 
-def _target(state: ClusterState, replicas: tuple[int, ...], ready: Collection[int]) -> int:
+def _target(state: MetadataImage, replicas: tuple[int, ...], ready: Collection[int]) -> int:
     if not replicas or len(set(replicas)) != len(replicas):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
@@ -460,7 +460,7 @@ def _target(state: ClusterState, replicas: tuple[int, ...], ready: Collection[in
     return first_willing(state, replicas, ready)
 
 
-def _way_back(state: ClusterState, stream: StreamState) -> int:
+def _way_back(state: MetadataImage, stream: StreamState) -> int:
     leader = leader_of(state, stream)
     if not is_moving(state, stream) or leader is None:
         raise KafkaError(

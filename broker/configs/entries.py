@@ -15,7 +15,7 @@ from lakehead.broker.setting_sources import SETTINGS, Setting
 from lakehead.broker.settings import Settings
 from lakehead.storage.format.compression import CODEC_NAMES
 from lakehead.storage.maintenance.configs import ALL_BROKERS, BROKER_DEFAULTS, MaintenanceDefaults
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 _TYPES = {"bool": ConfigType.BOOLEAN, "int": ConfigType.LONG, "str": ConfigType.STRING}
 _READ_WHILE_RUNNING = frozenset(
@@ -159,7 +159,7 @@ class BrokerValues:
 
 
 def broker_values(
-    state: ClusterState, settings: Settings, facts: Mapping[str, str] | None = None
+    state: MetadataImage, settings: Settings, facts: Mapping[str, str] | None = None
 ) -> BrokerValues:
     """Return what the configs of the node of these settings are."""
     nothing: Mapping[str, str] = Map()

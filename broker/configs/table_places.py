@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.tables.declaration import PREFIX, default_table_uri
 from lakehead.storage.tables.paths import ANYWHERE, allowed_roots
 from lakehead.storage.tables.roots import TableRoots
@@ -34,14 +34,14 @@ class TablePlaces:
         self._settings = settings
         self._roots = allowed_roots(settings.table_roots)
         self._registries = _allowed_registries(settings)
-        self._known: tuple[ClusterState, TableRoots] | None = None
+        self._known: tuple[MetadataImage, TableRoots] | None = None
 
     def check(
         self,
         topic: str,
         changes: Mapping[str, str | None],
         present: Mapping[str, str],
-        state: ClusterState,
+        state: MetadataImage,
     ) -> None:
         """Raise INVALID_CONFIG if `changes` to what a topic sets (`present`) give its table a root
         that is not its own, or a place or registry that is not allowed.
@@ -58,7 +58,7 @@ class TablePlaces:
         except SettingsError as error:
             raise KafkaError(ErrorCode.invalid_config, str(error)) from None
 
-    def _check_root(self, topic: str, path: str, state: ClusterState) -> None:
+    def _check_root(self, topic: str, path: str, state: MetadataImage) -> None:
         roots = self._roots_of(state)
         if roots.default is None and not path:
             return  # a store in memory: there is no table to be
@@ -70,7 +70,7 @@ class TablePlaces:
         except SettingsError as error:
             raise SettingsError(f"{_PATH if path else _ENABLE}: {error}") from None
 
-    def _roots_of(self, state: ClusterState) -> TableRoots:
+    def _roots_of(self, state: MetadataImage) -> TableRoots:
         """The roots of a state; made once for all topics of a request that changes nothing."""
         known = self._known
         if known is None or not (known[0].topics is state.topics and known[0].nodes is state.nodes):

@@ -21,7 +21,7 @@ from lakehead.storage.compaction.object_compaction_plan import MergeRules
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.maintenance.rules import DueWork, due_merges, due_of, is_compacted
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
@@ -138,7 +138,7 @@ class MaintenanceBeside:
         self._held.update({one.stream_id: (one.offset, until) for one in work})
 
 
-def is_lowest(state: ClusterState, node_id: int) -> bool:
+def is_lowest(state: MetadataImage, node_id: int) -> bool:
     """Whether no living node has a lower id."""
     living = [one for one, node in state.nodes.items() if not node.is_fenced]
     return node_id == min(living, default=node_id)

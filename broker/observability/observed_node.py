@@ -20,7 +20,7 @@ from lakehead.broker.partition.fetch_session import FetchSessions
 from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.services import RequestCounts
 from lakehead.storage.clock import Clock
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.counted import CountedStore
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.wal import WriteAheadLog
@@ -52,8 +52,8 @@ class ObservedNode(Protocol):
     is_stopping: bool
 
     @property
-    def state(self) -> ClusterState:
-        """The newest known cluster state."""
+    def state(self) -> MetadataImage:
+        """The newest known metadata image."""
 
     @property
     def session(self) -> Session:

@@ -11,7 +11,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.table_due import Lag
-    from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
+    from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
 
 
 class Verdict(NamedTuple):
@@ -34,7 +34,7 @@ class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, tag="topic_offset")
     in_table: bool = False
     topic_id: str = ""
 
-    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+    def verdict(self, state: "MetadataImage", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic, SettingsError for a partition that the topic does not have
         and for a topic without a table.
         """
@@ -82,7 +82,7 @@ class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
     partitions: Literal["all", "any"] = "all"
     topic_id: str = ""
 
-    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+    def verdict(self, state: "MetadataImage", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic."""
         del now_ms
         topic = _topic(state, self)
@@ -106,7 +106,7 @@ class TableFresh(msgspec.Struct, frozen=True, kw_only=True, tag="table_fresh"):
     seconds: float
     topic_id: str = ""
 
-    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+    def verdict(self, state: "MetadataImage", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic, SettingsError for a topic without a table."""
         topic, lag = _lag(state, self)
         behind = lag.seconds(now_ms)
@@ -122,7 +122,7 @@ class LagUnder(msgspec.Struct, frozen=True, kw_only=True, tag="lag_under"):
     records: int
     topic_id: str = ""
 
-    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+    def verdict(self, state: "MetadataImage", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic, SettingsError for a topic without a table."""
         del now_ms
         topic, lag = _lag(state, self)
@@ -148,12 +148,12 @@ def decoded(value: Mapping[str, Any]) -> Condition:
     return msgspec.convert(dict(value), type=Condition)  # type: ignore[no-any-return]
 
 
-def end_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
+def end_offsets(state: "MetadataImage", topic: "TopicState") -> list[int]:
     """Return the offset after the last record of each partition that lies in objects."""
     return [stream.end_offset for stream in _streams(state, topic)]
 
 
-def held_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
+def held_offsets(state: "MetadataImage", topic: "TopicState") -> list[int]:
     """Return the offset of each partition below which its table holds the records."""
     from lakehead.storage.metadata.state import TableState
 
@@ -161,11 +161,11 @@ def held_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
     return [table.end_offset(partition) for partition in range(len(topic.partitions))]
 
 
-def _streams(state: "ClusterState", topic: "TopicState") -> list["StreamState"]:
+def _streams(state: "MetadataImage", topic: "TopicState") -> list["StreamState"]:
     return [state.stream(stream_id) for stream_id in topic.partitions]
 
 
-def of_its_topic(condition: Condition, state: "ClusterState") -> Condition:
+def of_its_topic(condition: Condition, state: "MetadataImage") -> Condition:
     """Return the condition for the topic that has the name now: it is not met by another one that
     is made under that name later. Raises UnknownTopic.
     """
@@ -173,7 +173,7 @@ def of_its_topic(condition: Condition, state: "ClusterState") -> Condition:
     return msgspec.structs.replace(condition, topic_id=topic_id)
 
 
-def _topic(state: "ClusterState", condition: "Condition") -> "TopicState":
+def _topic(state: "MetadataImage", condition: "Condition") -> "TopicState":
     from lakehead.storage.errors import UnknownTopic
 
     name = condition.topic
@@ -198,7 +198,7 @@ def _declared(topic: "TopicState") -> None:
         )
 
 
-def _lag(state: "ClusterState", condition: "Condition") -> tuple["TopicState", "Lag"]:
+def _lag(state: "MetadataImage", condition: "Condition") -> tuple["TopicState", "Lag"]:
     from lakehead.lake.jobs.table_due import lag_of
 
     topic = _topic(state, condition)

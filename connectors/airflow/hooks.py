@@ -19,7 +19,7 @@ from airflow.sdk.log import mask_secret
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from lakehead.storage.metadata.state import ClusterState
+    from lakehead.storage.metadata.state import MetadataImage
 
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -110,7 +110,7 @@ class LakeheadHook(BaseHook):
                 else:
                     os.environ[name] = value
 
-    def state(self) -> "ClusterState":
+    def state(self) -> "MetadataImage":
         """Return a snapshot of the cluster's metadata; from the store, not from a broker.
 
         Raises SettingsError when there is no cluster, StoreUnavailable.
@@ -119,7 +119,7 @@ class LakeheadHook(BaseHook):
         from lakehead.storage.metadata.log import MetadataLog
         from lakehead.storage.object_store import ObjectStore
 
-        async def look(_: ObjectStore, log: MetadataLog) -> "ClusterState":
+        async def look(_: ObjectStore, log: MetadataLog) -> "MetadataImage":
             return log.state
 
         with self.environment():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lakehead.lake.tables.table_history import TableCommit
     from lakehead.storage.errors import LakeheadError
     from lakehead.storage.metadata.log_reader import LogReader
-    from lakehead.storage.metadata.state import ClusterState, TableState
+    from lakehead.storage.metadata.state import MetadataImage, TableState
     from lakehead.storage.object_store import ObjectStore
     from lakehead.storage.tables.declaration import TableDeclaration
 
@@ -47,7 +47,7 @@ class ClusterLook(NamedTuple):
     for which there is none until the operator acts.
     """
 
-    state: "ClusterState | None"
+    state: "MetadataImage | None"
     at_ms: int
     error: "LakeheadError | AirflowFailException | None" = None
 
@@ -129,7 +129,7 @@ class _Watched:
             raise
         return cls(store, reader)
 
-    async def newest(self) -> "ClusterState":
+    async def newest(self) -> "MetadataImage":
         await self._reader.catch_up()
         return self._reader.state
 
@@ -434,7 +434,7 @@ class TableGrowthTrigger(WatcherTrigger):
         if look.state is None:
             assert look.error is not None
             raise look.error
-        state: ClusterState = look.state
+        state: MetadataImage = look.state
         topic = state.topics.get(self.topic)
         if topic is None or not is_declared(topic):
             return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
 from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 
@@ -24,7 +24,7 @@ class Lag:
         return 0.0 if self.oldest_ms < 0 else max(0, now_ms - self.oldest_ms) / 1000
 
 
-def lag_of(state: ClusterState, topic: TopicState, offsets: Sequence[int]) -> Lag:
+def lag_of(state: MetadataImage, topic: TopicState, offsets: Sequence[int]) -> Lag:
     """Return how far a table is behind that holds what lies below `offsets` of each partition."""
     records = size_bytes = 0
     oldest_ms = -1
@@ -43,7 +43,7 @@ def lag_of(state: ClusterState, topic: TopicState, offsets: Sequence[int]) -> La
     return Lag(records=records, size_bytes=size_bytes, oldest_ms=oldest_ms)
 
 
-def _beyond(state: ClusterState, stream: StreamState, start: int) -> tuple[int, int]:
+def _beyond(state: MetadataImage, stream: StreamState, start: int) -> tuple[int, int]:
     """Bytes of the extents that reach beyond an offset, and when the first of them was made."""
     size, first_ms = 0, 0
     for extent in reversed(stream.extents):  # a table is mostly near the end
@@ -58,7 +58,7 @@ class LogLost(SettingsError):
     """The table holds more of a partition than the topic's log ever had, as the metadata say."""
 
 
-def check_ends(state: ClusterState, topic: TopicState, table: str, offsets: Sequence[int]) -> None:
+def check_ends(state: MetadataImage, topic: TopicState, table: str, offsets: Sequence[int]) -> None:
     """Raise LogLost if the table at `table`, which holds what lies below `offsets`, has more than
     the topic: the log's end was lost, and other records have its offsets now, or will.
 
@@ -94,7 +94,7 @@ def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
 
 
 def declared_tables(
-    state: ClusterState, topics: Sequence[str] = ()
+    state: MetadataImage, topics: Sequence[str] = ()
 ) -> dict[str, TableDeclaration | SettingsError]:
     """Return the declarations of all topics that declare a table, or of `topics` among them, by
     topic; in place of an invalid one (set by another release) its error.

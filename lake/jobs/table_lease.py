@@ -26,7 +26,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, StorageError, UnknownTopic
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Record, TableProgress, TakeTable
-from lakehead.storage.metadata.state import ClusterState, TableState
+from lakehead.storage.metadata.state import MetadataImage, TableState
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.holder import HostProcesses, is_running
 
@@ -177,7 +177,7 @@ class TableLeases:
             begun = self._clock.monotonic()
             term = -1
 
-            def plan(state: ClusterState) -> Sequence[Record]:
+            def plan(state: MetadataImage) -> Sequence[Record]:
                 nonlocal term
                 held = state.tables.get(topic_id, TableState())
                 if not self._is_free(held):
@@ -246,7 +246,7 @@ class TableLeases:
         renewed: set[str] = set()
         lost: set[str] = set()
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             renewed.clear()
             lost.clear()
             records: list[Record] = []
@@ -284,7 +284,7 @@ class TableLeases:
         self._crashed = error
 
 
-def _whose(state: ClusterState, topic_id: str, held: TableState, now_ms: int) -> str:
+def _whose(state: MetadataImage, topic_id: str, held: TableState, now_ms: int) -> str:
     topic = state.topic_by_id(topic_id)
     seconds = max(0, -(-(held.until_ms - now_ms) // 1000))
     return (

@@ -16,14 +16,14 @@ from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState, TablesKeeping, TableState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, TablesKeeping, TableState, TopicState
 from lakehead.storage.tables.declaration import TableDeclaration, dead_letters_uri
 
 LATE_AFTER = 2
 """A table is late when it is behind by this many times the freshness that its topic declares."""
 
 
-def why_late(status: "TableStatus", state: ClusterState) -> str | None:
+def why_late(status: "TableStatus", state: MetadataImage) -> str | None:
     """Return why a table is late and the command that helps, None for one that is not."""
     wanted = status.freshness_seconds
     if wanted is None or status.seconds_behind <= LATE_AFTER * wanted:
@@ -31,7 +31,7 @@ def why_late(status: "TableStatus", state: ClusterState) -> str | None:
     return f"late: {wanted:.0f} s are declared, and {_cause(status, state)}"
 
 
-def _cause(status: "TableStatus", state: ClusterState) -> str:
+def _cause(status: "TableStatus", state: MetadataImage) -> str:
     if status.error is not None:
         return "its last turn failed (see the error)"
     if status.holder is not None:

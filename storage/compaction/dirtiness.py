@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.records import COMPACTED
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 
 MAP_MEMORY = 128 * 1024 * 1024
 """Bytes that the keys of one pass may take, where nothing else is said: Kafka's default."""
@@ -46,7 +46,7 @@ class Dirtiness:
         return self.dirty[0].start_offset
 
 
-def dirtiness(state: ClusterState, stream: StreamState, *, until_ms: int) -> Dirtiness:
+def dirtiness(state: MetadataImage, stream: StreamState, *, until_ms: int) -> Dirtiness:
     """Look at a stream's objects. Those from the first dirty one on that holds a timestamp above
     `until_ms` are too young.
     """

@@ -24,7 +24,7 @@ from lakehead.storage.format.stream_object import read_index
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommittedObject, Record, ReplaceObjects
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 
 
@@ -187,7 +187,7 @@ class LogCompaction:
             sources=tuple(keys), objects=tuple(objects), streams=(self._stream_id,)
         )
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             stream = state.streams.get(self._stream_id)
             at = -1 if stream is None else stream.extents.index_of(group[0].start_offset)
             if stream is None or at < 0 or stream.extents[at : at + len(group)] != tuple(group):

@@ -52,7 +52,7 @@ from lakehead.storage.metadata.records import (
     ReplaceObjects,
     state_kind,
 )
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import task_group
 
@@ -437,7 +437,7 @@ class ObjectCompaction:
         failpoint("compact_committed")
         return _result(runs, record, figures)
 
-    async def _read(self, state: ClusterState, runs: Runs) -> Sources:
+    async def _read(self, state: MetadataImage, runs: Runs) -> Sources:
         wanted: dict[str, list[int]] = {key: [] for key in self.item.sources}
         sizes: dict[str, int] = dict.fromkeys(wanted, 0)
         for stream_id, groups in runs.items():
@@ -449,7 +449,7 @@ class ObjectCompaction:
         both = {key: (state.objects[key].size, sizes[key]) for key in asked}
         return await read_sources(self.store, asked, both)
 
-    def _job(self, state: ClusterState) -> Job:
+    def _job(self, state: MetadataImage) -> Job:
         return Job(
             cluster_id=state.cluster_id,
             job_id=self.metadata.writer_id,
@@ -464,7 +464,7 @@ class ObjectCompaction:
         """Replace what is still as it was; return the record that did, if there is one."""
         record: ReplaceObjects | None = None
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             nonlocal record
             now = _runs(state, self.item)
             kept = frozenset(one for one, groups in runs.items() if now.get(one) == groups)
@@ -496,7 +496,7 @@ def _result(runs: Runs, record: ReplaceObjects | None, figures: RebatchFigures) 
     )
 
 
-def _runs(state: ClusterState, item: MergeItem) -> Runs:
+def _runs(state: MetadataImage, item: MergeItem) -> Runs:
     """Return which extents of an item's streams lie in its sources now."""
     sources = frozenset(key for key in item.sources if key in state.objects)
     mergeable = frozenset(key for key in sources if state.objects[key].kind != COMPACTED)

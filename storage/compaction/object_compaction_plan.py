@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.records import COMPACTED
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class MergeItem:
 
 
 def plan_merges(
-    state: ClusterState, rules: MergeRules, *, excluded: AbstractSet[int] = frozenset()
+    state: MetadataImage, rules: MergeRules, *, excluded: AbstractSet[int] = frozenset()
 ) -> tuple[MergeItem, ...]:
     """Return what is due, without the `excluded` streams. No object is in two items of a stream."""
     gathered = list(_gathered(state, rules, excluded))
@@ -77,7 +77,7 @@ def plan_merges(
 
 
 def stream_merges(
-    state: ClusterState,
+    state: MetadataImage,
     stream: StreamState,
     rules: MergeRules,
     taken: AbstractSet[str] = frozenset(),
@@ -91,7 +91,7 @@ def stream_merges(
 
 
 def _small_runs(
-    state: ClusterState, stream: StreamState, rules: MergeRules, taken: AbstractSet[str]
+    state: MetadataImage, stream: StreamState, rules: MergeRules, taken: AbstractSet[str]
 ) -> Iterator[list[Extent]]:
     """Yield neighbours that are small. Objects of log compaction are left out."""
     run: list[Extent] = []
@@ -107,7 +107,7 @@ def _small_runs(
 
 
 def _gathered(
-    state: ClusterState, rules: MergeRules, excluded: AbstractSet[int]
+    state: MetadataImage, rules: MergeRules, excluded: AbstractSet[int]
 ) -> Iterator[MergeItem]:
     """Yield what is due of objects that many streams share, in the order they were written."""
     most = rules.target_bytes // _GATHERED_SHARE

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a DAG is parsed without them
     )
     from lakehead.storage.maintenance.configs import MaintenanceDefaults
     from lakehead.storage.metadata.log import MetadataLog
-    from lakehead.storage.metadata.state import ClusterState
+    from lakehead.storage.metadata.state import MetadataImage
     from lakehead.storage.object_store import ObjectStore
 
 _MIB = 1024 * 1024
@@ -170,14 +170,14 @@ def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
 
 
 def _merges(
-    state: "ClusterState", defaults: "MaintenanceDefaults", options: CompactObjectsOptions
+    state: "MetadataImage", defaults: "MaintenanceDefaults", options: CompactObjectsOptions
 ) -> "tuple[MergeItem, ...]":
     from lakehead.storage.maintenance.rules import due_merges
 
     return due_merges(state, defaults.values(state), options.rules())
 
 
-def _unit(state: "ClusterState", item: CompactObjectsItem) -> Unit:
+def _unit(state: "MetadataImage", item: CompactObjectsItem) -> Unit:
     merge = item.merge
     stream = state.streams.get(merge.streams[0]) if len(merge.streams) == 1 else None
     row: dict[str, Any] = {

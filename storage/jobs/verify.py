@@ -31,7 +31,7 @@ from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.storage.metadata.log import MetadataLog
-    from lakehead.storage.metadata.state import ClusterState
+    from lakehead.storage.metadata.state import MetadataImage
     from lakehead.storage.object_store import ObjectStore
     from lakehead.storage.verification import (
         Damage,
@@ -231,7 +231,7 @@ def verify_item(item: VerifyItem) -> VerifyResult:
     return in_cluster(item.path, _WRITER, work)
 
 
-def _is_referred_to(state: "ClusterState", damage: "Damage") -> bool:
+def _is_referred_to(state: "MetadataImage", damage: "Damage") -> bool:
     """Return true if a stream refers to the object still: one that was replaced is not a damage."""
     stream = state.streams.get(damage.place.stream_id)
     return stream is not None and any(

@@ -12,7 +12,7 @@ from immutables import Map
 
 from lakehead.storage.compaction.dirtiness import MAP_MEMORY
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 ALL_BROKERS = -1
 """The node id under which the metadata keep configs of all brokers."""
@@ -93,7 +93,7 @@ class MaintenanceDefaults:
                 raise SettingsError(f"{name} is not a broker default; known: {known}")
             config.check(value)
 
-    def values(self, state: ClusterState) -> "MaintenanceValues":
+    def values(self, state: MetadataImage) -> "MaintenanceValues":
         """Return the values in force in a cluster."""
         nothing: Mapping[str, str] = Map()
         return MaintenanceValues(

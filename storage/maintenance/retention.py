@@ -12,7 +12,7 @@ from lakehead.storage.maintenance.configs import MaintenanceDefaults
 from lakehead.storage.maintenance.rules import DueWork, retention_offset, topic_rules
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Record, TrimStream
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 TRIMS_AT_ONCE = 500
 """Partitions of which one entry removes something."""
@@ -50,7 +50,7 @@ async def trim(
     """
     trimmed: tuple[Trimmed, ...] = ()
 
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         nonlocal trimmed
         trimmed = tuple(_due_still(state, works, defaults, now_ms))
         return [
@@ -62,7 +62,7 @@ async def trim(
 
 
 def _due_still(
-    state: ClusterState, works: Sequence[DueWork], defaults: MaintenanceDefaults, now_ms: int
+    state: MetadataImage, works: Sequence[DueWork], defaults: MaintenanceDefaults, now_ms: int
 ) -> Iterator[Trimmed]:
     values = defaults.values(state)
     for work in works:

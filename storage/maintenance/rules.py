@@ -16,7 +16,7 @@ from lakehead.storage.compaction.object_compaction_plan import MergeItem, MergeR
 from lakehead.storage.errors import UnknownTopic
 from lakehead.storage.maintenance.configs import MaintenanceValues
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState, StreamState, TopicState
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage, StreamState, TopicState
 from lakehead.storage.tables.declaration import is_declared
 
 
@@ -79,7 +79,7 @@ def is_compacted(topic: TopicState, values: MaintenanceValues) -> bool:
 
 
 def due_in(
-    state: ClusterState, values: MaintenanceValues, now_ms: int, topics: Collection[str] = ()
+    state: MetadataImage, values: MaintenanceValues, now_ms: int, topics: Collection[str] = ()
 ) -> Iterator[DueWork]:
     """Yield what is due of a cluster, or of some of its `topics`, in the order of their names.
 
@@ -94,7 +94,7 @@ def due_in(
 
 
 def due_of(
-    state: ClusterState, topic: TopicState, values: MaintenanceValues, now_ms: int
+    state: MetadataImage, topic: TopicState, values: MaintenanceValues, now_ms: int
 ) -> Iterator[DueWork]:
     """Yield what is due of a topic's partitions."""
     rules = topic_rules(topic.configs, values)
@@ -105,7 +105,7 @@ def due_of(
 
 
 def due_of_stream(
-    state: ClusterState, topic: TopicState, stream_id: int, rules: TopicRules, now_ms: int
+    state: MetadataImage, topic: TopicState, stream_id: int, rules: TopicRules, now_ms: int
 ) -> DueWork | None:
     """Return what is due of a topic's partition, which may be gone."""
     stream = state.streams.get(stream_id)
@@ -130,7 +130,7 @@ def due_of_stream(
 
 
 def retention_offset(
-    state: ClusterState, topic: TopicState, stream: StreamState, rules: TopicRules, now_ms: int
+    state: MetadataImage, topic: TopicState, stream: StreamState, rules: TopicRules, now_ms: int
 ) -> int | None:
     """Return the log start offset that retention requires, None: the present one. Records that a
     declared table does not hold yet stay, however old they are.
@@ -142,7 +142,7 @@ def retention_offset(
     return offset if offset > stream.start_offset else None
 
 
-def held_by_table(state: ClusterState, topic: TopicState, partition: int) -> int:
+def held_by_table(state: MetadataImage, topic: TopicState, partition: int) -> int:
     """Return up to which offset a declared table surely holds a partition."""
     table = state.tables.get(topic.topic_id)
     return 0 if table is None else table.end_offset(partition)
@@ -164,7 +164,7 @@ def is_compaction_due(found: Dirtiness, rules: TopicRules, now_ms: int) -> bool:
 
 
 def retained_from(
-    state: ClusterState, stream: StreamState, rules: TopicRules, now_ms: int
+    state: MetadataImage, stream: StreamState, rules: TopicRules, now_ms: int
 ) -> int | None:
     """Return where a partition is to start by retention alone, None: where it does."""
     if not rules.is_deleted or not stream.extents:
@@ -181,14 +181,14 @@ def retained_from(
     return start
 
 
-def _newest_ms(state: ClusterState, extent: Extent) -> int:
+def _newest_ms(state: MetadataImage, extent: Extent) -> int:
     """Return how new an object's newest record is: where none says it, the object."""
     if extent.max_timestamp >= 0:
         return extent.max_timestamp
     return state.objects[extent.object_key].created_ms
 
 
-def compacted_streams(state: ClusterState, values: MaintenanceValues) -> frozenset[int]:
+def compacted_streams(state: MetadataImage, values: MaintenanceValues) -> frozenset[int]:
     """Return the streams of topics that are compacted by keys: they are left to that, which makes
     large objects of them anyway.
     """
@@ -201,7 +201,7 @@ def compacted_streams(state: ClusterState, values: MaintenanceValues) -> frozens
 
 
 def due_merges(
-    state: ClusterState, values: MaintenanceValues, rules: MergeRules
+    state: MetadataImage, values: MaintenanceValues, rules: MergeRules
 ) -> tuple[MergeItem, ...]:
     """Return which small objects are to be merged. All streams are looked at: for a thread of its
     own in a busy process.

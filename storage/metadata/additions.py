@@ -8,7 +8,7 @@ with the kept fixtures, so that an addition without a declaration fails.
 
 A field that is added has a default that means "as before". Below its level a field in `hints` is
 left out, so that the record does what it did before; a record that sets one in `fields` is refused.
-A rule that decides otherwise than before looks at `ClusterState.metadata_version`.
+A rule that decides otherwise than before looks at `MetadataImage.metadata_version`.
 """
 
 from collections.abc import Iterable, Mapping

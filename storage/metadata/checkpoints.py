@@ -1,4 +1,4 @@
-"""Convert a cluster state to the tables of a checkpoint, and back.
+"""Convert a metadata image to the tables of a checkpoint, and back.
 
 Streams and objects have tables of columns; the small tables hold everything else, a row per value.
 Rows of streams and objects become values when they are read.
@@ -26,10 +26,10 @@ from lakehead.storage.metadata.additions import columns_at
 from lakehead.storage.metadata.extents import Extent, ExtentColumns, ExtentRows, Extents
 from lakehead.storage.metadata.records import AclBinding
 from lakehead.storage.metadata.state import (
-    ClusterState,
     ControllerState,
     KnownLog,
     LostLog,
+    MetadataImage,
     NodeState,
     ObjectState,
     QuotaEntity,
@@ -265,7 +265,7 @@ class _Run(NamedTuple):
     value: Any = None
 
 
-def tables_of(state: ClusterState) -> Generator[None, None, Checkpoint]:
+def tables_of(state: MetadataImage) -> Generator[None, None, Checkpoint]:
     """Return a state as a checkpoint. Raises CorruptObject when a stream refers to an object that
     the state does not have: what is wrong is not written down as if it were right.
     """
@@ -323,7 +323,7 @@ def _missing(key: str) -> CorruptObject:
 class _Objects:
     """The objects of a new checkpoint: runs, and the new row of each key."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: MetadataImage) -> None:
         rows = state.objects.rows
         self._old = rows if isinstance(rows, ObjectRows) else object_rows({})
         changes = sorted(
@@ -429,7 +429,7 @@ class _Objects:
 class _Streams:
     """The streams of a new checkpoint."""
 
-    def __init__(self, state: ClusterState, objects: _Objects) -> None:
+    def __init__(self, state: MetadataImage, objects: _Objects) -> None:
         rows, old_objects = state.streams.rows, object_rows({})
         self._old = rows if isinstance(rows, StreamRows) else stream_rows({}, old_objects)
         self._objects = objects
@@ -560,7 +560,7 @@ class _Extents:
 @cache
 def _known_columns() -> Mapping[str, frozenset[str]]:
     """Return the columns of each table, as this release writes them at its newest level."""
-    newest = ClusterState(features=Map({METADATA_VERSION: NEWEST_LEVEL}))
+    newest = MetadataImage(features=Map({METADATA_VERSION: NEWEST_LEVEL}))
     steps = tables_of(newest)
     while True:
         try:
@@ -570,7 +570,7 @@ def _known_columns() -> Mapping[str, frozenset[str]]:
             return {table: frozenset(columns) for table, columns in found.tables.items()}
 
 
-def state_of(key: str, checkpoint: Checkpoint) -> Generator[None, None, ClusterState]:
+def state_of(key: str, checkpoint: Checkpoint) -> Generator[None, None, MetadataImage]:
     """Return the state that a checkpoint holds. Raises, naming it by `key`, CorruptObject when its
     tables are not those of a state, UnsupportedFormat when there are more than this release knows.
     """
@@ -613,7 +613,7 @@ class _Credential(msgspec.Struct, frozen=True, kw_only=True):
     iterations: int
 
 
-def catalog_tables(state: ClusterState) -> dict[str, Columns]:
+def catalog_tables(state: MetadataImage) -> dict[str, Columns]:
     """Return the tables of what is small in a state."""
     return {
         "cluster": _cluster(state),
@@ -635,7 +635,7 @@ def catalog_tables(state: ClusterState) -> dict[str, Columns]:
     }
 
 
-def _cluster(state: ClusterState) -> Columns:
+def _cluster(state: MetadataImage) -> Columns:
     return {
         "cluster_id": Texts.of([state.cluster_id]),
         "next_entry": Longs([state.next_entry]),
@@ -650,7 +650,7 @@ def _cluster(state: ClusterState) -> Columns:
     }
 
 
-def _nodes(state: ClusterState) -> Columns:
+def _nodes(state: MetadataImage) -> Columns:
     nodes = [state.nodes[node_id] for node_id in sorted(state.nodes)]
     retired = sorted(state.retired_nodes.items())
     blank = [0] * len(retired)
@@ -683,7 +683,7 @@ def _nodes(state: ClusterState) -> Columns:
     }
 
 
-def _topics(state: ClusterState) -> Columns:
+def _topics(state: MetadataImage) -> Columns:
     topics = [state.topics[name] for name in sorted(state.topics)]
     return {
         "topic": Texts.of(topic.name for topic in topics),
@@ -692,7 +692,7 @@ def _topics(state: ClusterState) -> Columns:
     }
 
 
-def _configs(state: ClusterState) -> Columns:
+def _configs(state: MetadataImage) -> Columns:
     rows = [
         ("topic", topic.topic_id, name, value)
         for topic in state.topics.values()
@@ -717,7 +717,7 @@ def _configs(state: ClusterState) -> Columns:
     }
 
 
-def _quotas(state: ClusterState) -> Columns:
+def _quotas(state: MetadataImage) -> Columns:
     rows = sorted(
         (_json(entity).decode(), name, value)
         for entity, values in state.quotas.items()
@@ -730,7 +730,7 @@ def _quotas(state: ClusterState) -> Columns:
     }
 
 
-def _credentials(state: ClusterState) -> Columns:
+def _credentials(state: MetadataImage) -> Columns:
     rows = sorted(state.scram_credentials.items(), key=lambda item: item[0])
     return {
         "owner": Texts.of(user for (user, _), _ in rows),
@@ -739,7 +739,7 @@ def _credentials(state: ClusterState) -> Columns:
     }
 
 
-def _writers(state: ClusterState) -> Columns:
+def _writers(state: MetadataImage) -> Columns:
     rows = sorted(state.writers.items())
     return {
         "writer": Texts.of(writer for writer, _ in rows),
@@ -748,7 +748,7 @@ def _writers(state: ClusterState) -> Columns:
     }
 
 
-def _tables(state: ClusterState) -> Columns:
+def _tables(state: MetadataImage) -> Columns:
     rows = sorted(state.tables.items())
     return {
         "topic_id": Texts.of(topic_id for topic_id, _ in rows),
@@ -759,7 +759,7 @@ def _tables(state: ClusterState) -> Columns:
     }
 
 
-def _table_offsets(state: ClusterState) -> Columns:
+def _table_offsets(state: MetadataImage) -> Columns:
     rows = [
         (topic_id, partition, offset)
         for topic_id, table in sorted(state.tables.items())
@@ -791,13 +791,13 @@ def _rows(tables: Mapping[str, Columns], name: str) -> list[_Row]:
     return [_Row(columns, number) for number in range(rows_of(columns))]
 
 
-def catalog_state(tables: Mapping[str, Columns]) -> ClusterState:
+def catalog_state(tables: Mapping[str, Columns]) -> MetadataImage:
     """Return a state without streams and objects. Raises KeyError, msgspec.DecodeError."""
     (cluster,) = _rows(tables, "cluster")
     nodes = _rows(tables, "nodes")
     configs = _configs_of(tables)
     topics = [_topic(row, configs) for row in _rows(tables, "topics")]
-    return ClusterState(
+    return MetadataImage(
         next_entry=cluster.next_entry,
         cluster_id=cluster.cluster_id,
         nodes=Map({row.node_id: _node(row) for row in nodes if not row.is_retired}),

@@ -36,7 +36,7 @@ from lakehead.storage.metadata.records import (
     Record,
 )
 from lakehead.storage.metadata.rules import apply_in_steps
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 
 _RETRY_S = 0.05
@@ -45,10 +45,10 @@ _RECORDS_MAX = 2000
 """An entry takes no further plan once it has this many records."""
 
 Steps = Generator[None, None, Sequence[Record]]
-Plan = Callable[[ClusterState], Sequence[Record] | Steps]
+Plan = Callable[[MetadataImage], Sequence[Record] | Steps]
 
 
-_Planned = tuple[Plan, asyncio.Future[ClusterState]]
+_Planned = tuple[Plan, asyncio.Future[MetadataImage]]
 
 
 class _Proposal(NamedTuple):
@@ -56,11 +56,11 @@ class _Proposal(NamedTuple):
     is cancelled: a proposal that may have landed must not be planned a second time.
     """
 
-    base: ClusterState
+    base: MetadataImage
     entry: Entry
     body: bytes
     planned: list[_Planned]
-    after: ClusterState
+    after: MetadataImage
     """The state that the records make of the base, by the rules."""
 
 
@@ -84,7 +84,7 @@ class MetadataLog:
         """All that was committed by then (monotonic seconds) is in the state, for certain."""
 
     @property
-    def state(self) -> ClusterState:
+    def state(self) -> MetadataImage:
         """The newest state known here."""
         return self._reader.state
 
@@ -106,18 +106,18 @@ class MetadataLog:
         await log.refresh()
         return log
 
-    def subscribe(self, callback: Callable[[ClusterState], None]) -> None:
+    def subscribe(self, callback: Callable[[MetadataImage], None]) -> None:
         """Call `callback(state)` on the loop after each change of state."""
         self._reader.subscribers.append(lambda state, _: callback(state))
 
-    def follow(self, callback: Callable[[ClusterState, Entry | None], None]) -> None:
+    def follow(self, callback: Callable[[MetadataImage, Entry | None], None]) -> None:
         """Call `callback(state, entry)` on the loop after each entry: a follower of many streams
         looks at those that it names. Without an entry the state was read from a checkpoint, and
         anything may have changed. A refused entry is reported too; it changed nothing.
         """
         self._reader.subscribers.append(callback)
 
-    async def refresh(self, *, surely: bool = False, until: int = 0) -> ClusterState:
+    async def refresh(self, *, surely: bool = False, until: int = 0) -> MetadataImage:
         """Apply the entries that others have added, and return the newest state. `surely`: all that
         were there when this call began, even after a long sleep; costs one request more. `until`:
         those below this number, which is known to be there; no request is made beyond it.
@@ -135,14 +135,14 @@ class MetadataLog:
         """
         await self._cleaner.maintain(every)
 
-    async def create_cluster(self, cluster_id: str) -> ClusterState:
+    async def create_cluster(self, cluster_id: str) -> MetadataImage:
         """Make the cluster, at the newest feature level, if the log is empty. Give a cluster
         without a node secret its secret (a rebuilt catalog has none). Returns the state, whether
         this or another node made it.
         """
         secret = NodeSecret(secret=f"{self._rng.getrandbits(256):064x}")
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             if state.cluster_id:
                 needs_secret = state.metadata_version >= NEWEST_LEVEL and not state.node_secret
                 return (secret,) if needs_secret else ()
@@ -154,11 +154,11 @@ class MetadataLog:
 
         return await self.commit_with(plan)
 
-    async def commit(self, records: Sequence[Record]) -> ClusterState:
+    async def commit(self, records: Sequence[Record]) -> MetadataImage:
         """Commit `records` as they are. Raises EntryRejected when the rules refuse them."""
         return await self.commit_with(lambda _: records)
 
-    async def commit_with(self, plan: Plan) -> ClusterState:
+    async def commit_with(self, plan: Plan) -> MetadataImage:
         """Commit the records that `plan(state)` returns. `plan` is called again if another writer's
         entry comes first.
 
@@ -169,7 +169,7 @@ class MetadataLog:
         with others' later entries: what the own entry said is what `plan` returned last, without
         the hints that are above the level (`lakehead.storage.metadata.additions`).
         """
-        future: asyncio.Future[ClusterState] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
         self._waiting.append((plan, future))
         try:
             async with self._lock:

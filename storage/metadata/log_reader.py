@@ -30,7 +30,7 @@ from lakehead.storage.metadata.entry import decode_entry, entry_key
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
 from lakehead.storage.metadata.records import Entry
 from lakehead.storage.metadata.rules import apply_in_steps
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import task_group
 
@@ -87,12 +87,12 @@ class LogReader:
     """The newest known state, and how it is brought up to date. One caller at a time."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self.state = ClusterState()
+        self.state = MetadataImage()
         self.boundary: Boundary | None = None
         self.loaded = 0
         """The number of the checkpoint that the state is based on."""
         self.stats = MetadataStats()
-        self.subscribers: list[Callable[[ClusterState, Entry | None], None]] = []
+        self.subscribers: list[Callable[[MetadataImage, Entry | None], None]] = []
         """Called with each state and the entry that led to it; None: read from a checkpoint."""
         self._store = store
         self._listed_end = 0
@@ -119,7 +119,7 @@ class LogReader:
                 return
         raise StoreUnavailable(f"checkpoints in {self._store.uri} vanish faster than they are read")
 
-    async def _newest_state(self, listing: Listing) -> ClusterState | None:
+    async def _newest_state(self, listing: Listing) -> MetadataImage | None:
         """Return what to start from; None when what was listed is gone by now."""
         floor = listing.boundary.number if listing.boundary else 0
         damaged: list[CorruptObject] = []
@@ -135,7 +135,7 @@ class LogReader:
                 _log.error("checkpoint_corrupt", error=str(error))
                 damaged.append(error)
         if floor == 0:
-            return ClusterState()
+            return MetadataImage()
         if damaged:
             newest = damaged[0]
             raise CorruptObject(
@@ -187,7 +187,7 @@ class LogReader:
         self.boundary = Listing.of(await self._store.list(BOUNDARIES)).boundary
         return self.boundary is None or self.boundary.number <= number
 
-    async def apply(self, entry: Entry, after: ClusterState | None = None) -> None:
+    async def apply(self, entry: Entry, after: MetadataImage | None = None) -> None:
         """Apply the next entry and call the subscribers. `after` is what its records make of the
         present state, where that is known already.
         """
@@ -208,7 +208,7 @@ class LogReader:
         """Keep the entries that are applied from now on, for `rebase`."""
         self._tail = []
 
-    async def rebase(self, base: ClusterState) -> None:
+    async def rebase(self, base: MetadataImage) -> None:
         """Stand on `base`, the state at the time of `remember`, and the entries since: the same
         state, on new columns. Nothing happens if a checkpoint was loaded meanwhile.
         """
@@ -287,7 +287,7 @@ class LogReader:
             return decode_entry(key, body if again is None else again)
 
 
-async def read_checkpoint(store: ObjectStore, number: int) -> ClusterState:
+async def read_checkpoint(store: ObjectStore, number: int) -> MetadataImage:
     """Return the state of a stored checkpoint. Raises ObjectNotFound, CorruptObject,
     UnsupportedFormat, StoreUnavailable.
     """

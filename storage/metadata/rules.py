@@ -36,10 +36,10 @@ from lakehead.storage.format.object_names import JobName
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.state import (
-    ClusterState,
     ControllerState,
     KnownLog,
     LostLog,
+    MetadataImage,
     NodeState,
     ObjectState,
     ScramCredential,
@@ -56,27 +56,27 @@ _STREAMS_AT_ONCE = 500
 _RECORDS_AT_ONCE = 100
 
 
-def apply_entry(state: ClusterState, entry: r.Entry) -> ClusterState:
+def apply_entry(state: MetadataImage, entry: r.Entry) -> MetadataImage:
     """Return the state after `entry`. Raises EntryRejected, which names the record and the rule;
     the state that was given is unchanged.
     """
     return apply_records(state, entry.records, entry.time_ms).refuse(entry)
 
 
-def apply_records(state: ClusterState, records: Sequence[r.Record], time_ms: int) -> ClusterState:
+def apply_records(state: MetadataImage, records: Sequence[r.Record], time_ms: int) -> MetadataImage:
     """Return the state after these records, as if an entry carried them. Raises EntryRejected."""
     steps = apply_in_steps(state, records, time_ms)
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            after: ClusterState = end.value
+            after: MetadataImage = end.value
             return after
 
 
 def apply_in_steps(
-    state: ClusterState, records: Sequence[r.Record], time_ms: int
-) -> Generator[None, None, ClusterState]:
+    state: MetadataImage, records: Sequence[r.Record], time_ms: int
+) -> Generator[None, None, MetadataImage]:
     """Return the same as `apply_records`, in steps of a few milliseconds, between which other tasks
     may run. Raises EntryRejected.
     """
@@ -125,12 +125,12 @@ def _runs(records: Sequence[r.Record]) -> Iterator[list[Any]]:
         yield run
 
 
-def _cluster_created(state: ClusterState, record: r.ClusterCreated, _: int) -> ClusterState:
+def _cluster_created(state: MetadataImage, record: r.ClusterCreated, _: int) -> MetadataImage:
     _require(not state.cluster_id, f"the cluster {state.cluster_id} exists")
     return replace(state, cluster_id=record.cluster_id)
 
 
-def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> ClusterState:
+def _register_node(state: MetadataImage, record: r.RegisterNode, _: int) -> MetadataImage:
     known = state.nodes.get(record.node_id)
     last = state.retired_nodes.get(record.node_id, -1) if known is None else known.epoch
     expected = last + 1
@@ -168,13 +168,13 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
     return replace(state, nodes=nodes, retired_nodes=retired)
 
 
-def _start_log(state: ClusterState, record: r.StartLog, _: int) -> ClusterState:
+def _start_log(state: MetadataImage, record: r.StartLog, _: int) -> MetadataImage:
     node = _live_node(state, record.node_id, record.node_epoch)
     log = KnownLog(log_id=record.log_id, epoch=record.node_epoch, position=record.position)
     return replace(state, nodes=state.nodes.set(record.node_id, replace(node, log=log)))
 
 
-def _accept_log_loss(state: ClusterState, record: r.AcceptLogLoss, time_ms: int) -> ClusterState:
+def _accept_log_loss(state: MetadataImage, record: r.AcceptLogLoss, time_ms: int) -> MetadataImage:
     node = _live_node(state, record.node_id, record.node_epoch)
     _require(bool(node.log.log_id), f"node {record.node_id} has no log to lose")
     lost = LostLog(
@@ -184,25 +184,25 @@ def _accept_log_loss(state: ClusterState, record: r.AcceptLogLoss, time_ms: int)
     return replace(state, nodes=state.nodes.set(record.node_id, node))
 
 
-def _fence_node(state: ClusterState, record: r.FenceNode, _: int) -> ClusterState:
+def _fence_node(state: MetadataImage, record: r.FenceNode, _: int) -> MetadataImage:
     _require_term(state, record.term)
     node = _live_node(state, record.node_id, record.epoch)
     return replace(state, nodes=state.nodes.set(record.node_id, replace(node, is_fenced=True)))
 
 
-def _drain_node(state: ClusterState, record: r.DrainNode, _: int) -> ClusterState:
+def _drain_node(state: MetadataImage, record: r.DrainNode, _: int) -> MetadataImage:
     node = _live_node(state, record.node_id, record.epoch)
     node = replace(node, is_draining=record.is_draining)
     return replace(state, nodes=state.nodes.set(record.node_id, node))
 
 
-def _require_term(state: ClusterState, term: int) -> None:
+def _require_term(state: MetadataImage, term: int) -> None:
     """A controller that was superseded while it slept decides nothing any more."""
     now = state.controller.term
     _require(term in (-1, now), f"controller term {term} has passed: it is {now}")
 
 
-def _retire_node(state: ClusterState, record: r.RetireNode, _: int) -> ClusterState:
+def _retire_node(state: MetadataImage, record: r.RetireNode, _: int) -> MetadataImage:
     _require(record.node_id in state.nodes, f"no node {record.node_id}")
     owned = [
         s.stream_id for s in state.streams.values() if s.is_open and s.node_id == record.node_id
@@ -216,7 +216,7 @@ def _retire_node(state: ClusterState, record: r.RetireNode, _: int) -> ClusterSt
     )
 
 
-def _create_topic(state: ClusterState, record: r.CreateTopic, _: int) -> ClusterState:
+def _create_topic(state: MetadataImage, record: r.CreateTopic, _: int) -> MetadataImage:
     if record.name in state.topics:
         raise TopicExists(f"topic {record.name} exists")
     _require(record.topic_id not in state.topic_names, f"topic id {record.topic_id} exists")
@@ -233,7 +233,7 @@ def _create_topic(state: ClusterState, record: r.CreateTopic, _: int) -> Cluster
     )
 
 
-def _topic(state: ClusterState, topic_id: str) -> TopicState:
+def _topic(state: MetadataImage, topic_id: str) -> TopicState:
     topic = state.topic_by_id(topic_id)
     if topic is None:
         raise UnknownTopic(f"no topic with id {topic_id}")
@@ -241,8 +241,8 @@ def _topic(state: ClusterState, topic_id: str) -> TopicState:
 
 
 def _delete_topic(
-    state: ClusterState, record: r.DeleteTopic, time_ms: int
-) -> Generator[None, None, ClusterState]:
+    state: MetadataImage, record: r.DeleteTopic, time_ms: int
+) -> Generator[None, None, MetadataImage]:
     topic = _topic(state, record.topic_id)
     for stream_ids in _batches(topic.partitions):
         found = [state.streams.get(stream_id) for stream_id in stream_ids]
@@ -279,13 +279,13 @@ def _merged(configs: Map[str, str], changes: dict[str, str | None]) -> Map[str, 
     return configs
 
 
-def _topic_config(state: ClusterState, record: r.TopicConfig, _: int) -> ClusterState:
+def _topic_config(state: MetadataImage, record: r.TopicConfig, _: int) -> MetadataImage:
     topic = _topic(state, record.topic_id)
     topic = replace(topic, configs=_merged(topic.configs, record.configs))
     return replace(state, topics=state.topics.set(topic.name, topic))
 
 
-def _broker_config(state: ClusterState, record: r.BrokerConfig, _: int) -> ClusterState:
+def _broker_config(state: MetadataImage, record: r.BrokerConfig, _: int) -> MetadataImage:
     configs = _merged(state.broker_configs.get(record.node_id, Map()), record.configs)
     if configs:
         return replace(state, broker_configs=state.broker_configs.set(record.node_id, configs))
@@ -294,7 +294,7 @@ def _broker_config(state: ClusterState, record: r.BrokerConfig, _: int) -> Clust
     return state
 
 
-def _group_config(state: ClusterState, record: r.GroupConfig, _: int) -> ClusterState:
+def _group_config(state: MetadataImage, record: r.GroupConfig, _: int) -> MetadataImage:
     _require(bool(record.group), "configs of a group without a name")
     configs = _merged(state.group_configs.get(record.group, Map()), record.configs)
     if configs:
@@ -304,7 +304,7 @@ def _group_config(state: ClusterState, record: r.GroupConfig, _: int) -> Cluster
     return state
 
 
-def _create_streams(state: ClusterState, run: Sequence[r.CreateStream]) -> ClusterState:
+def _create_streams(state: MetadataImage, run: Sequence[r.CreateStream]) -> MetadataImage:
     """Apply records that make streams of one topic."""
     topic = _topic(state, run[0].topic_id)
     count = len(topic.partitions)
@@ -332,8 +332,8 @@ def _create_streams(state: ClusterState, run: Sequence[r.CreateStream]) -> Clust
 
 
 def _assign_streams(
-    state: ClusterState, record: r.AssignStreams, stream_ids: Sequence[int]
-) -> ClusterState:
+    state: MetadataImage, record: r.AssignStreams, stream_ids: Sequence[int]
+) -> MetadataImage:
     """Apply what a record says of some of its streams."""
     _require_term(state, record.term)
     node = state.nodes.get(record.node_id)
@@ -350,7 +350,7 @@ def _assign_streams(
     return replace(state, streams=state.streams.update(assigned))
 
 
-def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterState:
+def _open_stream(state: MetadataImage, record: r.OpenStream, _: int) -> MetadataImage:
     stream = state.stream(record.stream_id)
     _live_node(state, record.node_id, record.node_epoch)
     _require(
@@ -382,7 +382,7 @@ def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterSt
     )
 
 
-def _close_stream(state: ClusterState, record: r.CloseStream, _: int) -> ClusterState:
+def _close_stream(state: MetadataImage, record: r.CloseStream, _: int) -> MetadataImage:
     stream = state.stream(record.stream_id)
     _require(
         stream.is_open and stream.epoch == record.epoch,
@@ -391,7 +391,7 @@ def _close_stream(state: ClusterState, record: r.CloseStream, _: int) -> Cluster
     return _set_stream(state, replace(stream, is_open=False))
 
 
-def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> ClusterState:
+def _trim_stream(state: MetadataImage, record: r.TrimStream, time_ms: int) -> MetadataImage:
     stream = state.stream(record.stream_id)
     _require(
         stream.start_offset <= record.start_offset <= stream.end_offset,
@@ -418,17 +418,17 @@ def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> Clu
     return _unlink(_set_stream(state, trimmed), stream.stream_id, keys, time_ms)
 
 
-def _delete_stream(state: ClusterState, record: r.DeleteStream, time_ms: int) -> ClusterState:
+def _delete_stream(state: MetadataImage, record: r.DeleteStream, time_ms: int) -> MetadataImage:
     return _remove_stream(state, state.stream(record.stream_id), time_ms)
 
 
-def _remove_stream(state: ClusterState, stream: StreamState, time_ms: int) -> ClusterState:
+def _remove_stream(state: MetadataImage, stream: StreamState, time_ms: int) -> MetadataImage:
     state = replace(state, streams=state.streams.delete(stream.stream_id))
     keys = {extent.object_key for extent in stream.state_sources}
     return _unlink(state, stream.stream_id, keys, time_ms)
 
 
-def _producer_id_block(state: ClusterState, record: r.ProducerIdBlock, _: int) -> ClusterState:
+def _producer_id_block(state: MetadataImage, record: r.ProducerIdBlock, _: int) -> MetadataImage:
     _require(
         record.start == state.next_producer_id and 0 < record.count < 2**63 - record.start,
         f"producer ids from {record.start} where {state.next_producer_id} is next",
@@ -436,7 +436,7 @@ def _producer_id_block(state: ClusterState, record: r.ProducerIdBlock, _: int) -
     return replace(state, next_producer_id=record.start + record.count)
 
 
-def _controller_lease(state: ClusterState, record: r.ControllerLease, _: int) -> ClusterState:
+def _controller_lease(state: MetadataImage, record: r.ControllerLease, _: int) -> MetadataImage:
     _live_node(state, record.node_id, record.node_epoch)
     _require(
         record.term == state.controller.term + 1,
@@ -450,7 +450,7 @@ def _controller_lease(state: ClusterState, record: r.ControllerLease, _: int) ->
     )
 
 
-def _commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -> ClusterState:
+def _commit_objects(state: MetadataImage, record: r.CommitObjects, time_ms: int) -> MetadataImage:
     """Let a node's streams grow by what its new objects hold."""
     state = _move_wal_floor(state, _committing_node(state, record), record)
     state = _move_wal_position(state, record)
@@ -483,13 +483,13 @@ def _commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) 
     return _unlink_all(state, outdated, time_ms)
 
 
-def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:
+def _require_new(state: MetadataImage, key: str, added: Container[str]) -> None:
     # A committed object will be deleted some day: a name outside of the data must not get in.
     _require(key.startswith(("data/", "wal/")), f"{key!r} is not the name of a data object")
     _require(key not in added and key not in state.objects, f"object {key} is committed")
 
 
-def _committing_node(state: ClusterState, record: r.CommitObjects) -> NodeState:
+def _committing_node(state: MetadataImage, record: r.CommitObjects) -> NodeState:
     """Return the node whose data is committed: live, or fenced and its taker live."""
     if record.taker_id < 0:
         return _live_node(state, record.node_id, record.node_epoch)
@@ -500,7 +500,9 @@ def _committing_node(state: ClusterState, record: r.CommitObjects) -> NodeState:
     return node
 
 
-def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObjects) -> ClusterState:
+def _move_wal_floor(
+    state: MetadataImage, node: NodeState, record: r.CommitObjects
+) -> MetadataImage:
     if record.wal_epoch < 0:
         return state
     now, floor = (node.wal_epoch, node.wal_floor), (record.wal_epoch, record.wal_floor)
@@ -514,7 +516,7 @@ def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObject
     return replace(state, nodes=state.nodes.set(node.node_id, node))
 
 
-def _move_wal_position(state: ClusterState, record: r.CommitObjects) -> ClusterState:
+def _move_wal_position(state: MetadataImage, record: r.CommitObjects) -> MetadataImage:
     node = state.nodes[record.node_id]
     if record.wal_position <= node.log.position or not node.log.log_id:
         return state
@@ -597,7 +599,7 @@ def _extent(key: str, span: r.CommittedRange) -> Extent:
     )
 
 
-def _remove_wal_objects(state: ClusterState, keys: Sequence[str]) -> ClusterState:
+def _remove_wal_objects(state: MetadataImage, keys: Sequence[str]) -> MetadataImage:
     for key in keys:
         known = _object_of(state, key)
         _require(known.kind == "wal", f"object {key} is not a WAL object")
@@ -606,7 +608,7 @@ def _remove_wal_objects(state: ClusterState, keys: Sequence[str]) -> ClusterStat
     return _set_objects(state, (), keys)
 
 
-def _replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int) -> ClusterState:
+def _replace_objects(state: MetadataImage, record: r.ReplaceObjects, time_ms: int) -> MetadataImage:
     """Let new objects stand for others: every offset stays where it was for readers."""
     _require(bool(record.sources), "nothing is replaced")
     sources = {key: _object_of(state, key) for key in record.sources}
@@ -649,7 +651,7 @@ def _replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int
 
 
 def _still_needed(
-    state: ClusterState, known: ObjectState, replaced: Container[int]
+    state: MetadataImage, known: ObjectState, replaced: Container[int]
 ) -> frozenset[int]:
     """Return the streams that need an object after it was replaced for some: the others, and those
     whose partition's state lies in it.
@@ -663,8 +665,8 @@ def _still_needed(
 
 
 def _replace_extents(
-    state: ClusterState, stream: StreamState, sources: Collection[str], new: list[Extent]
-) -> ClusterState:
+    state: MetadataImage, stream: StreamState, sources: Collection[str], new: list[Extent]
+) -> MetadataImage:
     places = stream.extents.among(sources)
     old = [stream.extents[place] for place in places]
     new = sorted(new, key=lambda extent: extent.start_offset)
@@ -691,7 +693,7 @@ def _spans(extents: list[Extent]) -> list[tuple[int, int]]:
     return spans
 
 
-def _drop_objects(state: ClusterState, record: r.DropObjects, _: int) -> ClusterState:
+def _drop_objects(state: MetadataImage, record: r.DropObjects, _: int) -> MetadataImage:
     """Forget objects that were deleted."""
     for key in record.keys:
         _require(not _object_of(state, key).stream_ids, f"object {key} still holds data")
@@ -699,7 +701,7 @@ def _drop_objects(state: ClusterState, record: r.DropObjects, _: int) -> Cluster
     return _set_objects(state, (), record.keys)
 
 
-def _take_table(state: ClusterState, record: r.TakeTable, _: int) -> ClusterState:
+def _take_table(state: MetadataImage, record: r.TakeTable, _: int) -> MetadataImage:
     """Give a table's lease to a holder, the same as before or another."""
     _topic(state, record.topic_id)
     held = state.tables.get(record.topic_id, TableState())
@@ -709,7 +711,7 @@ def _take_table(state: ClusterState, record: r.TakeTable, _: int) -> ClusterStat
     return replace(state, tables=state.tables.set(record.topic_id, taken))
 
 
-def _table_progress(state: ClusterState, record: r.TableProgress, _: int) -> ClusterState:
+def _table_progress(state: MetadataImage, record: r.TableProgress, _: int) -> MetadataImage:
     """Set the progress of a table; only the holder of its lease knows it."""
     topic = _topic(state, record.topic_id)
     held = state.tables.get(record.topic_id)
@@ -729,14 +731,14 @@ def _table_progress(state: ClusterState, record: r.TableProgress, _: int) -> Clu
 _SECRET = re.compile("[0-9a-f]{64}")
 
 
-def _node_secret(state: ClusterState, record: r.NodeSecret, _: int) -> ClusterState:
+def _node_secret(state: MetadataImage, record: r.NodeSecret, _: int) -> MetadataImage:
     """Give the cluster a secret of its nodes, instead of any that it had."""
     is_secret = _SECRET.fullmatch(record.secret) is not None
     _require(is_secret, "a secret of nodes is 64 hexadecimal digits")
     return replace(state, node_secret=record.secret)
 
 
-def _feature_level(state: ClusterState, record: r.FeatureLevel, _: int) -> ClusterState:
+def _feature_level(state: MetadataImage, record: r.FeatureLevel, _: int) -> MetadataImage:
     """Raise the level of a feature. No live node may be registered as not supporting it."""
     _require(record.name == METADATA_VERSION, f"no feature {record.name}")
     now = state.features.get(record.name, BASE_LEVEL)
@@ -754,7 +756,7 @@ def _feature_level(state: ClusterState, record: r.FeatureLevel, _: int) -> Clust
     )
 
 
-def _client_quota(state: ClusterState, record: r.ClientQuota, _: int) -> ClusterState:
+def _client_quota(state: MetadataImage, record: r.ClientQuota, _: int) -> MetadataImage:
     """Set or remove quotas of an entity."""
     _require(bool(record.entity), "a quota without an entity")
     entity = tuple(sorted(record.entity.items()))
@@ -770,7 +772,7 @@ def _client_quota(state: ClusterState, record: r.ClientQuota, _: int) -> Cluster
     return replace(state, quotas=state.quotas.delete(entity)) if entity in state.quotas else state
 
 
-def _create_acls(state: ClusterState, record: r.AclCreate, _: int) -> ClusterState:
+def _create_acls(state: MetadataImage, record: r.AclCreate, _: int) -> MetadataImage:
     """Add access rules."""
     acls = state.acls
     for acl in record.acls:
@@ -779,7 +781,7 @@ def _create_acls(state: ClusterState, record: r.AclCreate, _: int) -> ClusterSta
     return replace(state, acls=acls)
 
 
-def _delete_acls(state: ClusterState, record: r.AclDelete, _: int) -> ClusterState:
+def _delete_acls(state: MetadataImage, record: r.AclDelete, _: int) -> MetadataImage:
     """Remove access rules."""
     acls = state.acls
     for acl in record.acls:
@@ -788,7 +790,7 @@ def _delete_acls(state: ClusterState, record: r.AclDelete, _: int) -> ClusterSta
     return replace(state, acls=acls)
 
 
-def _upsert_scram(state: ClusterState, record: r.ScramUpsert, _: int) -> ClusterState:
+def _upsert_scram(state: MetadataImage, record: r.ScramUpsert, _: int) -> MetadataImage:
     """Set a credential."""
     whole = record.salt and record.stored_key and record.server_key and record.iterations > 0
     _require(bool(whole and record.user), f"an incomplete credential of user {record.user!r}")
@@ -802,7 +804,7 @@ def _upsert_scram(state: ClusterState, record: r.ScramUpsert, _: int) -> Cluster
     return replace(state, scram_credentials=state.scram_credentials.set(name, credential))
 
 
-def _delete_scram(state: ClusterState, record: r.ScramDelete, _: int) -> ClusterState:
+def _delete_scram(state: MetadataImage, record: r.ScramDelete, _: int) -> MetadataImage:
     """Remove a credential."""
     name = (record.user, record.mechanism)
     _require(name in state.scram_credentials, f"user {record.user!r} has no {record.mechanism}")
@@ -815,7 +817,7 @@ def _require(condition: bool, reason: str) -> None:
         raise EntryRejected(reason)
 
 
-def _live_node(state: ClusterState, node_id: int, epoch: int) -> NodeState:
+def _live_node(state: MetadataImage, node_id: int, epoch: int) -> NodeState:
     """Return the node if `epoch` is its current one and was not fenced. Raises EntryRejected."""
     node = state.nodes.get(node_id)
     if node is None or node.epoch != epoch or node.is_fenced:
@@ -823,7 +825,7 @@ def _live_node(state: ClusterState, node_id: int, epoch: int) -> NodeState:
     return node
 
 
-def _object_of(state: ClusterState, key: str) -> ObjectState:
+def _object_of(state: MetadataImage, key: str) -> ObjectState:
     """Return an object. Raises EntryRejected when there is none."""
     known = state.objects.get(key)
     if known is None:
@@ -831,14 +833,14 @@ def _object_of(state: ClusterState, key: str) -> ObjectState:
     return known
 
 
-def _set_stream(state: ClusterState, stream: StreamState) -> ClusterState:
+def _set_stream(state: MetadataImage, stream: StreamState) -> MetadataImage:
     """Return the state with this stream in it."""
     return replace(state, streams=state.streams.set(stream.stream_id, stream))
 
 
 def _set_objects(
-    state: ClusterState, changed: Iterable[ObjectState], gone: Iterable[str] = ()
-) -> ClusterState:
+    state: MetadataImage, changed: Iterable[ObjectState], gone: Iterable[str] = ()
+) -> MetadataImage:
     """Return the state with these objects in it, and without those that are gone."""
     objects, unreferenced = state.objects, state.unreferenced
     for known in changed:
@@ -852,14 +854,16 @@ def _set_objects(
     return replace(state, objects=objects, unreferenced=unreferenced)
 
 
-def _unlink(state: ClusterState, stream_id: int, keys: Iterable[str], time_ms: int) -> ClusterState:
+def _unlink(
+    state: MetadataImage, stream_id: int, keys: Iterable[str], time_ms: int
+) -> MetadataImage:
     """Return the state after a stream gave up its references to objects."""
     return _unlink_all(state, {key: {stream_id} for key in keys}, time_ms)
 
 
 def _unlink_all(
-    state: ClusterState, referring: Mapping[str, Set[int]], time_ms: int
-) -> ClusterState:
+    state: MetadataImage, referring: Mapping[str, Set[int]], time_ms: int
+) -> MetadataImage:
     """Return the state after streams gave up their references to objects: by key, the streams."""
     return _set_objects(
         state,
@@ -871,7 +875,7 @@ def _unlink_all(
     )
 
 
-_RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
+_RULES: dict[type, Callable[[MetadataImage, Any, int], MetadataImage]] = {
     r.ClusterCreated: _cluster_created,
     r.FeatureLevel: _feature_level,
     r.NodeSecret: _node_secret,

@@ -1,6 +1,6 @@
-"""The state of a cluster as a pure function of its metadata log.
+"""The metadata image: the state of a cluster as a pure function of its metadata log.
 
-`rules.apply_entry` returns the state after an entry. Values are immutable: a state that was taken
+`rules.apply_entry` returns the image after an entry. Values are immutable: an image that was taken
 stays as it was.
 """
 
@@ -222,8 +222,8 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
-    """Everything the log says, after the entries below `next_entry`."""
+class MetadataImage:
+    """Everything the log says, after the entries below `next_entry`: KRaft's `MetadataImage`."""
 
     next_entry: int = 0
     cluster_id: str = ""
@@ -265,7 +265,7 @@ class ClusterState:
         """The feature level in force."""
         return self.features.get(METADATA_VERSION, BASE_LEVEL)
 
-    def refuse(self, entry: Entry) -> "ClusterState":
+    def refuse(self, entry: Entry) -> "MetadataImage":
         """Return the state after an entry of which the rules refuse every record: it takes a number
         and does nothing else.
         """

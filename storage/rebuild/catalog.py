@@ -32,7 +32,7 @@ from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, DataName, JobN
 from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.records import COMPACTED, HEADERS, INCREMENTAL, WHOLE
 from lakehead.storage.metadata.state import (
-    ClusterState,
+    MetadataImage,
     NodeState,
     ObjectState,
     StreamState,
@@ -210,7 +210,7 @@ class Rebuilt:
     a newer topic has; `unused` objects do not count.
     """
 
-    state: ClusterState
+    state: MetadataImage
     lost: tuple[Offsets, ...]
     set_aside: tuple[Offsets, ...]
     superseded_topics: tuple[tuple[str, str], ...]
@@ -264,7 +264,7 @@ def rebuilt_catalog(
     topic_states, next_stream_id = _with_partitions(topics, streams, next_stream_id)
     used = _objects(objects, streams, fillers)
     number = max(1, entry, *(_job_entry(key) for key in keys))
-    state = ClusterState(
+    state = MetadataImage(
         next_entry=number,
         cluster_id=clusters[0],
         nodes=Map(nodes),
@@ -290,7 +290,7 @@ def rebuilt_catalog(
     )
 
 
-def _at_newest_level(state: ClusterState) -> ClusterState:
+def _at_newest_level(state: MetadataImage) -> MetadataImage:
     """Return the state of a cluster that begins with it."""
     features = Map({METADATA_VERSION: NEWEST_LEVEL})
     return replace(state, features=features, features_epoch=state.next_entry)

@@ -40,7 +40,7 @@ from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import LogReader, in_steps, read_checkpoint
 from lakehead.storage.metadata.records import COMPACTED
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import open_retrying_store
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.rebuild.catalog import Rebuilt, rebuilt_catalog
@@ -98,7 +98,7 @@ def next_number(found: Sequence[ObjectMeta]) -> int:
     return max(numbers, default=-1) + 1
 
 
-async def publish(store: ObjectStore, state: ClusterState, rng: random.Random) -> str:
+async def publish(store: ObjectStore, state: MetadataImage, rng: random.Random) -> str:
     """Make `state` the cluster's. Returns where the old metadata are kept; empty if there were
     none. Raises StoreUnavailable, OutcomeUnknown, CorruptObject.
     """

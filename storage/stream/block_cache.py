@@ -27,7 +27,7 @@ from lakehead.storage.format.stream_object import (
     read_index,
     record_places,
 )
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import Buffer, ObjectStore
 from lakehead.storage.tasks import TaskScope
 
@@ -165,7 +165,7 @@ _STREAM_BYTES = 300
 _SUFFIX_MAX = 4 * 1024 * 1024
 
 
-def suffix_size(state: ClusterState, key: str) -> int:
+def suffix_size(state: MetadataImage, key: str) -> int:
     """Guess how long extension and index of an object are, to get them with one read."""
     known = state.objects.get(key)
     if known is None:

@@ -30,7 +30,7 @@ from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.garbage import GarbageCollector
 from lakehead.storage.metadata.log import MetadataFollower, MetadataLog
 from lakehead.storage.metadata.records import CloseStream, OpenStream, Record
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore, RetryStats
 from lakehead.storage.stream.log_cache import CachedBatch, LogCache
@@ -134,7 +134,7 @@ class StreamEngine:
         rng: random.Random,
         settings: StorageSettings,
         scope: TaskScope,
-        admit: Callable[[ClusterState], Awaitable[None]] | None = None,
+        admit: Callable[[MetadataImage], Awaitable[None]] | None = None,
         on_registered: Callable[[MetadataLog], None] | None = None,
     ) -> StreamEngine:
         """Replay the metadata, register the node under its next epoch, commit what the WAL holds.
@@ -210,7 +210,7 @@ class StreamEngine:
             return []
         epochs: dict[int, int] = {}
 
-        def plan(state: ClusterState) -> list[Record]:
+        def plan(state: MetadataImage) -> list[Record]:
             epochs.update((one, state.stream(one).epoch + 1) for one in stream_ids)
             return [
                 OpenStream(
@@ -410,7 +410,7 @@ class StreamEngine:
             info, state=snapshot.data, state_since=snapshot.since, aborted=tuple(aborted)
         )
 
-    def _check_identity(self, state: ClusterState) -> None:
+    def _check_identity(self, state: MetadataImage) -> None:
         """Stop when another incarnation has taken this node's id."""
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
@@ -521,7 +521,7 @@ class HandOvers:
 
 
 async def _open_own(
-    open_wal: WalOpener, owner: WalOwner, state: ClusterState, node: NodeIdentity
+    open_wal: WalOpener, owner: WalOwner, state: MetadataImage, node: NodeIdentity
 ) -> WriteAheadLog:
     """Open the node's WAL; one is made only if nothing is lost with the one that it wrote last."""
     loss = log_loss(state, node.node_id, None)

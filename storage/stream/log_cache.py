@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from lakehead.storage.metadata.records import COMPACTED, Entry, ReplaceObjects
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 _EVICTED_AT_ONCE = 64
 _OVERHEAD = 256
@@ -142,7 +142,7 @@ class LogCache:
         """Drop what is cached of a stream that is closed here; its blocks still upload it."""
         self._logs.pop(stream_id, None)
 
-    def follow(self, _: ClusterState, entry: Entry | None) -> None:
+    def follow(self, _: MetadataImage, entry: Entry | None) -> None:
         """Follow the metadata log: what was compacted is to be read as it is now."""
         for record in () if entry is None else entry.records:
             if isinstance(record, ReplaceObjects):

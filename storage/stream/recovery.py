@@ -22,7 +22,7 @@ from lakehead.storage.metadata.records import (
     OpenStream,
     Record,
 )
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch
 from lakehead.storage.stream.upload import Uploader, UploadSet
@@ -146,7 +146,7 @@ async def _commit_sealed(
     """Move a node's floor, with the objects below it that count; delete the others."""
     found: list[CommittedObject] = []
 
-    def plan(state: ClusterState) -> Sequence[Record]:
+    def plan(state: MetadataImage) -> Sequence[Record]:
         found.clear()
         if floor_of(state, owner.node_id) >= floor:
             return ()
@@ -164,14 +164,14 @@ async def _commit_sealed(
     return len(found)
 
 
-async def discard_uncommitted(log: SealableLog, sealed: SealedLog, state: ClusterState) -> None:
+async def discard_uncommitted(log: SealableLog, sealed: SealedLog, state: MetadataImage) -> None:
     """Delete what a sealed log holds and the metadata does not name."""
     keys = (*sealed.leftovers, *(item.key for item in sealed.objects))
     await log.discard([key for key in keys if key not in state.objects])
 
 
 def uncommitted(
-    sealed: Sequence[SealedObject], state: ClusterState, node_id: int
+    sealed: Sequence[SealedObject], state: MetadataImage, node_id: int
 ) -> list[CommittedObject]:
     """Return what of sealed objects is to be committed, each with the ranges that count.
 
@@ -218,7 +218,7 @@ def uncommitted(
     return found
 
 
-def _epoch_and_end(state: ClusterState, stream_id: int, node_id: int) -> tuple[int, int]:
+def _epoch_and_end(state: MetadataImage, stream_id: int, node_id: int) -> tuple[int, int]:
     """Return under which epoch a node may add to a stream, and from where on; -1: it may not."""
     stream = state.streams.get(stream_id)
     if stream is None or not stream.is_open or stream.node_id != node_id:
@@ -226,7 +226,7 @@ def _epoch_and_end(state: ClusterState, stream_id: int, node_id: int) -> tuple[i
     return stream.epoch, stream.end_offset
 
 
-def floor_of(state: ClusterState, node_id: int) -> WalFloor:
+def floor_of(state: MetadataImage, node_id: int) -> WalFloor:
     """Return where the objects of a node's log begin."""
     node = state.nodes[node_id]
     return WalFloor(node.wal_epoch, node.wal_floor)
@@ -259,7 +259,7 @@ async def _upload_records(
 async def _reopen(metadata: MetadataLog, owner: Owner, block: CacheBlock) -> None:
     """Open streams under the epochs of a block's records, where the metadata know none of them."""
 
-    def plan(state: ClusterState) -> list[OpenStream]:
+    def plan(state: MetadataImage) -> list[OpenStream]:
         return [
             OpenStream(
                 stream_id=stream_id,
@@ -279,7 +279,7 @@ async def _reopen(metadata: MetadataLog, owner: Owner, block: CacheBlock) -> Non
 
 async def recovered_blocks(
     wal: WriteAheadLog,
-    state: ClusterState,
+    state: MetadataImage,
     node_id: int,
     block_size: int,
     *,

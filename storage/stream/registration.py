@@ -20,7 +20,7 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AcceptLogLoss, Record, RegisterNode, StartLog
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 from lakehead.storage.stream.upload import Writer
 from lakehead.storage.wal.protocol import Claim, LogIdentity, WriteAheadLog
 
@@ -46,7 +46,7 @@ class LogLoss:
         """The value by which an operator accepts it: it names this loss alone, and no later one."""
         return f"{self.node.node_id}:{self.node.epoch}"
 
-    def describe(self, state: ClusterState, found: str) -> str:
+    def describe(self, state: MetadataImage, found: str) -> str:
         """Return in one line what would be lost, and how that is accepted. `found` says what is
         there instead.
         """
@@ -79,7 +79,7 @@ class LogLoss:
         )
 
 
-def log_loss(state: ClusterState, node_id: int, found: LogIdentity | None) -> LogLoss | None:
+def log_loss(state: MetadataImage, node_id: int, found: LogIdentity | None) -> LogLoss | None:
     """Return what is lost if a node goes on with a log; None: nothing.
 
     `found` None stands for a log that holds nothing of it: a new one, one in memory, or the one in
@@ -106,7 +106,7 @@ def is_it(node: NodeState, found: LogIdentity | None) -> bool:
 
 
 def refuse_wrong_log(
-    state: ClusterState, node_id: int, found: LogIdentity | None, address: str
+    state: MetadataImage, node_id: int, found: LogIdentity | None, address: str
 ) -> None:
     """Raise WrongLog if something is lost by going on with the log at an address."""
     loss = log_loss(state, node_id, found)
@@ -114,7 +114,7 @@ def refuse_wrong_log(
         raise WrongLog(loss.describe(state, loss.found_at(address)))
 
 
-def _partition(state: ClusterState, stream: StreamState) -> str:
+def _partition(state: MetadataImage, stream: StreamState) -> str:
     topic = state.topic_by_id(stream.topic_id)
     name = stream.topic_id if topic is None else topic.name
     return f"{name}-{stream.partition} epoch {stream.epoch}"
@@ -147,7 +147,7 @@ async def register(
                 raise
 
 
-def _known_end(state: ClusterState, node_id: int) -> int:
+def _known_end(state: MetadataImage, node_id: int) -> int:
     """Return up to where the log that a node wrote last is known to reach."""
     node = state.nodes.get(node_id)
     return -1 if node is None else node.log.position
@@ -159,7 +159,7 @@ async def _register(
     planned: list[RegisterNode] = []
     losses: list[LogLoss] = []
 
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         own = _registration(state, node, incarnation)
         loss = log_loss(state, node.node_id, found)
         if loss is not None and not accepts(node, loss):
@@ -214,7 +214,7 @@ async def begin_log(
     """
     log_id = "" if found is None else found.log_id
 
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         node = state.nodes.get(writer.node_id)
         if state.metadata_version < _LOGS_LEVEL:
             return []
@@ -233,7 +233,7 @@ async def begin_log(
     failpoint("log_begun")
 
 
-def claim(state: ClusterState, node: NodeIdentity) -> Claim:
+def claim(state: MetadataImage, node: NodeIdentity) -> Claim:
     """Return the hosts that a starting node may have its own volume back from, by the metadata.
 
     It is judged before the node registers. That does no harm: a node that recovers its log
@@ -250,7 +250,7 @@ def claim(state: ClusterState, node: NodeIdentity) -> Claim:
     )
 
 
-def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> RegisterNode:
+def _registration(state: MetadataImage, node: NodeIdentity, incarnation: str) -> RegisterNode:
     known = state.nodes.get(node.node_id)
     last = state.retired_nodes.get(node.node_id, -1) if known is None else known.epoch
     return RegisterNode(

@@ -27,7 +27,7 @@ from lakehead.storage.format.stream_object import AbortedTransaction, IndexItem,
 from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Record, TrimStream
-from lakehead.storage.metadata.state import ClusterState, ObjectState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, ObjectState, StreamState
 from lakehead.storage.metadata.table import Table
 from lakehead.storage.stream.inflating import InflatedBatches
 from lakehead.storage.stream.log_cache import LogCache
@@ -305,7 +305,7 @@ class Stream:
             return
         known = self._state().state_from
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             if not state.is_open(self.stream_id, self.epoch):
                 return ()
             stream = state.stream(self.stream_id)

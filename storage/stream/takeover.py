@@ -22,7 +22,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import StorageError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.metadata.records import CommittedObject, Record
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.recovery import (
     Owner,
@@ -146,7 +146,7 @@ class Takeovers:
         written = [known for upload_set in upload_sets for known in upload_set.objects]
         found: list[CommittedObject] = []
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             is_due = floor_of(state, node.node_id) < end
             found[:] = written if is_due else []
             return (owner.commit(found, end),) if is_due else ()
@@ -195,7 +195,7 @@ class Takeovers:
         return self._scope.spawn(write(), name="upload for a fenced node", is_awaited=True)
 
 
-def _is_due(state: ClusterState, node: NodeState) -> bool:
+def _is_due(state: MetadataImage, node: NodeState) -> bool:
     """Return true if a node is still in the epoch that is to be recovered, and no node has
     done it.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from lakehead.storage.errors import SettingsError, StorageError
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.wal.address import open_wal, take_wal
 from lakehead.storage.wal.block_settings import BlockWalSettings
 from lakehead.storage.wal.block_takeover import Verdict
@@ -37,7 +37,7 @@ def reaches(survivor: NodeState, dead: NodeState) -> bool:
     return dead.wal in _IN_CLUSTER or _reaches(survivor.wal, survivor.host_id, dead)
 
 
-def may_reach_device(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
+def may_reach_device(state: MetadataImage, survivor: NodeState, dead: NodeState) -> bool:
     """Return true if a node may try to recover a block log of another host: one on a device, which
     both may have attached, of a host on which no node lives any more. The device's reservation
     fences all of that host; an EBS volume that one instance can have is fenced by being attached
@@ -57,7 +57,7 @@ def _reaches(wal: str, host_id: str, dead: NodeState) -> bool:
     return bool(dead.wal) and wal == dead.wal
 
 
-def is_to_give_back(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
+def is_to_give_back(state: MetadataImage, survivor: NodeState, dead: NodeState) -> bool:
     """Return true if a volume that only one instance can have is of no more use to the host of a
     survivor: another host's nodes left it, and all that they acknowledged there is elsewhere too.
     """

@@ -41,7 +41,7 @@ from lakehead.storage.metadata.records import (
     Record,
     state_kind,
 )
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch, LogCache
@@ -295,7 +295,7 @@ class Uploader:
             wal_floor=0 if floor is None else floor.number,
         )
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             closed = self._closed(state, upload_set.closing)
             is_empty = not (upload_set.objects or floor or closed)
             return () if is_empty else (self._positioned(state, committed, upload_set), *closed)
@@ -305,7 +305,7 @@ class Uploader:
         failpoint("upload_committed")
 
     def _positioned(
-        self, state: ClusterState, committed: CommitObjects, upload_set: UploadSet
+        self, state: MetadataImage, committed: CommitObjects, upload_set: UploadSet
     ) -> CommitObjects:
         """Say how far the node's log reaches, if it is one whose positions last: an older state of
         it is known by that.
@@ -315,7 +315,7 @@ class Uploader:
             return committed
         return msgspec.structs.replace(committed, wal_position=position)
 
-    def _closed(self, state: ClusterState, stream_ids: Sequence[int]) -> list[CloseStream]:
+    def _closed(self, state: MetadataImage, stream_ids: Sequence[int]) -> list[CloseStream]:
         """Return what closes those that exist and are open on this node. That the node is the one
         that opened them, the commit beside it makes sure of.
         """

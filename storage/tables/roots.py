@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.tables.declaration import (
     PREFIX,
     dead_letters_uri,
@@ -55,7 +55,7 @@ class TableRoots:
 
     def __init__(
         self,
-        state: ClusterState,
+        state: MetadataImage,
         store: str,
         *,
         wals: Sequence[str] = (),
@@ -87,7 +87,7 @@ class TableRoots:
     def _others(self, path: Path) -> Iterator[Path]:
         return _real(path) if self._follows_links else iter(())
 
-    def _tables(self, state: ClusterState) -> Iterator[tuple[Path, _Taken]]:
+    def _tables(self, state: MetadataImage) -> Iterator[tuple[Path, _Taken]]:
         found: dict[Path, _Taken] = {}
         for topic in state.topics.values():
             if not is_declared(topic):

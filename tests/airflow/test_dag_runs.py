@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 import lakehead
 from lakehead.storage.jobs.cluster import in_cluster
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore
 from tests.support.airflow_rig import AirflowClient, local_airflow
 from tests.support.chromium import chromium, opened_page
@@ -71,8 +71,8 @@ def write_orders(root: Path, first: int, count: int) -> None:
     write_topic(root, "orders", values, partitions=PARTITIONS)
 
 
-def state_of(root: Path) -> ClusterState:
-    async def look(_: ObjectStore, log: MetadataLog) -> ClusterState:
+def state_of(root: Path) -> MetadataImage:
+    async def look(_: ObjectStore, log: MetadataLog) -> MetadataImage:
         return log.state
 
     return in_cluster(f"file:{root}", "test", look)

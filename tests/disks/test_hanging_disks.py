@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lakehead.broker.cli.cluster import load_state
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.wal.holder import Holder, is_ending
 from tests.disks.mounted_disk import Disk, disks, skip_without_fuse
 from tests.support.broker_process import HASTY, BrokerProcess
@@ -64,7 +64,7 @@ class Cluster:
     def heal(self) -> None:
         self._held_by.unlink(missing_ok=True)
 
-    def state(self) -> ClusterState:
+    def state(self) -> MetadataImage:
         return asyncio.run(load_state(self.store.removeprefix("file:")))
 
     def make_topic(self) -> bool:

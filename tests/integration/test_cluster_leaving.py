@@ -18,13 +18,13 @@ from lakehead.storage.metadata.records import (
     OpenStream,
     RegisterNode,
 )
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.support.node_cluster import NodeCluster, node_cluster
 
 QUICK_S = 3.0
 
 
-def led_by(state: ClusterState) -> Counter[int]:
+def led_by(state: MetadataImage) -> Counter[int]:
     return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
 
 

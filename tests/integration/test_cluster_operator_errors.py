@@ -16,7 +16,7 @@ import pytest
 
 from bench.process import ServerFailed, free_port
 from lakehead.broker.cli.cluster import load_state
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from tests.checker.clocks import WallClock, library
 from tests.checker.history import History
 from tests.checker.rules import violations
@@ -100,7 +100,7 @@ class Cluster:
         log = read_log(self.bootstrap, TOPIC, PARTITIONS)
         assert violations(self.history, log) == []
 
-    def state(self) -> ClusterState:
+    def state(self) -> MetadataImage:
         return asyncio.run(load_state(f"file:{self.folder}/store"))
 
     def registered(self, node_id: int) -> NodeState:

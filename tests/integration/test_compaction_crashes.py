@@ -16,7 +16,7 @@ from lakehead.storage.failpoints import KILLED
 from lakehead.storage.garbage import LeakReport, check_leaks
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import COMPACTED, TopicConfig
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 from tests.integration.test_crashes import MAINTENANCE_ALONE
 from tests.support.record_batches import TestRecord
@@ -53,8 +53,8 @@ def newest(folder: Path) -> dict[bytes, tuple[int, bytes]]:
     return {row["key"]: (row["offset"], row["value"]) for row in rows}
 
 
-def in_log(folder: Path, *records: TopicConfig) -> ClusterState:
-    async def commit() -> ClusterState:
+def in_log(folder: Path, *records: TopicConfig) -> MetadataImage:
+    async def commit() -> MetadataImage:
         store = FileStore(folder / "store")
         log = await MetadataLog.open(
             store, writer_id="t", clock=SystemClock(), rng=random.Random(1)

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lakehead.broker.cli.cluster import load_state
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import QUICK_RECONNECT
 from tests.support.waiting import wait_until
@@ -54,7 +54,7 @@ class Machines:
         common = (*FLAGS, "--store", self._store, "--node.id", str(node_id))
         return BrokerProcess(folder, (*common, *flags))
 
-    def state(self) -> ClusterState:
+    def state(self) -> MetadataImage:
         return asyncio.run(load_state(self._store.removeprefix("file:")))
 
     def elect(self, *indexes: int) -> dict[int, int | None]:

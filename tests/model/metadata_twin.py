@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.model.reassignment import Reassignment
 from tests.model.reassignment_state import Process, State, View
 from tests.model.reassignment_state import Record as Written
@@ -27,7 +27,7 @@ class MetadataTwin:
         self._model = model
         self._objects = 0
         self.state = apply_records(
-            ClusterState(),
+            MetadataImage(),
             [
                 r.CreateTopic(name="t", topic_id=TOPIC),
                 r.CreateStream(stream_id=STREAM, topic_id=TOPIC, partition=0),

@@ -11,7 +11,7 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.entry import decode_entry, encode_entry
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry, apply_records
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from tests.support.repetitions import examples
 
 NODES = st.integers(0, 1)
@@ -164,11 +164,11 @@ def entry(*records: Record) -> Entry:
     return Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=0, records=records)
 
 
-def start() -> ClusterState:
+def start() -> MetadataImage:
     """A cluster with a topic of two partitions, open on node 0."""
     topic = "a" * 32
     return apply_entry(
-        ClusterState(),
+        MetadataImage(),
         entry(
             r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1),
             r.CreateTopic(name="t", topic_id=topic),
@@ -180,7 +180,7 @@ def start() -> ClusterState:
     )
 
 
-def check(state: ClusterState) -> None:
+def check(state: MetadataImage) -> None:
     """Everything that must be true of any state."""
     referred: dict[str, set[int]] = {key: set() for key in state.objects}
     for stream in state.streams.values():

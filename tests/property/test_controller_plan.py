@@ -17,7 +17,7 @@ from lakehead.broker.cluster.controller import (
 from lakehead.broker.cluster.heartbeat import NodeLoad
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.support.planned import plan, stream_weights
 
 TOPIC = "0" * 32
@@ -28,7 +28,7 @@ ROUNDS_MAX = 12
 class Cluster:
     """A state and a situation, and the traffic of each stream (bytes per second)."""
 
-    state: ClusterState
+    state: MetadataImage
     situation: ClusterView
     rates: Mapping[int, float]
 
@@ -118,7 +118,7 @@ def clusters(
         set() if is_healthy else draw(others) for _ in range(5)
     )
     state = apply_records(
-        ClusterState(),
+        MetadataImage(),
         [
             r.CreateTopic(name="t", topic_id=TOPIC),
             *(

@@ -19,7 +19,7 @@ from lakehead.storage.metadata.entry import encode_entry
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.property.test_cluster_state import NODES, SMALL, STREAMS, record_values
 from tests.support import metadata_by_the_book as book
 from tests.support.repetitions import examples
@@ -123,7 +123,7 @@ START = entry(
 )
 
 
-def as_book(state: ClusterState) -> dict[str, object]:
+def as_book(state: MetadataImage) -> dict[str, object]:
     """What of a state the other reader knows too."""
     return {
         "nodes": {
@@ -179,7 +179,7 @@ def known(cluster: book.Cluster) -> dict[str, object]:
 @given(st.lists(st.lists(ownership | judged, min_size=1, max_size=2), max_size=40))
 @example([[r.CreateStream(stream_id=2, topic_id="b" * 32, partition=0)]])
 def test_two_readers_refuse_the_same_and_know_the_same(entries: list[list[Record]]) -> None:
-    state = apply_entry(ClusterState(), START)
+    state = apply_entry(MetadataImage(), START)
     cluster = book.read_log(book.Cluster(), [encode_entry(START)])
     for records in entries:
         following = entry(*records)
@@ -198,7 +198,7 @@ def test_two_readers_refuse_the_same_and_know_the_same(entries: list[list[Record
         check_ownership(before, state, records)
 
 
-def check_ownership(before: ClusterState, after: ClusterState, records: list[Record]) -> None:
+def check_ownership(before: MetadataImage, after: MetadataImage, records: list[Record]) -> None:
     """No stream changes hands but by an open, of whom it was assigned to, from nobody or the
     recovered.
     """
@@ -226,7 +226,7 @@ def test_a_checkpoint_read_as_parquet_knows_the_same(
         r.ClusterCreated(cluster_id="c"),
         r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL),
     )
-    state = apply_entry(apply_entry(ClusterState(), entry(*created)), START)
+    state = apply_entry(apply_entry(MetadataImage(), entry(*created)), START)
     for record in entries:
         try:
             state = apply_entry(state, entry(record))
@@ -235,7 +235,7 @@ def test_a_checkpoint_read_as_parquet_knows_the_same(
     folder: Path = tmp_path_factory.mktemp("checkpoint")  # type: ignore[attr-defined]
     path = folder / f"{state.next_entry:020d}.parquet"
 
-    async def write() -> ClusterState:
+    async def write() -> MetadataImage:
         body = b"".join(await in_steps(encode(await in_steps(tables_of(state)))))
         path.write_bytes(body)
         return await in_steps(state_of("key", await in_steps(decode("key", body))))

@@ -18,7 +18,7 @@ from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry, apply_records
-from lakehead.storage.metadata.state import WRITERS_MAX, ClusterState
+from lakehead.storage.metadata.state import WRITERS_MAX, MetadataImage
 from tests.property.test_cluster_state import check, record_values, start
 from tests.support.repetitions import examples
 
@@ -31,20 +31,20 @@ def finish(steps: Generator[None, None, Any]) -> Any:
             return end.value
 
 
-def stored(state: ClusterState) -> bytes:
+def stored(state: MetadataImage) -> bytes:
     return b"".join(finish(encode(finish(tables_of(state)))))
 
 
-def reloaded(state: ClusterState) -> ClusterState:
+def reloaded(state: MetadataImage) -> MetadataImage:
     found = finish(state_of("k", finish(decode("k", stored(state)))))
-    assert isinstance(found, ClusterState)
+    assert isinstance(found, MetadataImage)
     return found
 
 
-def folded(state: ClusterState) -> ClusterState:
+def folded(state: MetadataImage) -> MetadataImage:
     """As a running node does it: on the columns themselves, not on the file."""
     found = finish(state_of("k", finish(tables_of(state))))
-    assert isinstance(found, ClusterState)
+    assert isinstance(found, MetadataImage)
     return found
 
 
@@ -132,7 +132,7 @@ def test_a_long_life_with_many_checkpoints_keeps_everything() -> None:
     assert len(followed.streams[0].extents) > 300
 
 
-def replacement(state: ClusterState, number: int, rng: random.Random) -> Record:
+def replacement(state: MetadataImage, number: int, rng: random.Random) -> Record:
     """Compact a few extents of a stream that are alone in their objects."""
     extents = [
         extent
@@ -199,7 +199,7 @@ def test_extents_behave_as_a_list_does(lengths: list[int], step: int, data: st.D
 
 
 def test_the_last_entry_of_a_thousand_writers_is_known() -> None:
-    state = ClusterState()
+    state = MetadataImage()
     for number in range(WRITERS_MAX + 5):
         made = Entry(version=1, writer=f"w{number}", nonce=f"n{number}", time_ms=0, records=())
         state = apply_entry(state, made)
@@ -227,7 +227,7 @@ def test_tables_that_hold_no_state_are_corrupt() -> None:
 
 def test_a_checkpoint_of_an_older_release_has_nobody_assigned() -> None:
     """Its tables lack the columns that came later."""
-    state = ClusterState()
+    state = MetadataImage()
     for records in (
         [r.ClusterCreated(cluster_id="c")],
         [r.RegisterNode(node_id=3, epoch=0, incarnation="i", host="h", port=1, host_id="m")],

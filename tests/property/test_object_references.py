@@ -17,7 +17,7 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.checkpoints import tables_of
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry, apply_records
-from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from tests.property.test_cluster_state import check
 from tests.property.test_metadata_snapshot import finish, folded, reloaded
 from tests.support.repetitions import examples
@@ -43,9 +43,9 @@ class Draws:
         return [one for n, one in enumerate(values) if n == first or self.below(2)]
 
 
-def begun() -> ClusterState:
+def begun() -> MetadataImage:
     """A node and two topics, the first with three partitions that it leads."""
-    state = ClusterState()
+    state = MetadataImage()
     for records in (
         [r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1)],
         topic(0, 0),
@@ -82,7 +82,7 @@ def committed(key: str, spans: Sequence[r.CommittedRange]) -> r.CommittedObject:
     return r.CommittedObject(key=key, kind="sso", size=9, created_ms=0, ranges=tuple(spans))
 
 
-def commit(state: ClusterState, draws: Draws, number: int) -> list[Record]:
+def commit(state: MetadataImage, draws: Draws, number: int) -> list[Record]:
     """Objects with one range or more of some streams."""
     ends = {stream.stream_id: stream.end_offset for stream in state.streams.values()}
     objects = []
@@ -98,7 +98,7 @@ def commit(state: ClusterState, draws: Draws, number: int) -> list[Record]:
     return [r.CommitObjects(node_id=0, node_epoch=0, objects=tuple(objects))]
 
 
-def trim(state: ClusterState, draws: Draws, number: int) -> list[Record]:
+def trim(state: MetadataImage, draws: Draws, number: int) -> list[Record]:
     """One stream, to anywhere, with or without its partition's state."""
     streams = list(state.streams.values())
     if not streams:
@@ -109,7 +109,7 @@ def trim(state: ClusterState, draws: Draws, number: int) -> list[Record]:
     return [r.TrimStream(stream_id=stream.stream_id, start_offset=offset, drops_state=drops)]
 
 
-def rewrite(state: ClusterState, draws: Draws, number: int) -> list[Record]:
+def rewrite(state: MetadataImage, draws: Draws, number: int) -> list[Record]:
     """Other objects in the place of some, for all streams or for some of them."""
     used = sorted(key for key, known in state.objects.items() if known.stream_ids)
     sources = draws.some(used)
@@ -135,12 +135,12 @@ def rewrite(state: ClusterState, draws: Draws, number: int) -> list[Record]:
     return [r.ReplaceObjects(sources=tuple(sources), objects=objects, streams=ids)]
 
 
-def drop(state: ClusterState, draws: Draws, number: int) -> list[Record]:
+def drop(state: MetadataImage, draws: Draws, number: int) -> list[Record]:
     """Some of what nothing refers to."""
     return [r.DropObjects(keys=tuple(draws.some(sorted(state.unreferenced))))]
 
 
-def reopen(state: ClusterState, draws: Draws, number: int) -> list[Record]:
+def reopen(state: MetadataImage, draws: Draws, number: int) -> list[Record]:
     """Every stream under its next epoch."""
     return [
         record
@@ -152,7 +152,7 @@ def reopen(state: ClusterState, draws: Draws, number: int) -> list[Record]:
     ]
 
 
-def remake(state: ClusterState, draws: Draws, number: int) -> list[Record]:
+def remake(state: MetadataImage, draws: Draws, number: int) -> list[Record]:
     """A topic goes, or comes."""
     chosen = draws.below(2)
     if state.topic_by_id(TOPICS[chosen]) is not None:
@@ -160,7 +160,7 @@ def remake(state: ClusterState, draws: Draws, number: int) -> list[Record]:
     return topic(chosen, state.next_stream_id)
 
 
-Move = Callable[[ClusterState, Draws, int], list[Record]]
+Move = Callable[[MetadataImage, Draws, int], list[Record]]
 MOVES: tuple[Move, ...] = (commit, trim, rewrite, drop, reopen, remake)
 moves = st.tuples(
     st.sampled_from((*MOVES, commit, commit, trim, rewrite)),

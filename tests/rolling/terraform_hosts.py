@@ -21,7 +21,7 @@ from lakehead.broker.cli.cluster import load_state
 from lakehead.broker.cli.inspection.wal_file import read_wal_file
 from lakehead.broker.cli.nodes import leads
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from tests.checker.figures import figures
 from tests.checker.history import History
 from tests.checker.rules import violations
@@ -145,7 +145,7 @@ class World:
         for child in (*map(int, nodes), pid):
             os.kill(child, signal.SIGKILL)
 
-    def state(self) -> ClusterState:
+    def state(self) -> MetadataImage:
         return asyncio.run(load_state(str(self.folder)))
 
     def live(self) -> dict[int, NodeState]:

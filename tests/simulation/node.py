@@ -17,7 +17,7 @@ from lakehead.storage.errors import (
     WalFull,
 )
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
@@ -146,7 +146,7 @@ class Incarnation:
         elif isinstance(error, Exception):
             self.world.fail(error)
 
-    def _close_deleted(self, state: ClusterState) -> None:
+    def _close_deleted(self, state: MetadataImage) -> None:
         assert self.engine is not None
         for stream_id in [s for s in self.streams if s not in state.streams]:
             self.engine.close_deleted(self.streams.pop(stream_id))
@@ -220,7 +220,7 @@ class Incarnation:
         name = f"t{self.rng.randrange(3)}"  # the name of a deleted one, now and then
         count = self.rng.randint(1, 3)
 
-        def plan(state: ClusterState) -> list[Record]:
+        def plan(state: MetadataImage) -> list[Record]:
             first = state.next_stream_id
             return [
                 CreateTopic(name=name, topic_id=topic_id),

@@ -23,7 +23,7 @@ from lakehead.storage.metadata.records import (
     ReplaceObjects,
 )
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.wal.object.names import WalName, is_seal_size
 from tests.simulation.bucket import Bucket
 from tests.simulation.ledger import Violation
@@ -41,7 +41,7 @@ class MetadataOracle:
         now_s: Callable[[], float],
         grace_s: float,
     ) -> None:
-        self.state = ClusterState()
+        self.state = MetadataImage()
         self.entries: list[Entry] = []
         self.rejected = 0
         self.was_refused = False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata.records import FenceNode, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.stream.recovery import RecoveringNode, take_objects
 from lakehead.storage.wal.object.seal import LogSealer
@@ -21,7 +21,7 @@ async def take_over(one: Incarnation, node_id: int) -> None:
     metadata = one.engine.metadata
     last_epoch = metadata.state.nodes[node_id].epoch
 
-    def fence(state: ClusterState) -> list[Record]:
+    def fence(state: MetadataImage) -> list[Record]:
         node = state.nodes[node_id]
         if node.epoch != last_epoch:
             raise EntryRejected(f"node {node_id} has come back")

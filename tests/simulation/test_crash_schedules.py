@@ -17,7 +17,7 @@ from lakehead.broker.partition.validation import RecordRules, check_batch
 from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.format.records import iter_kafka_records
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.stream.engine import StreamEngine
@@ -248,7 +248,7 @@ class World:
         await scope.close()
 
 
-def plan_topic(state: ClusterState) -> list[Record]:
+def plan_topic(state: MetadataImage) -> list[Record]:
     if state.topics:
         return []
     streams = [CreateStream(stream_id=n, topic_id=TOPIC_ID, partition=n) for n in range(PARTITIONS)]

@@ -24,7 +24,7 @@ from lakehead.storage.metadata.log import LogCleaner, MetadataLog
 from lakehead.storage.metadata.log_reader import LogReader
 from lakehead.storage.metadata.records import ProducerIdBlock, Record
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from lakehead.storage.object_store.retrying import RetryingStore
@@ -46,7 +46,7 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.zombies = 0
         self.is_calm = False
-        self.states = [ClusterState()]
+        self.states = [MetadataImage()]
         """What is real after each number of entries."""
 
     def put(self, key: str, body: bytes) -> bool:
@@ -172,7 +172,7 @@ class World:
         log.subscribe(self.check)
         return log
 
-    def check(self, state: ClusterState) -> None:
+    def check(self, state: MetadataImage) -> None:
         """Nobody ever stands on anything but what is real."""
         assert state == self.bucket.states[state.next_entry]
 
@@ -182,7 +182,7 @@ class World:
         for _ in range(COMMITS):
             planned = -1
 
-            def plan(state: ClusterState) -> list[Record]:
+            def plan(state: MetadataImage) -> list[Record]:
                 nonlocal planned
                 planned = state.next_producer_id
                 return [ProducerIdBlock(node_id=0, start=planned, count=10)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DeleteTopic, Record, TopicConfig, TrimStream
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 
 
@@ -38,7 +38,7 @@ def trim(root: Path, topic: str, partition: int, start_offset: int) -> None:
     )
 
 
-def _commit(root: Path, plan: Callable[[ClusterState], list[Record]]) -> None:
+def _commit(root: Path, plan: Callable[[MetadataImage], list[Record]]) -> None:
     async def commit() -> None:
         store = FileStore(root)
         log = await MetadataLog.open(

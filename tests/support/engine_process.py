@@ -15,7 +15,7 @@ import sys
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.record_batch import patch
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, FenceNode, Record
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import open_store
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -70,7 +70,7 @@ async def open_engine(
     )
 
 
-def creation(state: ClusterState) -> list[Record]:
+def creation(state: MetadataImage) -> list[Record]:
     """Return what makes the topic, unless it is there."""
     if state.topics:
         return []

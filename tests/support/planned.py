@@ -8,7 +8,7 @@ from lakehead.broker.cluster import controller as planning
 from lakehead.broker.cluster.controller import ClusterView
 from lakehead.broker.cluster.heartbeat import NodeLoad
 from lakehead.storage.metadata.records import Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def finished(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def plan(state: ClusterState, situation: ClusterView) -> Sequence[Record]:
+def plan(state: MetadataImage, situation: ClusterView) -> Sequence[Record]:
     return finished(planning.plan(state, situation))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.record_batch import patch
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -62,7 +62,7 @@ async def _write(
         scope=scope,
     )
 
-    def create(state: ClusterState) -> list[Record]:
+    def create(state: MetadataImage) -> list[Record]:
         if topic in state.topics:
             return []
         first = state.next_stream_id

@@ -26,7 +26,7 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
 from lakehead.storage.maintenance.configs import ALL_BROKERS
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 KAFKA_BROKER_CONFIGS = 320
 """What DescribeConfigs of a broker of Kafka 4.2 lists, ..."""
@@ -216,7 +216,7 @@ def test_a_topic_may_have_no_policy_at_all() -> None:
 
 
 def test_brokers_show_what_was_set_for_them_and_for_all() -> None:
-    state = ClusterState(
+    state = MetadataImage(
         broker_configs=Map(
             {
                 0: Map({"message.max.bytes": "2"}),

@@ -7,7 +7,7 @@ from immutables import Map
 
 from lakehead.broker.cluster.replica_manager import DELAY_S, DelayedRequests, is_arriving
 from lakehead.broker.partition.partition import Topic
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 
 TOPIC_ID = "1" * 32
 HERE, OLD = 1, 2
@@ -37,8 +37,8 @@ class World:
         here = replace(old, node_id=HERE)
         self.topic = Topic("t", TOPIC_ID)
         self.topic.extend([MOVING.stream_id])
-        streams = ClusterState().streams.set(MOVING.stream_id, MOVING)
-        self.state = ClusterState(nodes=Map({OLD: old, HERE: here}), streams=streams)
+        streams = MetadataImage().streams.set(MOVING.stream_id, MOVING)
+        self.state = MetadataImage(nodes=Map({OLD: old, HERE: here}), streams=streams)
         self.clock = SteppedClock()
         self.delayed = DelayedRequests(lambda: self.state, HERE, self.clock)
         self.woken: list[str] = []

@@ -10,7 +10,7 @@ from immutables import Map
 
 from lakehead.storage.aws.ec2 import EbsVolume
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.stream.unrecovered_wals import may_reach_device
 from lakehead.storage.wal.address import locate_wal, open_wal, public_address, take_wal
 from lakehead.storage.wal.ebs import may_have
@@ -129,6 +129,6 @@ def test_volumes_of_one_zone_are_reached_by_nodes_that_have_such_too() -> None:
         )
 
     nodes = {0: node(0, "z-1a", is_fenced=True), 1: node(1, "z-1a"), 2: node(2, "z-1b")}
-    state = ClusterState(nodes=Map(nodes))
+    state = MetadataImage(nodes=Map(nodes))
     assert may_reach_device(state, nodes[1], nodes[0])
     assert not may_reach_device(state, nodes[2], nodes[0])

@@ -34,7 +34,7 @@ from lakehead.storage.metadata.entry import decode_entry, encode_entry, entry_ke
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore, ObjectStore
 
 VOCABULARY = Path(__file__).parents[1] / "fixtures" / "level-1" / "vocabulary.json"
@@ -122,14 +122,14 @@ def msgspec_structs() -> list[type[msgspec.Struct]]:
 
 async def test_each_column_since_level_1_is_declared_with_its_level() -> None:
     base = json.loads(VOCABULARY.read_text())["columns"]
-    found = await in_steps(tables_of(ClusterState(features=Map({METADATA_VERSION: NEWEST_LEVEL}))))
+    found = await in_steps(tables_of(MetadataImage(features=Map({METADATA_VERSION: NEWEST_LEVEL}))))
     at_base = columns_at(found.tables, BASE_LEVEL)
     assert {table: sorted(columns) for table, columns in at_base.items()} == base
 
 
 async def test_each_column_of_the_state_has_a_place_in_checkpoints() -> None:
     """A column that has none would end every node at its first checkpoint with such a row."""
-    found = await in_steps(tables_of(ClusterState(features=Map({METADATA_VERSION: NEWEST_LEVEL}))))
+    found = await in_steps(tables_of(MetadataImage(features=Map({METADATA_VERSION: NEWEST_LEVEL}))))
     columns = {name for table in found.tables.values() for name in table}
     assert columns <= checkpoint_file.SCHEMA.keys()
 
@@ -199,7 +199,7 @@ async def test_a_level_survives_in_checkpoints() -> None:
 
 @pytest.mark.parametrize("level", [BASE_LEVEL, 0, -1])
 def test_a_level_is_never_lowered_nor_set_again(level: int) -> None:
-    state = apply_records(ClusterState(), [r.ClusterCreated(cluster_id="c"), TO_NEWEST], 0)
+    state = apply_records(MetadataImage(), [r.ClusterCreated(cluster_id="c"), TO_NEWEST], 0)
     for refused in (level, NEWEST_LEVEL):
         with pytest.raises(EntryRejected):
             apply_records(state, [r.FeatureLevel(name=METADATA_VERSION, level=refused)], 0)
@@ -207,7 +207,7 @@ def test_a_level_is_never_lowered_nor_set_again(level: int) -> None:
 
 def test_a_level_is_not_raised_above_what_a_live_node_supports() -> None:
     created: list[r.Record] = [r.ClusterCreated(cluster_id="c"), REGISTRATION, TO_NEWEST]
-    state = apply_records(ClusterState(), created, 0)
+    state = apply_records(MetadataImage(), created, 0)
     above = r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL + 1)
     with pytest.raises(EntryRejected, match="node 0 supports levels 1 to"):
         apply_records(state, [above], 0)
@@ -298,7 +298,7 @@ async def test_a_log_that_a_newer_release_went_on_with_is_refused_in_one_line() 
 
 @pytest.mark.parametrize("table", ["streams", "nodes", "tables_of_tomorrow"])
 async def test_a_column_or_table_that_is_not_known_is_of_a_newer_release(table: str) -> None:
-    state = ClusterState(cluster_id="c", features=Map({METADATA_VERSION: NEWEST_LEVEL}))
+    state = MetadataImage(cluster_id="c", features=Map({METADATA_VERSION: NEWEST_LEVEL}))
     found = await in_steps(tables_of(state))
     columns = {**found.tables.get(table, {}), "next_entry": Longs(())}
     newer = replace(found, tables={**found.tables, table: columns})

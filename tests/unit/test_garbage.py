@@ -21,7 +21,7 @@ from lakehead.storage.garbage import (
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.stream.settings import StorageSettings
@@ -211,7 +211,7 @@ def test_wal_objects_below_the_floor_go_and_tombstones_stay() -> None:
         return RegisterNode(node_id=1, epoch=epoch, incarnation="i", host="h", port=1)
 
     floor = CommitObjects(node_id=1, node_epoch=1, objects=(), wal_epoch=1, wal_floor=5)
-    state = apply_records(ClusterState(), [node(0), node(1), floor], 0)
+    state = apply_records(MetadataImage(), [node(0), node(1), floor], 0)
     wanted = {
         (0, 900): Verdict.OLD_WAL,
         (1, 4): Verdict.OLD_WAL,
@@ -228,7 +228,7 @@ def test_wal_objects_below_the_floor_go_and_tombstones_stay() -> None:
 )
 def test_names_that_nobody_gave_are_left_alone(key: str) -> None:
     state = apply_records(
-        ClusterState(), [RegisterNode(node_id=1, epoch=0, incarnation="i", host="h", port=1)], 0
+        MetadataImage(), [RegisterNode(node_id=1, epoch=0, incarnation="i", host="h", port=1)], 0
     )
     assert judge(state, key, 10) is Verdict.STRANGE
 

@@ -20,7 +20,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DrainNode, FenceNode, Record, RegisterNode
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import FileStore
 from tests.support.command_line import CommandLine, Outcome
 
@@ -169,7 +169,7 @@ def test_the_only_host_restarts_node_after_node_where_that_is_enough(
 
 def node_in(epoch: int) -> NodeState:
     records = [registered(0, "a", epoch=each) for each in range(epoch + 1)]
-    return apply_records(ClusterState(), records, 0).nodes[0]
+    return apply_records(MetadataImage(), records, 0).nodes[0]
 
 
 def test_a_host_whose_nodes_crash_in_a_loop_is_not_back() -> None:

@@ -17,7 +17,7 @@ from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.frame import encode_response
 from lakehead.broker.protocol.messages import entity
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 KEY, VERSION = 26, 3
 PEER = 7
@@ -99,7 +99,7 @@ async def asking(timeout_s: float = 5.0) -> AsyncIterator[tuple[InterBrokerClien
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     node = NodeState(node_id=PEER, epoch=1, incarnation="i", host="127.0.0.1", port=port, rack=None)
-    state = ClusterState(nodes=Map({PEER: node}))
+    state = MetadataImage(nodes=Map({PEER: node}))
     client = InterBrokerClient(1, TcpNetwork(), lambda: state, refuse, timeout_s=timeout_s)
     try:
         yield client, peer
@@ -154,7 +154,7 @@ async def test_this_node_answers_itself_in_the_process() -> None:
         asked.append((key, version))
         return message
 
-    client = InterBrokerClient(1, TcpNetwork(), ClusterState, own, timeout_s=1)
+    client = InterBrokerClient(1, TcpNetwork(), MetadataImage, own, timeout_s=1)
     message = request(1)
     assert await client.send(1, KEY, VERSION, message) is message
     assert asked == [(KEY, VERSION)]

@@ -11,7 +11,7 @@ from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.rules import apply_in_steps, apply_records
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.metadata.table import Table
 from tests.support.processor_time import check_within, measured
 
@@ -28,9 +28,9 @@ def _frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-def started() -> ClusterState:
+def started() -> MetadataImage:
     node = r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1)
-    return apply_records(ClusterState(), [node], 0)
+    return apply_records(MetadataImage(), [node], 0)
 
 
 def streams(topic_id: str, first: int, count: int, partition: int = 0) -> list[Record]:
@@ -60,7 +60,7 @@ def uploaded(count: int, key: str = "data/00/0") -> r.CommitObjects:
     return r.CommitObjects(node_id=0, node_epoch=0, objects=(made,))
 
 
-def longest_step(steps: Generator[None, None, ClusterState]) -> tuple[ClusterState, float, int]:
+def longest_step(steps: Generator[None, None, MetadataImage]) -> tuple[MetadataImage, float, int]:
     """Return the state, the longest step in seconds of processor time, and the number of steps."""
     longest, count, began = 0.0, 0, time.thread_time()
     while True:

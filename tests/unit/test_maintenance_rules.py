@@ -24,14 +24,14 @@ from lakehead.storage.maintenance.rules import DueWork, due_of, is_compacted, to
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import COMPACTED
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.unit.test_metadata_rules import TOPIC, committed, entry, start
 
 VALUES = MaintenanceValues(places=(BROKER_DEFAULTS,))
 DAY_MS = 86_400_000
 
 
-def uploads(*objects: tuple[int, int]) -> ClusterState:
+def uploads(*objects: tuple[int, int]) -> MetadataImage:
     """A topic with one partition and objects of ten offsets each: (size, newest timestamp)."""
     state = start()
     for number, (size, newest_ms) in enumerate(objects):
@@ -43,7 +43,7 @@ def uploads(*objects: tuple[int, int]) -> ClusterState:
     return state
 
 
-def compacted(state: ClusterState, until: int, size: int) -> ClusterState:
+def compacted(state: MetadataImage, until: int, size: int) -> MetadataImage:
     """The state after compaction of all below an offset into one object."""
     (stream,) = state.streams.values()
     sources = [e.object_key for e in stream.extents if e.end_offset <= until]
@@ -53,7 +53,7 @@ def compacted(state: ClusterState, until: int, size: int) -> ClusterState:
     return apply_entry(state, entry(r.ReplaceObjects(sources=tuple(sources), objects=(made,))))
 
 
-def due(state: ClusterState, now_ms: int, **configs: str) -> list[DueWork]:
+def due(state: MetadataImage, now_ms: int, **configs: str) -> list[DueWork]:
     named = {name.replace("_", "."): value for name, value in configs.items()}
     state = apply_entry(state, entry(r.TopicConfig(topic_id=TOPIC, configs={**named})))
     return list(due_of(state, state.topics["t"], VALUES, now_ms))

@@ -10,14 +10,14 @@ from lakehead.storage.compaction.object_compaction_plan import (
 )
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.unit.test_maintenance_rules import compacted, uploads
 from tests.unit.test_metadata_rules import TOPIC, entry
 
 RULES = MergeRules(target_bytes=1000, count_min=4)
 
 
-def sizes(state: ClusterState, items: Sequence[MergeItem]) -> list[list[int]]:
+def sizes(state: MetadataImage, items: Sequence[MergeItem]) -> list[list[int]]:
     """The sizes of the extents in each item."""
     (stream,) = state.streams.values()
     held = {extent.object_key: extent.size for extent in stream.extents}
@@ -57,7 +57,7 @@ def test_what_is_compacted_by_keys_is_left_alone() -> None:
     assert plan_merges(state, RULES, excluded=frozenset({0})) == ()
 
 
-def shared(objects: int, streams: int, size: int = 50) -> ClusterState:
+def shared(objects: int, streams: int, size: int = 50) -> MetadataImage:
     """Objects of the same streams, which have `size` bytes each in them."""
     state = uploads()
     for stream_id in range(1, streams):

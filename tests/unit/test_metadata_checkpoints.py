@@ -23,7 +23,7 @@ from lakehead.storage.metadata.records import (
     Record,
     TopicConfig,
 )
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta
@@ -233,7 +233,7 @@ async def test_what_no_reader_could_read_is_refused_before_it_is_put() -> None:
 async def test_a_plan_that_fails_fails_alone() -> None:
     log = await open_log(MemoryStore())
 
-    def broken(state: ClusterState) -> list[Record]:
+    def broken(state: MetadataImage) -> list[Record]:
         raise ZeroDivisionError
 
     results = await asyncio.gather(

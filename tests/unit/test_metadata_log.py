@@ -10,7 +10,7 @@ from lakehead.storage.errors import EntryRejected, TopicExists, UnsupportedForma
 from lakehead.storage.metadata.entry import entry_key
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore, ObjectStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.retrying import RetryingStore
@@ -23,12 +23,12 @@ async def open_log(store: ObjectStore, writer: str = "w", seed: int = 0) -> Meta
     return await MetadataLog.open(retrying, writer_id=writer, clock=SystemClock(), rng=rng)
 
 
-def plan_block(state: ClusterState) -> list[Record]:
+def plan_block(state: MetadataImage) -> list[Record]:
     return [ProducerIdBlock(node_id=0, start=state.next_producer_id, count=10)]
 
 
 def plan_topic(name: str):  # type: ignore[no-untyped-def]
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         return [
             CreateTopic(name=name, topic_id=f"{name:0>32}"),
             CreateStream(stream_id=state.next_stream_id, topic_id=f"{name:0>32}", partition=0),
@@ -106,7 +106,7 @@ async def test_writers_on_a_hostile_store_agree_on_one_order(seed: int) -> None:
         log = await open_log(FaultyStore(inner, rng=rng, profile=profile), f"w{writer}", seed)
         for topic in ("t1", "t2"):
 
-            def plan(state: ClusterState) -> list[Record]:
+            def plan(state: MetadataImage) -> list[Record]:
                 blocks_planned[writer] = state.next_producer_id
                 return plan_block(state)
 

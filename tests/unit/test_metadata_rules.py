@@ -12,7 +12,7 @@ from lakehead.storage.garbage import Verdict, judge
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 TOPIC = "a" * 32
 
@@ -25,10 +25,10 @@ def register(node_id: int, epoch: int) -> r.RegisterNode:
     return r.RegisterNode(node_id=node_id, epoch=epoch, incarnation="i", host="h", port=1)
 
 
-def start() -> ClusterState:
+def start() -> MetadataImage:
     """Nodes 0 and 1, and a topic whose one stream is open on node 0."""
     return apply_entry(
-        ClusterState(),
+        MetadataImage(),
         entry(
             register(0, 0),
             register(1, 0),
@@ -281,7 +281,7 @@ def test_what_a_job_wrote_long_ago_is_not_committed_any_more() -> None:
     now = state.next_entry
     keys = {back: JobName(now - back, 7).key for back in (-1, 0, 1)}
 
-    def replaced(state: ClusterState, key: str) -> ClusterState:
+    def replaced(state: MetadataImage, key: str) -> MetadataImage:
         new = committed(key, 0, 5, "so")
         return apply_entry(state, entry(r.ReplaceObjects(sources=("data/a",), objects=(new,))))
 

@@ -11,7 +11,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import EntryRejected, Fenced, SettingsError, WalCorrupted, WrongLog
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DeleteTopic, FenceNode, RetireNode
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore, ObjectStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.retrying import RetryingStore
@@ -76,7 +76,7 @@ async def running(
         await scope.close()
 
 
-async def state_of(store: ObjectStore) -> ClusterState:
+async def state_of(store: ObjectStore) -> MetadataImage:
     return (await metadata_of(store)).state
 
 

@@ -24,7 +24,7 @@ from lakehead.storage.metadata.records import (
     RetireNode,
 )
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import FileStore, MemoryStore
 from lakehead.storage.stream import registration
 from lakehead.storage.stream.engine import StreamEngine
@@ -74,7 +74,7 @@ class Host:
     def files(self) -> set[str]:
         return {path.name for path in self.folder.iterdir()}
 
-    async def state(self) -> ClusterState:
+    async def state(self) -> MetadataImage:
         return (await self.metadata()).state
 
     async def metadata(self) -> MetadataLog:
@@ -478,7 +478,7 @@ async def gap_log(*offsets: int) -> MemoryWal:
 async def test_a_gap_in_the_current_epoch_is_an_error_of_recovery(newer_epochs: bool) -> None:
     host_state = await one_stream()
 
-    async def recover(state: ClusterState, *offsets: int) -> int:
+    async def recover(state: MetadataImage, *offsets: int) -> int:
         count = 0
         wal = await gap_log(*offsets)
         async for block, _ in recovered_blocks(wal, state, 0, 1 << 20, newer_epochs=newer_epochs):
@@ -497,7 +497,7 @@ async def test_a_gap_in_the_current_epoch_is_an_error_of_recovery(newer_epochs: 
     assert await recover(closed, 3, 9) == 0
 
 
-async def one_stream() -> ClusterState:
+async def one_stream() -> MetadataImage:
     """A stream that is open on node 0 under epoch 0, with nothing committed."""
     scope = TaskScope(lambda name, error: None)
 

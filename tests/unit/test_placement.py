@@ -21,7 +21,7 @@ from lakehead.broker.cluster.replication_control import (
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.metadata.records import CreateTopic, OpenStream, RegisterNode
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 
 TOPIC_ID = "1" * 32
 
@@ -31,10 +31,10 @@ def node(node_id: int, **fields: object) -> NodeState:
     return NodeState(node_id=node_id, **{**given, "rack": None, **fields})  # type: ignore[arg-type]
 
 
-def state_of(*nodes: NodeState, streams: Mapping[int, StreamState] | None = None) -> ClusterState:
-    state = ClusterState(nodes=Map({one.node_id: one for one in nodes}))
+def state_of(*nodes: NodeState, streams: Mapping[int, StreamState] | None = None) -> MetadataImage:
+    state = MetadataImage(nodes=Map({one.node_id: one for one in nodes}))
     for stream_id, stream in (streams or {}).items():
-        state = ClusterState(nodes=state.nodes, streams=state.streams.set(stream_id, stream))
+        state = MetadataImage(nodes=state.nodes, streams=state.streams.set(stream_id, stream))
     return state
 
 
@@ -54,7 +54,7 @@ def test_partitions_spread_evenly_over_topics_of_any_size(
     nodes = [node(number, rack=rack) for number, rack in enumerate(racks)]
     leads: Counter[int] = Counter()
     for count in counts:
-        state = ClusterState(nodes=Map({n.node_id: n for n in nodes}), next_stream_id=first)
+        state = MetadataImage(nodes=Map({n.node_id: n for n in nodes}), next_stream_id=first)
         leads.update(spread(state, count, ()))
         first += count
     shares = [leads[one.node_id] for one in nodes]
@@ -83,7 +83,7 @@ def test_new_streams_are_records_that_the_rules_take() -> None:
         RegisterNode(node_id=one, epoch=0, incarnation=str(one), host="h", port=1) for one in (1, 2)
     ]
     topic = CreateTopic(name="t", topic_id=TOPIC_ID)
-    state = apply_records(ClusterState(), [*register, topic], 0)
+    state = apply_records(MetadataImage(), [*register, topic], 0)
     state = apply_records(state, new_streams(state, TOPIC_ID, range(3), [2, 1, 2]), 0)
     assert [state.streams[number].assigned for number in range(3)] == [2, 1, 2]
     assert [state.streams[number].preferred for number in range(3)] == [2, 1, 2]
@@ -165,7 +165,7 @@ def test_a_move_that_is_under_way_can_be_called_back() -> None:
     register = [
         RegisterNode(node_id=one, epoch=0, incarnation=str(one), host="h", port=1) for one in (1, 2)
     ]
-    state = apply_records(ClusterState(), [*register, CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
+    state = apply_records(MetadataImage(), [*register, CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
     state = apply_records(state, new_streams(state, TOPIC_ID, range(1), [1]), 0)
     opened = OpenStream(stream_id=0, epoch=0, node_id=1, node_epoch=0)
     state = apply_records(state, [opened], 0)
@@ -188,11 +188,11 @@ def test_an_unclean_election_finds_somebody() -> None:
     dead = node(2, is_fenced=True)
     orphan = stream(node_id=2, epoch=0, is_open=True, assigned=2, preferred=2)
     state = state_of(node(1), dead, streams={0: orphan})
-    topic_state = apply_records(ClusterState(), [CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
+    topic_state = apply_records(MetadataImage(), [CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
     topics = topic_state.topics.set(
         "t", type(topic_state.topics["t"])(name="t", topic_id=TOPIC_ID, partitions=(0,))
     )
-    state = ClusterState(nodes=state.nodes, streams=state.streams, topics=topics)
+    state = MetadataImage(nodes=state.nodes, streams=state.streams, topics=topics)
     place = ("t", 0)
     clean = plan_elections(state, [place], (), is_unclean=False)
     assert clean.errors[place].code is ErrorCode.preferred_leader_not_available

@@ -15,7 +15,7 @@ from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from tests.support.loop_watch import watched_loop
 from tests.support.planned import balance, plan, stream_weights
 from tests.support.processor_time import measured
@@ -27,7 +27,7 @@ def registration(node_id: int, epoch: int = 0) -> r.RegisterNode:
     return r.RegisterNode(node_id=node_id, epoch=epoch, incarnation="i", host="h", port=1)
 
 
-def cluster(nodes: int, streams: int = 0) -> ClusterState:
+def cluster(nodes: int, streams: int = 0) -> MetadataImage:
     """Nodes 0, 1, ... of which 0 is the controller; streams dealt out and open in turn."""
     records: list[r.Record] = [r.ClusterCreated(cluster_id="c")]
     records += [registration(node_id) for node_id in range(nodes)]
@@ -40,10 +40,10 @@ def cluster(nodes: int, streams: int = 0) -> ClusterState:
             r.AssignStreams(node_id=node_id, stream_ids=(stream_id,)),
             r.OpenStream(stream_id=stream_id, epoch=0, node_id=node_id, node_epoch=0),
         ]
-    return apply_records(ClusterState(), records, 0)
+    return apply_records(MetadataImage(), records, 0)
 
 
-def seen(state: ClusterState, node_id: int = 0, **changes: Any) -> ClusterView:
+def seen(state: MetadataImage, node_id: int = 0, **changes: Any) -> ClusterView:
     """What a node sees when everybody who is registered serves."""
     live = frozenset(n for n, known in state.nodes.items() if not known.is_fenced)
     situation = ClusterView(
@@ -52,7 +52,7 @@ def seen(state: ClusterState, node_id: int = 0, **changes: Any) -> ClusterView:
     return replace(situation, **changes)
 
 
-def dead(state: ClusterState, *node_ids: int, by: int = 0, **changes: Any) -> ClusterView:
+def dead(state: MetadataImage, *node_ids: int, by: int = 0, **changes: Any) -> ClusterView:
     """What is seen when some are dead and the others serve."""
     ready = frozenset(state.nodes) - set(node_ids)
     return seen(
@@ -65,15 +65,15 @@ def dead(state: ClusterState, *node_ids: int, by: int = 0, **changes: Any) -> Cl
     )
 
 
-def carried_out(state: ClusterState, records: Sequence[r.Record]) -> ClusterState:
+def carried_out(state: MetadataImage, records: Sequence[r.Record]) -> MetadataImage:
     return apply_records(state, records, 0)
 
 
-def leaders(state: ClusterState) -> Counter[int]:
+def leaders(state: MetadataImage) -> Counter[int]:
     return Counter(stream.assigned for stream in state.streams.values())
 
 
-def moved(state: ClusterState) -> ClusterState:
+def moved(state: MetadataImage) -> MetadataImage:
     """The state after everybody has done what was decided: streams are open where assigned."""
     for stream in list(state.streams.values()):
         if stream.is_open and stream.node_id == stream.assigned:
@@ -286,7 +286,7 @@ async def test_very_many_streams_are_planned_in_short_steps(is_dead: bool) -> No
     for node_id, some in ((1, first), (2, tuple(ids[len(first) :]))):
         records += [r.AssignStreams(node_id=node_id, stream_ids=some)]
         records += [r.OpenStream(stream_id=n, epoch=0, node_id=node_id, node_epoch=0) for n in some]
-    state = apply_records(ClusterState(), records, 0)
+    state = apply_records(MetadataImage(), records, 0)
     loads = {1: NodeLoad(bytes_in=1e8, cpu=0.9, hottest=tuple((n, 1e3 + n) for n in ids[:1000]))}
     situation = dead(state, 1) if is_dead else seen(state, is_balance_due=True, loads=loads)
     with watched_loop() as watch:

@@ -21,7 +21,7 @@ from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, find_leaks, items_of, sweep_item
 from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.metadata.records import TopicConfig
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.rebuild.catalog import AT_ONCE_MAX, Offsets
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
@@ -55,7 +55,7 @@ def wipe(folder: Path) -> None:
     shutil.rmtree(folder / "store" / "meta")
 
 
-def rebuild(folder: Path, *, replace: bool = False) -> ClusterState:
+def rebuild(folder: Path, *, replace: bool = False) -> MetadataImage:
     return run_job(REBUILD, str(folder / "store"), RebuildOptions(replace=replace)).rebuilt.state
 
 

@@ -31,7 +31,7 @@ from lakehead.broker.cli.rolling.host_state import (
     unwell,
 )
 from lakehead.storage.errors import RequestRefused, SettingsError
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 from lakehead.storage.metadata.table import Table
 
 RESOURCE = "aws_instance.host"
@@ -284,14 +284,16 @@ def node(node_id: int, *, is_fenced: bool = False, is_draining: bool = False) ->
     )
 
 
-def state(*nodes: NodeState, leaders: tuple[int, ...] = (2,), is_open: bool = True) -> ClusterState:
+def state(
+    *nodes: NodeState, leaders: tuple[int, ...] = (2,), is_open: bool = True
+) -> MetadataImage:
     streams = Table[int, StreamState]()
     for n, who in enumerate(leaders):
         stream = StreamState(
             stream_id=n, topic_id="t", partition=n, epoch=0, node_id=who, is_open=is_open
         )
         streams = streams.set(n, stream)
-    return ClusterState(nodes=Map({n.node_id: n for n in nodes}), streams=streams)
+    return MetadataImage(nodes=Map({n.node_id: n for n in nodes}), streams=streams)
 
 
 DRAINED = [node(0, is_draining=True), node(1, is_draining=True), node(2), node(3)]

@@ -12,7 +12,7 @@ from lakehead.storage.errors import OffsetOutOfRange, StreamClosed, WalFailed
 from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.format.record_batch import patch, read_header
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -29,7 +29,7 @@ SMALL = StorageSettings(
 
 
 def create_topic(partitions: int):  # type: ignore[no-untyped-def]
-    def plan(state: ClusterState) -> list[Record]:
+    def plan(state: MetadataImage) -> list[Record]:
         if state.topics:
             return []
         streams = [

@@ -8,7 +8,7 @@ from lakehead.storage.format.feature_level import BASE_LEVEL
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.tables.declaration import PREFIX, TableDeclaration
 
 TOPIC = "a" * 32
@@ -29,10 +29,10 @@ def committed(number: int, stream: int, start: int, end: int) -> r.CommitObjects
 
 
 @pytest.fixture
-def state() -> ClusterState:
+def state() -> MetadataImage:
     """Two partitions: offsets 0-10 made at 1 s and 10-20 at 3 s; and 0-5 at 2 s."""
     return apply_entry(
-        ClusterState(),
+        MetadataImage(),
         entry(
             r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1),
             r.CreateTopic(name="t", topic_id=TOPIC, configs={f"{PREFIX}enable": "true"}),
@@ -63,13 +63,13 @@ def state() -> ClusterState:
     ],
 )
 def test_how_far_a_table_is_behind(
-    state: ClusterState, offsets: tuple[int, ...], records: int, size: int, oldest: int
+    state: MetadataImage, offsets: tuple[int, ...], records: int, size: int, oldest: int
 ) -> None:
     lag = lag_of(state, state.topics["t"], offsets)
     assert lag == Lag(records=records, size_bytes=size, oldest_ms=oldest)
 
 
-def test_what_retention_removed_is_not_waited_for(state: ClusterState) -> None:
+def test_what_retention_removed_is_not_waited_for(state: MetadataImage) -> None:
     state = apply_entry(state, entry(r.TrimStream(stream_id=0, start_offset=20)))
     assert lag_of(state, state.topics["t"], ()).records == 5
 
@@ -86,7 +86,7 @@ def test_a_table_is_due_at_half_of_its_freshness_or_when_there_is_a_file() -> No
 
 
 def test_declarations_are_those_of_topics_that_ask_and_wrong_ones_are_told(
-    state: ClusterState,
+    state: MetadataImage,
 ) -> None:
     found = declared_tables(state)
     assert set(found) == {"t", "wrong"}

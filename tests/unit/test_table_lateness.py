@@ -14,13 +14,13 @@ from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.records import ClusterCreated, FeatureLevel, RegisterNode
-from lakehead.storage.metadata.state import ClusterState, NodeState, TablesKeeping
+from lakehead.storage.metadata.state import MetadataImage, NodeState, TablesKeeping
 from lakehead.storage.object_store import MemoryStore
 
 LATE = TableStatus(topic="t", freshness_seconds=1.0, seconds_behind=2.5, records_behind=7)
 
 
-def state(*kept: str, fenced: tuple[int, ...] = ()) -> ClusterState:
+def state(*kept: str, fenced: tuple[int, ...] = ()) -> MetadataImage:
     """A cluster in which node 1, 2, ... says this of the tables that it keeps."""
     nodes = {
         number: NodeState(
@@ -35,7 +35,7 @@ def state(*kept: str, fenced: tuple[int, ...] = ()) -> ClusterState:
         )
         for number, tables in enumerate(kept, 1)
     }
-    return replace(ClusterState(), nodes=Map(nodes))
+    return replace(MetadataImage(), nodes=Map(nodes))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def state(*kept: str, fenced: tuple[int, ...] = ()) -> ClusterState:
     ],
 )
 def test_a_late_table_has_its_reason(
-    status: TableStatus, cluster: ClusterState, reason: str
+    status: TableStatus, cluster: MetadataImage, reason: str
 ) -> None:
     found = why_late(status, cluster)
     assert found is not None

@@ -13,7 +13,7 @@ from lakehead.broker.configs.table_places import TablePlaces, registries_with_ow
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import ClusterState, NodeState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, TopicState
 from lakehead.storage.tables.declaration import PREFIX, dead_letters_uri, rebuild_uri
 from lakehead.storage.tables.paths import allowed_roots, root_path
 from lakehead.storage.tables.roots import TableRoots
@@ -28,7 +28,7 @@ WALS = {
 }
 
 
-def state(tables: dict[str, str] | None = None, *, is_enabled: bool = True) -> ClusterState:
+def state(tables: dict[str, str] | None = None, *, is_enabled: bool = True) -> MetadataImage:
     topics = {}
     for number, (name, path) in enumerate((tables or {}).items(), 1):
         configs = {f"{PREFIX}enable": str(is_enabled).lower()}
@@ -43,7 +43,7 @@ def state(tables: dict[str, str] | None = None, *, is_enabled: bool = True) -> C
         )
         for number, wal in WALS.items()
     }
-    return ClusterState(nodes=Map(nodes), topics=Map(topics))
+    return MetadataImage(nodes=Map(nodes), topics=Map(topics))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_links_and_mounts_are_seen_where_jobs_run(tmp_path: Path) -> None:
     other = NodeState(
         node_id=1, epoch=0, incarnation="i", host="h", port=1, rack=None, wal=f"block:{tmp_path}/w"
     )
-    beside = ClusterState(nodes=Map({1: other}))
+    beside = MetadataImage(nodes=Map({1: other}))
     TableRoots(beside, str(store), follows_links=True).check(str(tmp_path / "lake/a"), "a")
     # A store that is named by its link has its folder as well, for a broker too.
     with pytest.raises(SettingsError, match="the cluster's store"):

@@ -17,11 +17,11 @@ from lakehead.broker.api.topic_rules import (
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
-from lakehead.storage.metadata.state import ClusterState, NodeState, TopicState, topic_maps
+from lakehead.storage.metadata.state import MetadataImage, NodeState, TopicState, topic_maps
 
 SETTINGS = Settings(num_partitions=6)
 NODE = NodeState(node_id=0, epoch=0, incarnation="i", host="h", port=1, rack=None)
-STATE = ClusterState(
+STATE = MetadataImage(
     nodes=Map({0: NODE}),
     **topic_maps([TopicState(name="a.b", topic_id="0" * 31 + "1", partitions=(1, 2))]),
 )
@@ -129,7 +129,7 @@ def test_partitions_of_one_request_share_the_limit(counts: list[int], is_refused
 
 def test_names_that_collide_are_found_without_a_look_at_each_topic() -> None:
     made = [TopicState(name=f"x{n}.y_{n}", topic_id=f"{n:032x}") for n in range(50_000)]
-    state = ClusterState(**topic_maps(made))
+    state = MetadataImage(**topic_maps(made))
     names = [f"x{n}_y.{n}" for n in range(2_000)]
     began = time.thread_time()
     for name in names:

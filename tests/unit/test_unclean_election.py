@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.replication_control import Loss, MovePlan, plan_elections
 from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState, TopicState
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine
 from tests.unit.test_object_wal_recovery import running, state_of
@@ -24,7 +24,7 @@ DEAD, LIVE = 0, 1
 BLOCK_LOG = "block:/var/lib/wal"
 
 
-def cluster(owner: dict[str, object], stream: dict[str, object], host_id: str) -> ClusterState:
+def cluster(owner: dict[str, object], stream: dict[str, object], host_id: str) -> MetadataImage:
     """Partition 0 of topic `t` was led by node 0, which was fenced; node 1 lives."""
     known = NodeState(node_id=LIVE, epoch=0, incarnation="i", host="h", port=1, rack=None)
     fenced = replace(known, node_id=DEAD, is_fenced=True, wal=BLOCK_LOG, host_id="gone")
@@ -42,14 +42,14 @@ def cluster(owner: dict[str, object], stream: dict[str, object], host_id: str) -
     )
     led = replace(led, **stream)  # type: ignore[arg-type]
     topic = TopicState(name="t", topic_id=TOPIC_ID, partitions=(0,))
-    return ClusterState(
+    return MetadataImage(
         nodes=Map({DEAD: fenced, LIVE: replace(known, host_id=host_id)}),
-        topics=ClusterState().topics.set("t", topic),
-        streams=ClusterState().streams.set(0, led),
+        topics=MetadataImage().topics.set("t", topic),
+        streams=MetadataImage().streams.set(0, led),
     )
 
 
-def elect(state: ClusterState) -> MovePlan:
+def elect(state: MetadataImage) -> MovePlan:
     return plan_elections(state, [PLACE], {LIVE}, is_unclean=True)
 
 

@@ -39,7 +39,7 @@ from lakehead.storage.jobs.sweep import items_of as sweep_items
 from lakehead.storage.maintenance.configs import ALL_BROKERS, CLEANER_MEMORY
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import BrokerConfig, Record, TopicConfig
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -50,8 +50,8 @@ RECORDS, KEYS = 40, 4
 AT_ONCE = SweepOptions(grace_s=0, margin_s=0)
 
 
-def commit(path: str, *records: Record) -> ClusterState:
-    async def put() -> ClusterState:
+def commit(path: str, *records: Record) -> MetadataImage:
+    async def put() -> MetadataImage:
         store = FileStore(Path(path))
         rng = random.Random(1)
         log = await MetadataLog.open(store, writer_id="t", clock=SystemClock(), rng=rng)

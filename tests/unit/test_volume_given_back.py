@@ -16,7 +16,7 @@ from immutables import Map
 
 from lakehead.storage.aws.client import AwsUnanswered
 from lakehead.storage.errors import LakeheadError, StorageError
-from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState
 from lakehead.storage.metadata.table import Table
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals, is_to_give_back
@@ -140,10 +140,10 @@ async def test_nothing_is_given_back_while_a_process_here_has_a_slice(tmp_path: 
         await hand_back(ALONE, cluster_id="another", volumes=volumes)
 
 
-def state_of(nodes: Sequence[NodeState], open_by: int = -1) -> ClusterState:
+def state_of(nodes: Sequence[NodeState], open_by: int = -1) -> MetadataImage:
     streams = Table[int, StreamState]()
     stream = StreamState(stream_id=0, topic_id="t", partition=0, node_id=open_by, is_open=True)
-    return ClusterState(
+    return MetadataImage(
         nodes=Map({n.node_id: n for n in nodes}),
         streams=streams if open_by < 0 else streams.set(0, stream),
     )

@@ -19,7 +19,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.record_batch import patch
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -35,7 +35,7 @@ EAGER = StorageSettings(upload_size=4096, upload_age_s=3600, stream_object_size=
 ZERO = TopicPartition("t", 0)
 
 
-def two_partitions(state: ClusterState) -> list[Record]:
+def two_partitions(state: MetadataImage) -> list[Record]:
     if "t" in state.topics:
         return []
     topic_id = "a" * 32

@@ -11,7 +11,7 @@ import pytest
 from immutables import Map
 
 from lakehead.storage.errors import Fenced, SettingsError
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.stream.registration import claim
 from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.wal import BlockWal
@@ -213,7 +213,7 @@ def test_what_a_node_claims_follows_from_the_metadata() -> None:
         known(3, "c"),
         known(4, ""),
     ]
-    state = ClusterState(nodes=Map({node.node_id: node for node in nodes}))
+    state = MetadataImage(nodes=Map({node.node_id: node for node in nodes}))
     own = NodeIdentity(node_id=0, host="h", port=1, host_id="a")
     assert claim(state, own) == Claim(("b", "c"), frozenset({3, 4}))
     moved = NodeIdentity(node_id=0, host="h", port=1, host_id="new")

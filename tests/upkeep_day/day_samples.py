@@ -8,7 +8,7 @@ from pathlib import Path
 from lakehead.lake.jobs.table_due import lag_of
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.log_reader import LogReader
-from lakehead.storage.metadata.state import ClusterState, TableState
+from lakehead.storage.metadata.state import MetadataImage, TableState
 from lakehead.storage.object_store import FileStore
 from tests.upkeep_day.day_schedule import DayClock
 
@@ -56,7 +56,7 @@ class DaySamples:
             await asyncio.sleep(_EVERY_S)
         await store.close()
 
-    def _take(self, state: ClusterState) -> None:
+    def _take(self, state: MetadataImage) -> None:
         hour = int(self._clock.now_s() // 3600)
         for name, topic in state.topics.items():
             for stream_id in topic.partitions:

@@ -19,7 +19,7 @@ from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
 from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_key
 from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore
 
 
@@ -60,7 +60,7 @@ def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) 
     )
 
 
-def _node(state: ClusterState, node_id: int) -> dict[str, Any]:
+def _node(state: MetadataImage, node_id: int) -> dict[str, Any]:
     node = state.nodes[node_id]
     owned = sum(stream.is_open and stream.node_id == node_id for stream in state.streams.values())
     assigned = sum(stream.assigned == node_id for stream in state.streams.values())

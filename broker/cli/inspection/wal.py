@@ -16,7 +16,7 @@ from lakehead.broker.cli.inspection.wal_file import WalFileReport, read_wal_file
 from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import DamageFound
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectMeta, ObjectStore
 from lakehead.storage.wal.object.names import PREFIX, WalName, is_seal_size
 
@@ -104,7 +104,7 @@ def _show_object_wal(place: str, path: str, records: bool, as_json: bool) -> Non
 
 async def _wal_objects(
     place: str, path: str
-) -> tuple[ClusterState, list[tuple[WalName, ObjectMeta]]]:
+) -> tuple[MetadataImage, list[tuple[WalName, ObjectMeta]]]:
     cluster: ObjectStore = open_cluster(path)
     logs = open_at(place) if place else cluster
     try:
@@ -117,7 +117,7 @@ async def _wal_objects(
 
 
 def _log_row(
-    state: ClusterState, node_id: int, epoch: int, items: list[tuple[WalName, ObjectMeta]]
+    state: MetadataImage, node_id: int, epoch: int, items: list[tuple[WalName, ObjectMeta]]
 ) -> dict[str, Any]:
     """Summarise the log of a node's epoch. `floor`: recovery begins at this (epoch, number)."""
     data = [name.number for name, item in items if not is_seal_size(item.size)]

@@ -9,7 +9,7 @@ from lakehead.broker.cli.nodes import leads
 from lakehead.broker.cli.rolling.host_plan import Host
 from lakehead.storage.errors import StorageError
 from lakehead.storage.metadata.records import DrainNode
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 
 class HostDown(StorageError):
@@ -68,21 +68,21 @@ class PauseWatch:
     longest_s: float = 0.0
     _since: dict[int, float] = field(default_factory=dict)
 
-    def look(self, state: ClusterState, now: float) -> None:
+    def look(self, state: MetadataImage, now: float) -> None:
         """Take note of the state at a time, in seconds."""
         self._since = {stream: self._since.get(stream, now) for stream in _unled(state, ())}
         longest = max((now - since for since in self._since.values()), default=0.0)
         self.longest_s = max(self.longest_s, longest)
 
 
-def nodes_of(state: ClusterState, hosts: Iterable[Host]) -> list[NodeState]:
+def nodes_of(state: MetadataImage, hosts: Iterable[Host]) -> list[NodeState]:
     """Return the nodes that are registered as being on some hosts, in the order of their ids."""
     host_ids = {host.host_id for host in hosts}
     found = (node for node in state.nodes.values() if node.host_id in host_ids)
     return sorted(found, key=lambda node: node.node_id)
 
 
-def amiss(state: ClusterState, expected: Expected) -> str:
+def amiss(state: MetadataImage, expected: Expected) -> str:
     """Return what is wrong with a host; empty: it serves and may lead."""
     host = expected.host
     registered = {node.node_id: node for node in nodes_of(state, [host])}
@@ -106,7 +106,7 @@ def amiss(state: ClusterState, expected: Expected) -> str:
 
 
 def unwell(
-    state: ClusterState, others: Mapping[str, Expected], touched: Collection[Host] = ()
+    state: MetadataImage, others: Mapping[str, Expected], touched: Collection[Host] = ()
 ) -> str:
     """Return what is wrong in the cluster but for the hosts that are `touched`; empty: nothing."""
     slots = {host.slot for host in touched}
@@ -119,7 +119,7 @@ def unwell(
 
 
 def drains(
-    state: ClusterState, others: Mapping[str, Expected], touched: Collection[Host]
+    state: MetadataImage, others: Mapping[str, Expected], touched: Collection[Host]
 ) -> Sequence[DrainNode]:
     """Return the entry that drains some hosts. Raises HostDown unless all others are well and
     somebody is left to lead.
@@ -142,7 +142,7 @@ def drains(
     ]
 
 
-def leading(state: ClusterState, hosts: Collection[Host]) -> str:
+def leading(state: MetadataImage, hosts: Collection[Host]) -> str:
     """Return why the live nodes of some hosts are not drained; empty: they are."""
     led = leads(state)
     for node in nodes_of(state, hosts):
@@ -153,7 +153,7 @@ def leading(state: ClusterState, hosts: Collection[Host]) -> str:
     return ""
 
 
-def held(state: ClusterState, hosts: Collection[Host]) -> str:
+def held(state: MetadataImage, hosts: Collection[Host]) -> str:
     """Return what keeps hosts from being taken away for good: what their nodes lead, and what a
     fenced one holds in its log, which nobody has recovered; empty: nothing.
     """
@@ -167,13 +167,13 @@ def held(state: ClusterState, hosts: Collection[Host]) -> str:
     return leading(state, hosts)
 
 
-def not_gone(state: ClusterState, hosts: Collection[Host]) -> str:
+def not_gone(state: MetadataImage, hosts: Collection[Host]) -> str:
     """Return what keeps the nodes of hosts from being unregistered; empty: nothing."""
     live = [node.node_id for node in nodes_of(state, hosts) if not node.is_fenced]
     return f"node {live[0]} is still live" if live else held(state, hosts)
 
 
-def _unled(state: ClusterState, touched: Collection[Host]) -> list[int]:
+def _unled(state: MetadataImage, touched: Collection[Host]) -> list[int]:
     """Return the partitions without a live leader, but for those whose last one is touched."""
     mine = {node.node_id for node in nodes_of(state, touched)}
     live = {node.node_id for node in state.nodes.values() if not node.is_fenced}

@@ -34,7 +34,7 @@ from lakehead.broker.cli.rolling.host_state import (
 from lakehead.storage.errors import StorageError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DrainNode, Record, RetireNode
-from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import MetadataImage
 
 Others = Mapping[str, Expected]
 
@@ -72,7 +72,7 @@ class Members:
         self.pauses = PauseWatch()
 
     @property
-    def state(self) -> ClusterState:
+    def state(self) -> MetadataImage:
         """Return the newest state that is known."""
         return self._log.state
 
@@ -171,7 +171,7 @@ class Members:
             self._trouble = f" ({error})"
 
     async def _end_drains(self, touched: Collection[Host], answering: Collection[int]) -> None:
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             return [
                 DrainNode(node_id=node.node_id, epoch=node.epoch, is_draining=False)
                 for node in nodes_of(state, touched)
@@ -185,7 +185,7 @@ class Members:
         """Unregister the nodes of hosts that are gone, once they are fenced; return their ids."""
         forgotten: list[int] = []
 
-        def plan(state: ClusterState) -> Sequence[Record]:
+        def plan(state: MetadataImage) -> Sequence[Record]:
             if why := not_gone(state, hosts):
                 raise HostDown(why)
             forgotten[:] = [node.node_id for node in nodes_of(state, hosts)]

@@ -22,7 +22,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.tasks import TaskScope
@@ -117,7 +117,7 @@ class Member:
         world = self.world
         network = world.network.of(self.host, self.life)
 
-        async def admit(state: ClusterState) -> None:
+        async def admit(state: MetadataImage) -> None:
             await refuse_duplicate_id(network, state, self.node_id)
 
         def join(metadata: MetadataLog) -> None:
