@@ -1,5 +1,5 @@
-"""Retention, the job `retain`: records that retention.ms and retention.bytes do not keep are
-removed.
+"""Retention, the job `apply_retention`: records that retention.ms and retention.bytes do
+not keep are removed.
 
 Plan: what is due, by configs and metadata alone. Run: each item removes it from some partitions, by
 one entry of the metadata log, as far as it is due still. Records that the table of a topic does not

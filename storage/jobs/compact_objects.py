@@ -1,5 +1,5 @@
-"""Object compaction, the job `compact`: small objects become large ones, so that a reader makes few
-requests.
+"""Object compaction, the job `compact_objects`: small objects become large ones, so that a
+reader makes few requests.
 
 Plan: which objects are small, by the metadata alone (`merge_plan`), without topics that are
 compacted by keys. Run: each item reads them and replaces them by one entry of the metadata log
