@@ -86,7 +86,7 @@ def slow_target(path: Path) -> str:
 
 
 def _shares_set_up(item: pytest.Item) -> bool:
-    """Whether a test uses a fixture of its module."""
+    """Return true if a test uses a fixture of its module."""
     found = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
     return any(one.scope == "module" for fixtures in found for one in fixtures)
 

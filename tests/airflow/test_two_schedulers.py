@@ -181,7 +181,7 @@ def offsets_of(extras: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
 
 
 def is_settled(rig: Rig) -> bool:
-    """Whether the consumers have read what the table has, and no run is left to be done."""
+    """Return true if the consumers have read what the table has, and no run is left to be done."""
     if any(len(offsets_of(noted(rig, one))) < rig.produced[0] for one in CONSUMERS):
         return False
     left = rig.airflow.ask("/api/v2/dags/~/dagRuns?limit=1000&state=queued&state=running")

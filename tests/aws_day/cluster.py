@@ -36,7 +36,7 @@ class Cluster:
 
     @property
     def is_written(self) -> bool:
-        """Whether there may be a state."""
+        """Return true if there may be a state."""
         return (self.folder / "main.tf.json").exists()
 
     def write(self, arguments: Mapping[str, Any]) -> None:

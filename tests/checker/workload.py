@@ -62,7 +62,7 @@ class Worker:
         self._stop.set()
 
     def join(self, within_s: float) -> bool:
-        """Whether it ended in time."""
+        """Return true if it ended in time."""
         self._thread.join(within_s)
         return not self._thread.is_alive()
 

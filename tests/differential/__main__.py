@@ -121,8 +121,8 @@ async def _ask(request: Asked, sides: Sequence[Side]) -> tuple[Answers, Answers]
 
 
 def _is_uncertain(request: Asked, side: Side) -> bool:
-    """Whether Kafka leaves open what comes of it: any member may lead after a leader left others
-    behind, and of two requests that wait in one name the first is forgotten.
+    """Return true if Kafka leaves open what comes of it: any member may lead after a leader left
+    others behind, and of two requests that wait in one name the first is forgotten.
     """
     if request.kind in {"join", "sync"}:
         return request.identity in {side.asking_as[client] for client in side.waiting}

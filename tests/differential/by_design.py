@@ -36,7 +36,7 @@ class Rule:
     """Of the fields around, theirs and ours."""
 
     def holds(self, request: Request, difference: Difference) -> bool:
-        """Whether this difference is of this rule."""
+        """Return true if this difference is of this rule."""
         path, theirs, ours, around = difference
         return (
             re.fullmatch(self.api, request.name) is not None
@@ -60,7 +60,7 @@ def _batches(tree: Any) -> Iterator[tuple[Records, dict[str, Any]]]:
 
 
 def _has(field: str, value: Any = _ANY) -> Callable[[Any], bool]:
-    """Whether a batch of a Produce request has this field, perhaps of this value."""
+    """Return true if a batch of a Produce request has this field, perhaps of this value."""
     return lambda tree: any(
         field in fields and (value is _ANY or fields[field] == value)
         for _, fields in _batches(tree)
@@ -73,7 +73,7 @@ def _is_nobodys(marker: Mapping[str, Any]) -> bool:
 
 
 def _is_cut(theirs: Tree, ours: Tree) -> bool:
-    """Whether of the same records the first are told by Kafka, and more by Lakehead."""
+    """Return true if Kafka names the first of the same records, and Lakehead more of them."""
     first = [batch for batch in ours["records"] if batch in theirs["records"]]
     rest = [batch for batch in ours["records"] if batch not in theirs["records"]]
     ends = [batch["base_offset"] for batch in first]

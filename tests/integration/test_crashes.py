@@ -58,7 +58,7 @@ AT_FIRST_START = (
 """Fail-points that the first start of a cluster comes to."""
 FIRST_START_ALONE = {"wal_file_filled"}
 TRIES = 4
-"""Whether a kill leaves something to recover is a matter of moments."""
+"""A kill leaves something to recover or not, by the moment."""
 CHAIN = 5
 ROOT = Path(__file__).resolve().parents[2]
 

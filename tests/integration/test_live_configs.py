@@ -19,7 +19,7 @@ async def set_config(node: Node, name: str, value: str | None, *, node_id: int) 
 
 
 async def is_refused(node: Node) -> bool:
-    """Whether the node closes a new connection of a client at its first request."""
+    """Return true if the node closes a new connection of a client at its first request."""
     refused = node.server.refused_total
     client = await Client.connect(node)
     client.send(18, 0, schema(18, 0).request_class())

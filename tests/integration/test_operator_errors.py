@@ -229,6 +229,6 @@ def test_a_kill_on_a_full_disk(disk: Disk) -> None:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether less than one upload (1 MiB) fits on the file system of `folder`."""
+    """Return true if less than one upload (1 MiB) fits on the file system of `folder`."""
     state = os.statvfs(folder)
     return state.f_bavail * state.f_frsize < 1 << 20

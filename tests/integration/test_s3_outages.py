@@ -103,7 +103,9 @@ def campaign(
 
 
 def stalls(acknowledged: Callable[[], int], quiet_s: float, deadline_s: float) -> bool:
-    """Whether nothing was acknowledged for `quiet_s` seconds at some time before the deadline."""
+    """Return true if nothing was acknowledged for `quiet_s` seconds at some time before the
+    deadline.
+    """
     deadline = time.monotonic() + deadline_s
     mark, since = acknowledged(), time.monotonic()
     while time.monotonic() < deadline:

@@ -77,7 +77,7 @@ def until(condition: Callable[[], bool], *members: Member) -> bool:
 
 
 def shared(*members: Member) -> bool:
-    """Whether these members have all partitions among them, each some."""
+    """Return true if these members have all partitions among them, each some."""
     given = [one for member in members for one in member.partitions]
     return all(member.partitions for member in members) and sorted(given) == EVERY
 

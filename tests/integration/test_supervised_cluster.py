@@ -107,7 +107,7 @@ def leads(nodes: Supervised) -> list[int]:
 
 
 def is_even(counts: list[int]) -> bool:
-    """Whether every partition is led, and no node leads two more than another."""
+    """Return true if every partition is led, and no node leads two more than another."""
     return sum(counts) >= PARTITIONS and max(counts) - min(counts) <= 1
 
 

@@ -178,7 +178,7 @@ class MetadataTwin:
             assert self.accepts(taking) == (is_live and member.is_fenced)
 
     def accepts(self, record: r.Record) -> bool:
-        """Whether the real rules accept a record now."""
+        """Return true if the real rules accept a record now."""
         try:
             apply_records(self.state, [record], 0)
         except EntryRejected:

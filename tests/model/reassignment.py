@@ -90,7 +90,7 @@ class Reassignment:
 
     @staticmethod
     def is_served(state: State) -> bool:
-        """Whether the assigned node leads, and takes records."""
+        """Return true if the assigned node leads, and takes records."""
         view = state.view
         return any(
             view.is_open
@@ -101,7 +101,7 @@ class Reassignment:
         )
 
     def is_excused(self, state: State) -> bool:
-        """Whether nobody can be asked to serve: nobody lives who is assigned, or epochs ran out."""
+        """Return true if no node can serve: no assigned one lives, or epochs ran out."""
         view = state.view
         # A hand-over needs one more epoch than a node that only opens: two are left.
         is_out = view.epoch >= self.epochs - 1
@@ -203,7 +203,7 @@ class Reassignment:
     # ------------------------------------------------------------- the leader
 
     def may_open(self, view: View, node: int, epoch: int) -> bool:
-        """Whether the rules let an incarnation of a node open the stream."""
+        """Return true if the rules let an incarnation of a node open the stream."""
         member = view.members[node]
         if member.epoch != epoch or member.is_fenced:
             return False

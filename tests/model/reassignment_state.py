@@ -117,7 +117,7 @@ class State(NamedTuple):
 
 
 def is_live(view: View, process: Process) -> bool:
-    """Whether the log has an incarnation as its node's, not fenced."""
+    """Return true if the log has an incarnation as its node's, not fenced."""
     member = view.members[process.node]
     return member.epoch == process.epoch and not member.is_fenced
 

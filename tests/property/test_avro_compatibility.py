@@ -167,8 +167,8 @@ def fields_of(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def fits_twice(reader: Any, writer: Any) -> bool:
-    """Whether a reader's field may be one of the writer's by its name, and another by an alias:
-    Avro's rule of compatibility takes the name, where a reader may be confused by the alias.
+    """Return true if a reader's field may be one of the writer's by its name, and another by an
+    alias: Avro's rule of compatibility takes the name, where a reader may be confused by the alias.
     """
     written = {each["name"] for each in fields_of(writer)}
     return any(

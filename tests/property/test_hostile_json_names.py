@@ -69,7 +69,7 @@ def follow(values: list[bytes]) -> tuple[Any, Any]:
 
 
 def holds(value: Any, kept: Any) -> bool:
-    """Whether what a table has kept is the whole value; reference, written apart."""
+    """Return true if what a table has kept is the whole value; reference, written apart."""
     if isinstance(value, dict):
         fields = {name: inner for name, inner in value.items() if not is_nothing(inner)}
         kept = kept or {}
@@ -80,7 +80,7 @@ def holds(value: Any, kept: Any) -> bool:
 
 
 def is_nothing(value: Any) -> bool:
-    """Whether a value says nothing that a column could hold."""
+    """Return true if a value says nothing that a column could hold."""
     return value is None or (isinstance(value, dict) and all(map(is_nothing, value.values())))
 
 

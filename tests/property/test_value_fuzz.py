@@ -70,8 +70,8 @@ def told(found: Decoded) -> dict[int, list[Any]]:
 
 
 def same(case: Opened, left: Any, right: Any) -> bool:
-    """Whether the same became of a value. Where the schema lies beside the payload, a position in
-    a reason is that in the payload or in the value.
+    """Return true if the same became of a value. Where the schema lies beside the payload, a
+    position in a reason is that in the payload or in the value.
     """
     if case.is_debezium and left and right and isinstance(left[0], tuple):
         return isinstance(right[0], tuple)

@@ -164,7 +164,7 @@ class Machine:
         return self.console.read_text(errors="replace")
 
     def is_running(self) -> bool:
-        """Whether QEMU has not ended."""
+        """Return true if QEMU has not ended."""
         return self._qemu.poll() is None
 
     def freeze(self) -> None:

@@ -87,7 +87,7 @@ class Cluster:
         self.acknowledged_at = time.monotonic()
 
     def acknowledges(self, count: int) -> bool:
-        """Whether so many were acknowledged in all."""
+        """Return true if so many were acknowledged in all."""
         self.producer.poll(0.1)
         return len(self.acknowledged) >= count
 

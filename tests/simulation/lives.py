@@ -92,7 +92,7 @@ class Life:
         self._held.clear()
 
     def admits(self, handle: asyncio.Handle) -> bool:
-        """Whether a handle of this life may run in this iteration."""
+        """Return true if a handle of this life may run in this iteration."""
         if self.is_dead:
             return False
         if self.is_frozen:

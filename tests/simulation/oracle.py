@@ -45,7 +45,7 @@ class MetadataOracle:
         self.entries: list[Entry] = []
         self.rejected = 0
         self.was_refused = False
-        """Whether the rules have refused the newest entry."""
+        """True if the rules have refused the newest entry."""
         self.grace_s = grace_s
         """Readers of an older view find an object for so long after its last reference went."""
         self._bucket = bucket
@@ -68,7 +68,7 @@ class MetadataOracle:
         return self._nodes.get(node_id, (-1, False))[0]
 
     def is_current(self, node_id: int, epoch: int) -> bool:
-        """Whether a node's epoch is its newest and was not fenced."""
+        """Return true if a node's epoch is its newest and was not fenced."""
         return self._nodes.get(node_id) == (epoch, False)
 
     def _created(self, key: str, body: bytes) -> None:
@@ -98,7 +98,7 @@ class MetadataOracle:
         }
 
     def _deleted(self, key: str, body: bytes) -> None:
-        """Whether an object may go at this moment."""
+        """Return true if an object may go at this moment."""
         number = entry_number(key)
         if number is not None:
             found = [

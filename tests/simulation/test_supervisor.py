@@ -44,7 +44,7 @@ class Behaviour:
     stuck_s: float = 0.0
     """From its end until the kernel lets go of it; its connections and output have ended before."""
     is_silent: bool = True
-    """Whether its output ends with it, and not with the kernel's word."""
+    """True if its output ends with it, and not with the kernel's word."""
 
 
 class SimulatedLife:

@@ -131,23 +131,25 @@ class World:
         )
 
     def wants_topic(self) -> bool:
-        """Whether there is room for one more topic in the budget."""
+        """Return true if there is room for one more topic in the budget."""
         return len(self.oracle.state.topics) < TOPICS_MAX
 
     def is_alone(self, one: Incarnation) -> bool:
-        """Whether no earlier incarnation of the same node lives, and no later one has started."""
+        """Return true if no earlier incarnation of the same node lives, and no later one has
+        started.
+        """
         *earlier, newest = self.nodes[one.node_id].incarnations
         return newest is one and all(other.life.is_dead for other in earlier)
 
     def is_superseded(self, one: Incarnation) -> bool:
-        """Whether an incarnation of the same node with a later epoch has come to run."""
+        """Return true if an incarnation of the same node with a later epoch has come to run."""
         return one.engine is not None and any(
             other.engine is not None and other.engine.node_epoch > one.engine.node_epoch
             for other in self.nodes[one.node_id].incarnations
         )
 
     def _is_past(self, one: Incarnation) -> bool:
-        """Whether a process has been superseded or fenced."""
+        """Return true if a process has been superseded or fenced."""
         return one.engine is not None and not self.oracle.is_current(
             one.node_id, one.engine.node_epoch
         )

@@ -91,7 +91,7 @@ class Parts:
 
 
 def is_well(url: str, *parts: str) -> bool:
-    """Whether parts of an Airflow say that they are; all of them if none is named."""
+    """Return true if parts of an Airflow say that they are; all of them if none is named."""
     try:
         with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as answer:
             health = json.load(answer)

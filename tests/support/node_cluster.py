@@ -48,7 +48,7 @@ class NodeCluster:
         await self.nodes.pop(node_id).close()
 
     def is_whole(self) -> bool:
-        """Whether every node knows that all of them serve, and one is the controller."""
+        """Return true if every node knows that all of them serve, and one is the controller."""
         return all(
             node.lifecycle.ready() >= self.nodes.keys()
             and node.state.controller.node_id in self.nodes
@@ -56,7 +56,7 @@ class NodeCluster:
         )
 
     def is_even(self) -> bool:
-        """Whether every node has read the same metadata."""
+        """Return true if every node has read the same metadata."""
         return len({node.state.next_entry for node in self.nodes.values()}) == 1
 
     async def until(self, condition: Callable[[], bool]) -> None:

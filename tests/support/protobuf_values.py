@@ -145,8 +145,8 @@ def message_class(descriptor: Any) -> Any:
 
 
 def is_odd(message: Any) -> bool:
-    """Whether a map's entry was put aside because something in it is unknown: Google's C runtime
-    does so, its others and this decoder keep the entry and leave out what is unknown.
+    """Return true if a map's entry was put aside because something in it is unknown: Google's C
+    runtime does so, its others and this decoder keep the entry and leave out what is unknown.
     """
     maps = {field.number for field in message.DESCRIPTOR.fields if is_map(field)}
     if any(field.field_number in maps for field in UnknownFieldSet(message)):

@@ -3,7 +3,7 @@
 import os
 
 IS_LONG = bool(os.environ.get("SLOW"))
-"""Whether slow tests run."""
+"""True if slow tests run."""
 
 
 def repetitions(many: int, few: int) -> int:

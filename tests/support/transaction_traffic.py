@@ -86,7 +86,7 @@ class TransactionThread(threading.Thread):
             self.error = error
 
     def wait_committed(self, count: int) -> bool:
-        """Whether so many transactions are committed soon."""
+        """Return true if so many transactions are committed soon."""
         wait_until(lambda: len(self.outcomes.committed) >= count or self.error is not None, LIMIT_S)
         return len(self.outcomes.committed) >= count
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Whether `condition` came true within `deadline_s` seconds."""
+    """Return true if `condition` came true within `deadline_s` seconds."""
     deadline = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > deadline:

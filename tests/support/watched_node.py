@@ -106,7 +106,7 @@ class WatchedNode:
 
     @property
     def is_well(self) -> bool:
-        """Whether the node is still at work."""
+        """Return true if the node is still at work."""
         return self._thread.is_alive() and self.node.failure is None
 
     def longest_stall(self) -> Stall:

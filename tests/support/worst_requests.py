@@ -125,7 +125,9 @@ def _largest(
 
 
 def _has_bytes(cls: Any, path: Path) -> bool:
-    """Whether the elements of the array at `path`, or the request itself, have a field of bytes."""
+    """Return true if the elements of the array at `path`, or the request itself, have a field of
+    bytes.
+    """
     hints = typing.get_type_hints(cls)
     if path:
         inner = typing.get_args(_bare(hints[path[0]]))[0]

@@ -1,4 +1,4 @@
-"""Whether IAM policies allow a request, as AWS documents its evaluation within one account.
+"""Evaluate IAM policies for a request, as AWS documents it within one account.
 
 Follows the IAM user guide: "Policy evaluation logic", "IAM JSON policy elements" (Action,
 NotAction, Resource, NotResource, Principal, Condition, Condition operators, Variables) and
@@ -147,13 +147,13 @@ def _chosen(found: Mapping[str, Any], name: str, matches: Callable[[str], bool])
 
 
 def action_matches(pattern: str, action: str) -> bool:
-    """Whether a pattern of actions means this one; case does not matter."""
+    """Return true if a pattern of actions means this one; case does not matter."""
     return glob(pattern.lower(), action.lower())
 
 
 def arn_matches(pattern: str, arn: str) -> bool:
-    """Whether a pattern means this ARN: part by part, so that no wildcard crosses a colon but in
-    the last part, which may hold colons.
+    """Return true if a pattern means this ARN: part by part, so that no wildcard crosses a colon
+    but in the last part, which may hold colons.
     """
     if pattern == "*" or arn == "*":
         return pattern == "*"
@@ -163,7 +163,7 @@ def arn_matches(pattern: str, arn: str) -> bool:
 
 
 def glob(pattern: str, text: str) -> bool:
-    """Whether a text matches: `*` stands for any run of characters, `?` for one."""
+    """Return true if a text matches: `*` stands for any run of characters, `?` for one."""
     return _compiled(pattern).fullmatch(text) is not None
 
 

@@ -38,7 +38,7 @@ def deny(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
 
 
 def where(condition: dict[str, Any], **context: Any) -> bool:
-    """Whether a condition holds in a context, whose keys have `__` for their colon."""
+    """Return true if a condition holds in a context, whose keys have `__` for their colon."""
     keys = {name.replace("__", ":"): value for name, value in context.items()}
     request = Request(action="s3:GetObject", context=keys)
     return decide(request, [policy(allow("*", Condition=condition))]) is ALLOWED

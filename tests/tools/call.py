@@ -26,7 +26,7 @@ class Call:
 
     @property
     def is_change(self) -> bool:
-        """Whether it asks for a change to topics or configs."""
+        """Return true if it requests a change to topics or configs."""
         return any(what in self.line for what in ("--create", "--alter", "--delete"))
 
     def arguments(self, bootstrap: str, files: Mapping[str, str]) -> list[str]:

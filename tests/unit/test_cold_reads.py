@@ -60,7 +60,7 @@ class WatchedStore(MemoryStore):
         self.open.set()
         self.awaited = 1
         self.reached = asyncio.Event()
-        """Whether so many bytes as are `awaited` have been on their way at once."""
+        """True if so many bytes as are `awaited` have been on their way at once."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         self.ranges.append((key, start, length))

@@ -1,4 +1,4 @@
-"""Whether a node may answer reads as a leader, in virtual time, over real metadata logs."""
+"""The right of a node to serve reads as a leader, in virtual time, over real metadata logs."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Whether a preempted host writes no more: reservations of EBS, by the WAL's own code."""
+"""A preempted host writes no more: reservations of EBS, by the WAL's own code."""
 
 from typing import Any
 

@@ -96,7 +96,9 @@ class ClusterJudge:
         )
 
     def is_recovered(self, member: Member) -> bool:
-        """Whether what a process' log holds is committed by others: it can add nothing more."""
+        """Return true if what a process' log holds is committed by others: it can add
+        nothing more.
+        """
         assert member.engine is not None
         known = self._world.oracle.state.nodes.get(member.node_id)
         epoch = member.engine.node_epoch

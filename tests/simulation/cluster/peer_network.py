@@ -68,7 +68,7 @@ class SimulatedNetwork:
             channel.notice()
 
     def goes(self, source: str, target: str) -> bool:
-        """Whether something that is sent now arrives."""
+        """Return true if something that is sent now arrives."""
         return (source, target) not in self._cut and self._rng.random() >= self.loss
 
     def listener(self, host: str, port: int) -> _Listener | None:
