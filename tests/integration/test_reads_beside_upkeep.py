@@ -32,11 +32,12 @@ from lakehead.storage.jobs.sweep import SweepOptions
 from lakehead.storage.object_store import FileStore
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord
+from tests.support.repetitions import repetitions
 from tests.support.topic_writer import write_topic
 
 Upkeep = Callable[[Path], None]
 Place = tuple[int, int]
-OBJECTS, RECORDS = 3, 20
+OBJECTS, RECORDS = repetitions(3, 2), 20
 
 
 class Interleaved(FileStore):
@@ -88,7 +89,7 @@ def compacted(root: Path) -> None:
 
 
 def retained(root: Path) -> None:
-    trim(root, "orders", 0, 2 * RECORDS)
+    trim(root, "orders", 0, (OBJECTS - 1) * RECORDS)
     swept(root)
 
 
