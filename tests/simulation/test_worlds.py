@@ -71,7 +71,7 @@ def test_one_seed_is_one_world_in_every_process() -> None:
         env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert there.stdout.strip() == str(digests())
