@@ -11,16 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import MetadataImage, NodeState
-from lakehead.storage.tables.declaration import (
-    PREFIX,
-    dead_letters_uri,
-    default_table_uri,
-    is_declared,
-    rebuild_uri,
-)
-from lakehead.storage.tables.paths import (
+from lakehead.lake.declaration.paths import (
     AllowedRoot,
     Path,
     as_text,
@@ -30,6 +21,14 @@ from lakehead.storage.tables.paths import (
     reached_by,
     root_path,
 )
+from lakehead.lake.declaration.table_declaration import (
+    PREFIX,
+    dead_letters_uri,
+    default_table_uri,
+    rebuild_uri,
+)
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 _STORE = "the cluster's store"
 _TABLE = "the table"
@@ -90,7 +89,7 @@ class TableRoots:
     def _tables(self, state: MetadataImage) -> Iterator[tuple[Path, _Taken]]:
         found: dict[Path, _Taken] = {}
         for topic in state.topics.values():
-            if not is_declared(topic):
+            if not topic.declares_table:
                 continue
             uri = topic.configs.get(f"{PREFIX}path", "").strip()
             for path, text in self._family(uri or default_table_uri(self._store, topic.name)):

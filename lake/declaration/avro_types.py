@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.avro_schema import MalformedAvro, is_value, load_avro, read_avro
-from lakehead.storage.tables.column_types import (
+from lakehead.lake.declaration.avro_schema import MalformedAvro, is_value, load_avro, read_avro
+from lakehead.lake.declaration.column_types import (
     ArrayType,
     Column,
     ColumnType,
@@ -27,6 +26,7 @@ from lakehead.storage.tables.column_types import (
     StructType,
     check_column_names,
 )
+from lakehead.storage.errors import SettingsError
 
 TypeNode: TypeAlias = Any
 """A type of a parsed schema: a name, an object or a list."""

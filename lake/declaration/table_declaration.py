@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import TopicState
-from lakehead.storage.tables.avro_types import check_defaults, column_types, read_schema
-from lakehead.storage.tables.column_types import (
+from lakehead.lake.declaration.avro_types import check_defaults, column_types, read_schema
+from lakehead.lake.declaration.column_types import (
     ArrayType,
     Column,
     ColumnType,
@@ -24,7 +22,10 @@ from lakehead.storage.tables.column_types import (
     StructType,
     parse_columns,
 )
-from lakehead.storage.tables.paths import root_path
+from lakehead.lake.declaration.paths import root_path
+from lakehead.storage.encryption.settings import plain_address
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import TopicState
 
 Columns: TypeAlias = Mapping[str, ColumnType | None]
 """Types by name; None is a type that is not looked at."""
@@ -108,7 +109,7 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="enable",
         kind="boolean",
         default="false",
-        note="Whether the topic is kept as a Delta table. Retention then waits for the table.",
+        note="Keep the topic as a Delta table. Retention then waits for the table.",
     ),
     TableConfig(
         name="evolution",
@@ -123,14 +124,14 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="file.bytes",
         kind="long",
         default=str(128 << 20),
-        note="Size that files of the table are to have, in bytes.",
+        note="The target size of the table's files, in bytes.",
         least=1 << 20,
     ),
     TableConfig(
         name="freshness.ms",
         kind="long",
         default="60000",
-        note="How far the table may be behind what lies in objects, in ms.",
+        note="The longest time that the table may be behind the records in objects, in ms.",
         least=1000,
     ),
     TableConfig(
@@ -144,7 +145,7 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="layout",
         kind="string",
         default="flat",
-        note="flat: the fields of values are columns; nested: they lie in one column, value.",
+        note="flat: the fields of values are columns; nested: they are in one column, value.",
         choices=("flat", "nested"),
     ),
     TableConfig(
@@ -166,15 +167,15 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="optimize.interval.ms",
         kind="long",
         default="3600000",
-        note="The least time between two OPTIMIZEs that are not requested, in ms; 0: there are "
-        "none. They are due when many files are small.",
+        note="The least time between two OPTIMIZEs that maintenance runs, in ms; 0: it runs none. "
+        "OPTIMIZE is due when many files are small.",
     ),
     TableConfig(
         name="optimize.small.percent",
         kind="int",
         default="50",
-        note="How many of the files have to be small (below a quarter of file.bytes, with another "
-        "such file in their partition) for OPTIMIZE to be due, in percent; and 16 at the least.",
+        note="The share of small files (below a quarter of file.bytes, with another such file in "
+        "their partition) from which OPTIMIZE is due, in percent. 16 files must be small.",
         least=1,
     ),
     TableConfig(
@@ -189,14 +190,14 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="path",
         kind="string",
         default="",
-        note="Where the table lies: a folder's whole path, or s3://bucket/prefix, in one of the "
+        note="The root of the table: a folder's whole path, or s3://bucket/prefix, in one of the "
         "places that nodes allow (table.roots); empty: tables/ beside the cluster's objects.",
     ),
     TableConfig(
         name="scd",
         kind="int",
         default="1",
-        note="1: a row is the newest value of its key; 2: every value is kept, with when it held.",
+        note="1: a row is the newest value of its key; 2: every value is kept, with its times.",
         choices=("1", "2"),
     ),
     TableConfig(
@@ -211,22 +212,22 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="schema.registry.url",
         kind="string",
         default="",
-        note="Where schema ids in values (Confluent wire format) are looked up; one of those that "
-        "nodes allow (table.registries).",
+        note="The schema registry of schema ids in values (Confluent wire format), one of those "
+        "that nodes allow (table.registries).",
     ),
     TableConfig(
         name="value.format",
         kind="string",
         default="raw",
-        note="What values are, for the table and for lakehead sql.",
+        note="The format of values, for the table and for lakehead sql.",
         choices=("raw", "json", "avro", "protobuf", "debezium"),
     ),
     TableConfig(
         name="vacuum.interval.ms",
         kind="long",
         default="86400000",
-        note="How often files that no version of the last seven days needs are deleted without "
-        "anybody asking for it, in ms; 0: never.",
+        note="The time between two VACUUMs that maintenance runs, in ms; 0: it runs none. VACUUM "
+        "deletes files that no version of the last seven days references.",
     ),
 )
 _DEFAULTS = {config.name: config.default for config in TABLE_CONFIGS}
@@ -276,8 +277,8 @@ class TableDeclaration:
 
     @classmethod
     def parse(cls, topic: str, topic_id: str, configs: Mapping[str, str]) -> "TableDeclaration":
-        """Return what a topic that sets `configs` declares; configs that are not of tables are
-        passed over. Raises SettingsError for values that make no sense, or not together.
+        """Return the declaration of a topic that sets `configs`; it skips configs that are not of
+        tables. Raises SettingsError for values that are invalid, alone or together.
         """
         values = dict(_DEFAULTS)
         for name, value in configs.items():
@@ -313,11 +314,11 @@ class TableDeclaration:
 
     @classmethod
     def of(cls, topic: TopicState) -> "TableDeclaration":
-        """Return what a topic declares. Raises SettingsError."""
+        """Return the declaration of a topic. Raises SettingsError."""
         return cls.parse(topic.name, topic.topic_id, topic.configs)
 
     def uri(self, store: str) -> str:
-        """Return where the table lies, given the URI of the cluster's objects."""
+        """Return the root of the table, given the URI of the cluster's objects."""
         return self.path or default_table_uri(store, self.topic)
 
     @property
@@ -328,38 +329,32 @@ class TableDeclaration:
 
 
 def default_table_uri(store: str, topic: str) -> str:
-    """Return where a topic's table lies when nothing else is said: `tables/` beside the store."""
+    """Return the root of a table whose topic sets none: `tables/` beside the store."""
+    store = plain_address(store)
     scheme, colon, folder = store.partition(":")
     if not colon or "/" in scheme:  # a plain path
         scheme, folder = "file", store
     if scheme == "file":
         folder = folder.removeprefix("//").rstrip("/").removesuffix("/store")
         return f"{folder}/tables/{topic}"
-    place, question, options = store.partition("?")
-    return f"{place.rstrip('/')}/tables/{topic}{question}{options}"
+    place, mark, options = store.partition("?")
+    return f"{place.rstrip('/')}/tables/{topic}{mark}{options}"
 
 
 def dead_letters_uri(table: str) -> str:
-    """Return where the dead letters of the table at a URI lie."""
-    place, question, options = table.partition("?")
-    return f"{place.rstrip('/')}__dlq{question}{options}"
+    """Return the root of the dead-letter table of the table at a URI."""
+    place, mark, options = table.partition("?")
+    return f"{place.rstrip('/')}__dlq{mark}{options}"
 
 
 def rebuild_uri(table: str) -> str:
-    """Return where a new table is made that is to take the place of the one at a URI."""
-    place, question, options = table.partition("?")
-    return f"{place.rstrip('/')}__rebuild{question}{options}"
-
-
-def is_declared(topic: TopicState) -> bool:
-    """Return true if a topic declares a table; cheap, and True also where its declaration is
-    wrong.
-    """
-    return topic.configs.get(f"{PREFIX}enable", "").strip().lower() == "true"
+    """Return the root of a rebuilt table, which takes the place of the one at a URI."""
+    place, mark, options = table.partition("?")
+    return f"{place.rstrip('/')}__rebuild{mark}{options}"
 
 
 def check_declaration(configs: Mapping[str, str]) -> None:
-    """Raise SettingsError unless what a topic sets is a declaration that makes sense."""
+    """Raise SettingsError unless the configs of a topic are a valid declaration."""
     TableDeclaration.parse("topic", "", configs)
 
 
@@ -404,7 +399,7 @@ def _check_together(declared: TableDeclaration) -> None:
     )
     _require(
         declared.value_format != "raw" or not declared.schema,
-        f"{PREFIX}schema says nothing of raw values: set {PREFIX}value.format as well",
+        f"{PREFIX}schema does not apply to raw values: set {PREFIX}value.format as well",
     )
     if declared.path:
         try:
