@@ -8,9 +8,10 @@ later ones wait for its response, as Kafka mutes a channel.
 
 The memory that a stranger can occupy is bounded. A frame grows as its bytes arrive, not by the
 length that it announces. Frames that wait came in one read: one frame, or a few short ones. Nothing
-is read while responses are not taken. Over all connections `RequestMemory` is the bound: a frame is
-not read before there is room for all of it, and a request with a long response does not start while
-untaken responses leave no room.
+is read while responses are not taken. A throttled connection is muted: none of its requests starts,
+and nothing is read beyond the first bytes of the next, by which an end of the connection is seen.
+Over all connections `RequestMemory` is the bound: a frame is not read before there is room for all
+of it, and a request with a long response does not start while untaken responses leave no room.
 """
 
 import asyncio
@@ -19,10 +20,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from lakehead.broker.network.listeners import Listener
+from lakehead.broker.network.memory_shares import Holding, ShareWait
 from lakehead.broker.network.request_memory import UNCHARGED_FRAME, Piece, RequestMemory, frame_cost
 from lakehead.broker.network.unsent import RATE_MIN, UnsentResponses
 from lakehead.broker.protocol.frame import FRAME_MIN
-from lakehead.storage.memory_pool import PoolWait
+from lakehead.broker.security.principal import ANONYMOUS, NODE, KafkaPrincipal
 
 FIRST_PIECE = 1 << 20
 """A longer frame is allocated in steps, as its bytes arrive."""
@@ -48,6 +51,15 @@ class FrameHandler(Protocol):
 
     def __call__(self, connection: "Connection", frame: bytearray) -> bool:
         """Start a request. False: no later frame may start until `Connection.proceed` is called."""
+
+
+class Gate(Protocol):
+    """Takes the frames of a connection until its client is authenticated, and sees when that ends:
+    `network.authentication.Authentication`.
+    """
+
+    def takes(self, frame: bytearray) -> bool:
+        """Take a frame: true. False: it is a request to serve."""
 
 
 class Slot:
@@ -87,6 +99,9 @@ class ConnectionOwner(Protocol):
     def rejected(self, connection: "Connection", reason: str) -> None:
         """Close a connection that does not speak Kafka."""
 
+    def throttled(self, connections: int) -> None:
+        """Count connections that are muted for a quota: 1, or -1 at the end."""
+
     def admits(self, connection: "Connection", key: int) -> bool:
         """Return true if a connection beyond the quota may stay, by the API key of its first
         request.
@@ -102,57 +117,97 @@ class Connection(asyncio.BufferedProtocol):
         "_blocked",
         "_filled",
         "_frame",
+        "_frame_most",
         "_frame_size",
         "_frame_wait",
+        "_frames",
         "_head",
         "_in_step",
         "_is_flush_due",
         "_is_let_in",
+        "_is_raw",
         "_loop",
         "_muted",
         "_pending",
         "_reading",
         "_server",
         "_start_wait",
+        "_throttle",
+        "_throttled_at",
         "_transport",
         "_unsent",
+        "_untaken",
         "active_at",
         "client_host",
+        "client_port",
         "frame_began_at",
+        "gate",
         "has_fetched",
+        "is_authenticated",
+        "is_in_handshake",
         "is_undecided",
         "listener",
+        "opened_at",
+        "peer_certificate_principal",
+        "principal",
+        "software_name",
+        "software_version",
+        "when_lost",
     )
 
-    def __init__(self, server: ConnectionOwner, listener: str) -> None:
+    def __init__(self, server: ConnectionOwner, listener: Listener) -> None:
         self._server = server
-        self.listener: str = listener
-        """Name of the listener that the client came by."""
+        self.listener: Listener = listener
+        """The listener that the client came by."""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._head = memoryview(bytearray(READ_AHEAD))
         self._frame: bytearray | None = None
         self._frame_size = 0
+        self._frame_most = server.request_max_bytes
+        self._is_raw = False
         self._filled = 0
         self._pending: deque[Slot] = deque()
         self._backlog: deque[bytearray] = deque()
+        self._frames = Holding(server.memory.frame_shares, self._client)
+        self._untaken = Holding(server.memory.response_shares, self._client)
         self._at_work = 0
         """Bytes of frames that are looked at, charged to the node's memory."""
-        self._frame_wait: PoolWait | None = None
+        self._frame_wait: ShareWait | None = None
         """For memory of the frame that has begun; nothing is read meanwhile."""
-        self._start_wait: PoolWait | None = None
+        self._start_wait: ShareWait | None = None
         """For responses to be taken, with a request that may have a long response."""
         self._is_let_in = False
         """True if that wait is over, and its request not started yet."""
         self._unsent: UnsentResponses | None = None
+        self._throttle: asyncio.TimerHandle | None = None
+        """Ends the time for which a quota mutes the connection."""
+        self._throttled_at = 0.0
         self._muted = False
         self._blocked = False
         self._reading = True
         self._in_step = False
         self._is_flush_due = False
+        self.opened_at = server.now
+        self.is_in_handshake: bool = listener.protocol.is_tls
+        """True until the TLS handshake is over."""
         self.active_at = server.now
         self.frame_began_at = server.now
         self.client_host = ""
+        self.client_port = 0
+        self.software_name: str | None = None
+        """The client's software, as ApiVersions says it (KIP-511); None before."""
+        self.software_version: str | None = None
+        self.when_lost: dict[object, Callable[[], object]] = {}
+        """Called when the connection is lost."""
+        self.gate: Gate | None = None
+        """Takes the frames of a client that has to authenticate."""
+        self.principal: KafkaPrincipal = ANONYMOUS
+        """The name under which the client acts; authentication sets it."""
+        self.peer_certificate_principal: KafkaPrincipal | None = None
+        """The name in the client's certificate, if it has shown one."""
+        self.is_authenticated: bool = not listener.protocol.is_sasl
+        """True if requests are served. On a listener with SASL authentication makes it true."""
         self.is_undecided = False
         """True if it has a place only if its first request comes from another node."""
         self.has_fetched = False
@@ -166,13 +221,18 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
+        self.client_port = int(peer[1]) if peer else 0
         transport.set_write_buffer_limits(high=0)
-        self._unsent = UnsentResponses(self._server.memory, transport, self._server.now)
+        self._unsent = UnsentResponses(
+            self._server.memory, transport, self._untaken, self._server.now
+        )
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Drop every request that waits for its response."""
         self._transport = None
+        if self._throttle is not None:
+            self._end_throttle()
         self._give_back_memory()
         self._backlog.clear()
         self._frame = None
@@ -181,6 +241,9 @@ class Connection(asyncio.BufferedProtocol):
             if slot.cancel is not None:
                 slot.cancel()
         self._server.closed(self)
+        lost, self.when_lost = self.when_lost, {}
+        for callback in lost.values():
+            callback()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Return where the next bytes go: what comes before a frame has begun, or its rest."""
@@ -202,7 +265,9 @@ class Connection(asyncio.BufferedProtocol):
         self._filled += nbytes
         frame = self._frame
         if frame is None:
-            if self._take_frames():
+            if self._throttle is not None:
+                self._regulate()  # they are looked at when the throttle time is over
+            elif self._take_frames():
                 self._step()
         elif self._filled == self._frame_size:
             self._frame = None
@@ -235,6 +300,11 @@ class Connection(asyncio.BufferedProtocol):
         """Return true if the client can still get responses."""
         return self._transport is not None
 
+    @property
+    def is_closing(self) -> bool:
+        """Return true once the connection is closed, or is about to be."""
+        return self._transport is None or self._transport.is_closing()
+
     def slot(self) -> Slot:
         """Return the place of the next response."""
         slot = Slot(self)
@@ -256,6 +326,30 @@ class Connection(asyncio.BufferedProtocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    def throttle(self, seconds: float) -> None:
+        """Start no request and read nothing for so long (KIP-219); a longer time that has begun is
+        kept. Responses to what has started are sent.
+        """
+        if self._transport is None:
+            return
+        until = self._loop.time() + seconds
+        throttle = self._throttle
+        if throttle is None:
+            self._throttled_at = self._server.now
+            self._server.throttled(1)
+        elif until <= throttle.when():
+            return
+        else:
+            throttle.cancel()
+        self._throttle = self._loop.call_later(seconds, self._throttle_is_over)
+        if not self._in_step:
+            self._regulate()
+
+    @property
+    def is_throttled(self) -> bool:
+        """Return true while a quota mutes the connection."""
+        return self._throttle is not None
+
     def abort(self) -> None:
         """Close at once; what is unsent is lost."""
         if self._transport is not None:
@@ -267,6 +361,37 @@ class Connection(asyncio.BufferedProtocol):
             if self._unsent is not None:
                 self._unsent.flush()
             self._transport.close()
+
+    def limit_frames(self, *, most: int | None = None, is_raw: bool = False) -> None:
+        """Take frames of `most` bytes at most, by default as large as requests may be. Those that
+        are `is_raw` are no requests, and may be empty; they are taken one at a time.
+        """
+        self._frame_most = self._server.request_max_bytes if most is None else most
+        self._is_raw = is_raw
+
+    def charge_untaken(self, size: int) -> None:
+        """Charge bytes that the client has not taken, or give them back if they are negative."""
+        if size > 0:
+            self._untaken.take(size)
+        else:
+            self._untaken.give_back(-size)
+
+    @property
+    def is_between_nodes(self) -> bool:
+        """Return true if the other side may be a node: by the listener of nodes, with SASL by the
+        name that it has proven, and with TLS alone by a certificate that it has shown.
+        """
+        listener = self.listener
+        if not listener.is_inter_broker:
+            return False
+        if listener.protocol.is_sasl:
+            return self.principal.principal_type == NODE
+        return not listener.protocol.is_tls or self.peer_certificate_principal is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Return true if the client has done all that its listener wants before requests."""
+        return self.is_authenticated and not self.is_in_handshake
 
     @property
     def is_idle(self) -> bool:
@@ -289,11 +414,27 @@ class Connection(asyncio.BufferedProtocol):
 
     def frame_held(self, now: float, after_s: float) -> int:
         """Return the memory that is kept for a frame of which less than `RATE_MIN` has arrived,
-        for longer than `after_s`.
+        for longer than `after_s`; and what a throttled client sent without regard to that.
         """
+        if self._throttle is not None and now - self._throttled_at > after_s:
+            held = sum(frame_cost(len(frame)) for frame in self._backlog)
+            return held + (frame_cost(self._frame_size) if self._frame is not None else 0)
         age = now - self.frame_began_at
         is_slow = self._frame is not None and age > after_s and self._filled < RATE_MIN * age
         return frame_cost(self._frame_size) if is_slow else 0
+
+    def _end_throttle(self) -> None:
+        assert self._throttle is not None
+        self._throttle.cancel()
+        self._throttle = None
+        self._server.throttled(-1)
+
+    def _throttle_is_over(self) -> None:
+        self._end_throttle()
+        self.frame_began_at = self.active_at = self._server.now
+        if self._frame is None and self._frame_wait is None and self._filled:
+            self._take_frames()
+        self._step()
 
     def _take_frames(self) -> bool:
         """Take the frames off what was received, and begin the one that is not whole. Return
@@ -302,7 +443,8 @@ class Connection(asyncio.BufferedProtocol):
         head, filled, position = self._head, self._filled, 0
         while filled - position >= 4:
             size = _LENGTH.unpack_from(head, position)[0]
-            if not FRAME_MIN <= size <= self._server.request_max_bytes:
+            least = 0 if self._is_raw else FRAME_MIN
+            if not least <= size <= self._frame_most:
                 self._step()  # what came before may start
                 self._server.rejected(self, f"a frame of {size} bytes")
                 return False
@@ -331,14 +473,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, size: int) -> None:
         """Begin a frame whose first bytes were received, when there is memory for all of it."""
-        (key,) = _KEY.unpack_from(self._head)
+        key = self._key(self._head)
         if size > CONTROL_REQUEST_MAX and key != _PRODUCE:
             self._step()  # what came before may start
             self._server.rejected(self, f"a frame of {size} bytes for api key {key}")
             return
         self._frame_size = size
         memory = self._server.memory
-        self._frame_wait = memory.admit_frame(key, size, self._frame_may_go_on)
+        self._frame_wait = memory.admit_frame(key, size, self._frames, self._frame_may_go_on)
         if self._frame_wait is None:
             self._frame_has_room()
         else:
@@ -357,16 +499,16 @@ class Connection(asyncio.BufferedProtocol):
     def _frame_is_done(self) -> None:
         """Give back the memory of frames that are looked at no more."""
         at_work, self._at_work = self._at_work, 0
-        self._server.memory.frames.give_back(at_work)
+        self._frames.give_back(at_work)
 
     def _give_back_memory(self) -> None:
         memory = self._server.memory
         if self._unsent is not None:
             self._unsent.drop()
         if self._frame_wait is not None:
-            memory.frames.leave(self._frame_wait)
+            memory.frame_shares.leave(self._frame_wait)
         if self._start_wait is not None:
-            memory.responses.leave(self._start_wait)
+            memory.response_shares.leave(self._start_wait)
         self._frame_wait = self._start_wait = None
         self._at_work += sum(frame_cost(len(frame)) for frame in self._backlog)
         if self._frame is not None:
@@ -401,7 +543,7 @@ class Connection(asyncio.BufferedProtocol):
             backlog = self._backlog
             while backlog and self._may_start(backlog[0]):
                 frame = backlog.popleft()
-                (key,) = _KEY.unpack_from(frame)
+                key = self._key(frame)
                 self._at_work += frame_cost(len(frame))
                 if self.is_undecided and not self._server.admits(self, key):
                     break
@@ -418,9 +560,11 @@ class Connection(asyncio.BufferedProtocol):
     def _may_start(self, frame: bytearray) -> bool:
         if self._muted or self._blocked or self._start_wait is not None or self._transport is None:
             return False
+        if self._throttle is not None:
+            return False
         if self.untaken > self._server.write_buffer_bytes:
             return False
-        (key,) = _KEY.unpack_from(frame)
+        key = self._key(frame)
         if key == _PRODUCE:
             return len(self._pending) < PIPELINE_MAX
         if self._pending:
@@ -428,8 +572,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_let_in:
             self._is_let_in = False
             return True
-        self._start_wait = self._server.memory.admit_response(key, self._may_go_on)
+        is_reader = self.has_fetched and not self.untaken
+        self._start_wait = self._server.memory.admit_response(
+            key, self._untaken, self._may_go_on, is_reader=is_reader
+        )
         return self._start_wait is None
+
+    def _key(self, frame: bytearray | memoryview) -> int:
+        """Return the API key at the start of a frame; -1 of one that is no request."""
+        if self._is_raw:
+            return -1
+        key: int = _KEY.unpack_from(frame)[0]
+        return key
+
+    def _client(self) -> tuple[str, str]:
+        return self.principal.name, self.client_host
 
     def _may_go_on(self) -> None:
         self._start_wait = None
@@ -442,6 +599,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         is_taken = self.untaken <= self._server.write_buffer_bytes
         wanted = is_taken and not self._backlog and self._frame_wait is None
+        if self._throttle is not None and (self._filled or self._frame is not None):
+            wanted = False
         if wanted is self._reading or transport.is_closing():
             return
         self._reading = wanted

@@ -6,6 +6,9 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -18,12 +21,14 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from lakehead.broker.protocol.frame import RequestHeader, encode_response, read_header
 from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.broker.quota.request_quota import RequestQuota
 from lakehead.broker.request_context import Deferred, RequestContext
 from lakehead.broker.services import BrokerServices
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they delay no other request."""
 
+_UNLIMITED = nullcontext()
 _log = structlog.get_logger("broker.network")
 
 
@@ -36,6 +41,8 @@ class Dispatcher:
         self.registry = registry
         self.requests_total: Counter[str] = Counter()
         self.failed_total: int = 0
+        self.cut_off_total: int = 0
+        """Requests that were not served, since their access rules could not be read."""
 
     def serve(self, services: BrokerServices) -> None:
         """Serve requests by `services`, which need this dispatcher to be made first."""
@@ -45,30 +52,64 @@ class Dispatcher:
         """Start the request of a frame; see `FrameHandler`."""
         view = memoryview(frame)
         try:
+            if connection.gate is not None and connection.gate.takes(frame):
+                return True
             header = read_header(view, self.registry)
             route = self.registry.route(header.key)
             assert route is not None
             self.requests_total[route.api.name] += 1
-            context = RequestContext(
-                api=route.api,
-                version=header.version,
-                client_id=header.client_id,
-                client_host=connection.client_host,
-                services=self._services,
-                connection=connection,
-                listener=connection.listener,
-                is_from_node=bool(header.proof) and self._is_from_node(header, view),
-            )
-            if route.start is not None:
-                return route.start(view, header, context)
-            self._start_control(view, header, route, context, connection.slot())
+            if not connection.is_authenticated:
+                raise MalformedFrame(f"api key {header.key} before authentication")
+            context = self._context(connection, header, view, route)
+            if self._awaits_rules(route, context):
+                self._services.scope.spawn_apart(
+                    self._start_by_rules(view, header, route, context),
+                    name="read the access rules",
+                    on_error=partial(self.crashed, connection),
+                )
+                return False
+            return self._start(view, header, route, context)
         except (MalformedFrame, UnsupportedVersion) as error:
             self._reject(connection, error)
         except Exception as error:  # noqa: BLE001  # the root of a request
             self.crashed(connection, error)
         return True
 
-    async def answer(self, key: int, version: int, request: Any) -> Any:
+    def respond(self, connection: Connection, header: RequestHeader, frame: memoryview) -> Any:
+        """Return the response to a request that is handled at once. Raises MalformedFrame."""
+        route = self.registry.route(header.key)
+        assert route is not None
+        assert route.handle is not None
+        self.requests_total[route.api.name] += 1
+        context = self._context(connection, header, frame, route)
+        elements = elements_max(self._services, route.api)
+        return route.handle(self._decode(frame, header, elements), context)
+
+    def _context(
+        self, connection: Connection, header: RequestHeader, frame: memoryview, route: Route
+    ) -> RequestContext:
+        services = self._services
+        is_from_node = (
+            bool(header.proof) and connection.is_between_nodes and self._is_from_node(header, frame)
+        )
+        client = services.quotas.of(connection.principal.name, header.client_id)
+        quota = None
+        if client is not None and not is_from_node:
+            quota = RequestQuota(client, connection.throttle)
+        return RequestContext(
+            api=route.api,
+            version=header.version,
+            client_id=header.client_id,
+            client_host=connection.client_host,
+            services=services,
+            connection=connection,
+            listener=connection.listener.name,
+            principal=connection.principal,
+            is_from_node=is_from_node,
+            quota=quota,
+        )
+
+    async def handle_own(self, key: int, version: int, request: Any) -> Any:
         """Handle a request of this node to itself, for an API that carries no records; return the
         response. Raises UnsupportedVersion.
         """
@@ -84,8 +125,50 @@ class Dispatcher:
             connection=None,
             is_from_node=True,
         )
-        answer = route.handle(request, context)
-        return await answer if inspect.isawaitable(answer) else answer
+        response = route.handle(request, context)
+        return await response if inspect.isawaitable(response) else response
+
+    def _start(
+        self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
+    ) -> bool:
+        if context.quota is None:
+            return self._start_now(frame, header, route, context)
+        with context.quota:
+            return self._start_now(frame, header, route, context)
+
+    def _start_now(
+        self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
+    ) -> bool:
+        if route.start is not None:
+            return route.start(frame, header, context)
+        self._start_control(frame, header, route, context, context.connection.slot())
+        return True
+
+    def _awaits_rules(self, route: Route, context: RequestContext) -> bool:
+        """Return true for a request whose access rules decide, if this node does not know whether
+        it has those that are in force.
+        """
+        if not self._services.authorizer.is_enabled or context.is_from_node:
+            return False
+        is_decided = bool(route.api.access) and not route.api.is_internal
+        return is_decided and not self._services.session.is_state_current()
+
+    async def _start_by_rules(
+        self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
+    ) -> None:
+        """Start a request once the rules are known. A node that is cut off closes the connection
+        instead: another node may serve the client.
+        """
+        connection: Connection = context.connection
+        if not await self._services.session.ensure_state():
+            self.cut_off_total += 1
+            connection.abort()
+            return
+        try:
+            if connection.is_open and self._start(frame, header, route, context):
+                connection.proceed()
+        except (MalformedFrame, UnsupportedVersion) as error:
+            self._reject(connection, error)
 
     def _start_control(
         self,
@@ -97,16 +180,17 @@ class Dispatcher:
     ) -> None:
         assert route.handle is not None
         if len(frame) > DECODE_INLINE_MAX:
-            self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)
+            work = self._decode_and_handle(frame, header, route, context)
+            self._spawn(work, header, context, slot)
             return
         elements = elements_max(self._services, route.api)
-        answer = route.handle(self._decode(frame, header, elements), context)
-        if isinstance(answer, Deferred):
-            self._defer(answer, header, slot)
-        elif inspect.isawaitable(answer):
-            self._spawn(answer, header, slot)
+        response = route.handle(self._decode(frame, header, elements), context)
+        if isinstance(response, Deferred):
+            self._defer(response, header, context, slot)
+        elif inspect.isawaitable(response):
+            self._spawn(response, header, context, slot)
         else:
-            self._answer(slot, header, answer)
+            self._respond(slot, header, context, response)
 
     def _is_from_node(self, header: RequestHeader, frame: memoryview) -> bool:
         own = NodeProof(secret=self._services.state.node_secret, to_node=self._services.node_id)
@@ -125,56 +209,76 @@ class Dispatcher:
     ) -> Any:
         loop = asyncio.get_running_loop()
         elements = elements_max(self._services, route.api)
-        request = await loop.run_in_executor(None, self._decode, frame, header, elements)
+        decode = self._decode if context.quota is None else context.quota.aside(self._decode)
+        request = await loop.run_in_executor(None, decode, frame, header, elements)
         assert route.handle is not None
-        answer = route.handle(request, context)
-        return await answer if inspect.isawaitable(answer) else answer
+        response = route.handle(request, context)
+        return await response if inspect.isawaitable(response) else response
 
-    def _spawn(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
+    def _spawn(
+        self, response: Awaitable[Any], header: RequestHeader, context: RequestContext, slot: Slot
+    ) -> None:
         task = self._services.scope.spawn_apart(
-            self._run(answer, header, slot),
+            self._run(response, header, context, slot),
             name=f"request {header.schema.request_class.__name__}",
             on_error=partial(self.crashed, slot.connection),
         )
-        if inspect.iscoroutine(answer):  # one that is cancelled before it began is not left over
-            task.add_done_callback(lambda _: answer.close())
+        if inspect.iscoroutine(response):  # one that is cancelled before it began is not left over
+            task.add_done_callback(lambda _: response.close())
         slot.cancel = task.cancel
 
-    def _defer(self, answer: Deferred, header: RequestHeader, slot: Slot) -> None:
+    def _defer(
+        self, response: Deferred, header: RequestHeader, context: RequestContext, slot: Slot
+    ) -> None:
         def done(outcome: asyncio.Future[Any]) -> None:
             if outcome.cancelled():
                 return
             try:
-                self._answer(slot, header, answer.finish(outcome))
+                with context.quota or _UNLIMITED:
+                    self._respond(slot, header, context, response.finish(outcome))
             except Exception as error:  # noqa: BLE001  # the root of a request
                 self.crashed(slot.connection, error)
 
-        slot.cancel = answer.outcome.cancel
-        answer.outcome.add_done_callback(done)
+        slot.cancel = response.outcome.cancel
+        response.outcome.add_done_callback(done)
 
-    async def _run(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
-        connection = slot.connection
+    async def _run(
+        self, response: Awaitable[Any], header: RequestHeader, context: RequestContext, slot: Slot
+    ) -> None:
+        connection, quota = slot.connection, context.quota
         try:
-            await self._answer_at_length(slot, header, await answer)
+            if quota is not None:
+                response = quota.steps_of(response)
+            await self._respond_at_length(slot, header, context, await response)
         except (MalformedFrame, UnsupportedVersion) as error:
             self._reject(connection, error)
 
-    def _answer(self, slot: Slot, header: RequestHeader, answer: Any) -> None:
-        if is_long(answer):
-            self._spawn(_ready(answer), header, slot)
-        else:
-            slot.complete([encode_response(answer, header.correlation_id)])
+    def _respond(
+        self, slot: Slot, header: RequestHeader, context: RequestContext, response: Any
+    ) -> None:
+        if is_long(response):
+            self._spawn(_ready(response), header, context, slot)
+            return
+        if context.quota is not None:
+            response = _throttled(response, context.quota)
+        slot.complete([encode_response(response, header.correlation_id)])
 
     @staticmethod
-    async def _answer_at_length(slot: Slot, header: RequestHeader, answer: Any) -> None:
+    async def _respond_at_length(
+        slot: Slot, header: RequestHeader, context: RequestContext, response: Any
+    ) -> None:
         """Encode a response off the event loop when it is long."""
-        correlation_id = header.correlation_id
-        if is_long(answer):
+        correlation_id, encode = header.correlation_id, encode_response
+        if context.quota is not None:
+            response = _throttled(response, context.quota)
+            encode = context.quota.aside(encode)
+        if is_long(response):
             loop = asyncio.get_running_loop()
-            frame = await loop.run_in_executor(None, encode_response, answer, correlation_id)
+            frame = await loop.run_in_executor(None, encode, response, correlation_id)
         else:
-            frame = encode_response(answer, correlation_id)
-        slot.complete([frame])
+            frame = encode(response, correlation_id)
+        with context.quota or _UNLIMITED:
+            slot.complete([frame])
 
     def _reject(self, connection: Connection, error: Exception) -> None:
         self._services.rejected(connection, str(error))
@@ -186,5 +290,13 @@ class Dispatcher:
         connection.abort()
 
 
-async def _ready(answer: Any) -> Any:
-    return answer
+async def _ready(response: Any) -> Any:
+    return response
+
+
+def _throttled(response: Any, quota: RequestQuota) -> Any:
+    """Decide how long to throttle the client; return the response that says so, if it can."""
+    throttle_ms = quota.finish()
+    if not throttle_ms or not hasattr(response, "throttle_time"):
+        return response
+    return replace(response, throttle_time=timedelta(milliseconds=throttle_ms))

@@ -7,7 +7,8 @@ producers. Each part may be exceeded by one request, see `MemoryPool`.
 
 from collections.abc import Callable, Iterable
 
-from lakehead.storage.memory_pool import MemoryPool, PoolWait
+from lakehead.broker.network.memory_shares import Holding, MemoryShares, ShareWait
+from lakehead.storage.memory_pool import MemoryPool
 from lakehead.storage.stream.inflating import InflatedBatches
 
 Piece = bytes | bytearray | memoryview
@@ -16,18 +17,25 @@ FRAMES_SHARE, RESPONSES_SHARE, INFLATED_SHARE, SEARCHED_SHARE = 3 / 8, 3 / 8, 1 
 UNCHARGED_FRAME = 512
 """Requests up to this size are part of what a connection costs anyway."""
 SHORT_FRAME = 64 << 10
-"""Requests up to this size, other than Produce, may use all of the memory for frames; others leave
-a quarter of it to them.
+"""Requests up to this size may use all of the memory for frames, or three quarters if they are
+Produce requests. Longer ones leave three eighths of it to them: a few that never arrive do not
+stop short ones.
 """
-_LONG_FRAMES_SHARE = 0.75
-_PRODUCE = 0
+_SHORT_PRODUCE_SHARE, _LONG_FRAMES_SHARE = 3 / 4, 5 / 8
+_UNKNOWN_READERS_SHARE = 3 / 4
+"""Of the memory for responses, for Fetch requests of connections that have not taken records yet:
+the rest is for clients that read, and for short responses.
+"""
+_PRODUCE, _FETCH = 0, 1
 BETWEEN_NODES = frozenset({24, 27, 63})
 """AddPartitionsToTxn, WriteTxnMarkers, BrokerHeartbeat: their frames never wait for memory."""
-_ANSWERED_AT_LENGTH = frozenset({1, 3, 9, 15, 16, 32, 35, 46, 61, 65, 66, 69, 74, 75})
+_LONG_RESPONSES = frozenset({1, 3, 9, 15, 16, 32, 35, 46, 61, 65, 66, 69, 74, 75})
 """Fetch, Metadata, OffsetFetch; all that describe and list. They wait while untaken
 responses use all of their memory. Others do not: groups and transactions stay alive.
 """
 _RESPONSE_MIN = 1 << 20
+_RESPONSE_OF_FULL = 64 << 10
+"""Of requests that started before the memory was full."""
 
 
 class RequestMemory:
@@ -42,37 +50,48 @@ class RequestMemory:
         """
         self.responses = MemoryPool(int(size * RESPONSES_SHARE))
         """Responses that clients have not taken, and cold reads for responses."""
+        self.response_shares = MemoryShares(self.responses)
+        self.frame_shares = MemoryShares(self.frames)
         self.inflated = InflatedBatches(int(size * INFLATED_SHARE))
         """Batches of producers, decompressed to check their records."""
         self._pins: dict[int, int] = {}
 
-    def admit_frame(self, key: int, size: int, granted: Callable[[], None]) -> PoolWait | None:
+    def admit_frame(
+        self, key: int, size: int, holding: Holding, granted: Callable[[], None]
+    ) -> ShareWait | None:
         """Take the memory of a frame of `size` bytes, of the API with this key: None. Or else
-        return what waits for it; `granted` is called when the memory is taken.
+        return what waits for it; `granted` is called when the memory is taken. `holding` is what
+        its connection holds.
         """
-        frames, cost = self.frames, frame_cost(size)
-        if not cost:
+        cost = frame_cost(size)
+        if not cost or (key in BETWEEN_NODES and size <= SHORT_FRAME):
+            holding.take(cost)
             return None
-        if key in BETWEEN_NODES and size <= SHORT_FRAME:
-            frames.take(cost)
-            return None
-        share = 1.0 if size <= SHORT_FRAME and key != _PRODUCE else _LONG_FRAMES_SHARE
-        return None if frames.try_take(cost, share) else frames.wait(cost, share, granted)
+        if size > SHORT_FRAME:
+            fraction = _LONG_FRAMES_SHARE
+        else:
+            fraction = _SHORT_PRODUCE_SHARE if key == _PRODUCE else 1.0
+        return self.frame_shares.admit(holding, cost, granted, fraction)
 
-    def admit_response(self, key: int, granted: Callable[[], None]) -> PoolWait | None:
+    def admit_response(
+        self, key: int, holding: Holding, granted: Callable[[], None], *, is_reader: bool
+    ) -> ShareWait | None:
         """Let a request of the API with this key start: None. Or else return what waits for
-        responses to be taken; `granted` is called then.
+        responses to be taken; `granted` is called then. `holding` is what its connection holds;
+        `is_reader` says that its client has taken records before.
         """
-        if key not in _ANSWERED_AT_LENGTH or self.responses.has_room():
+        if key not in _LONG_RESPONSES:
             return None
-        return self.responses.wait(0, 1.0, granted)
+        is_unknown = key == _FETCH and not is_reader
+        fraction = _UNKNOWN_READERS_SHARE if is_unknown else 1.0
+        return self.response_shares.admit(holding, 0, granted, fraction)
 
     def response_size_max(self) -> int:
         """Return how large the next response with records should be at most: a part of what is
         free, so that there is always something left for the next.
         """
         free = self.responses.capacity - self.responses.used
-        return max(_RESPONSE_MIN, free // 4)
+        return max(_RESPONSE_MIN, free // 4) if free > 0 else _RESPONSE_OF_FULL
 
     def pin(self, pieces: Iterable[Piece]) -> None:
         """Charge what pieces of a response hold in memory: each buffer once, however many pieces

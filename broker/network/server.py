@@ -2,26 +2,38 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from lakehead.broker.configs.entries import BrokerValues
+from lakehead.broker.network.acceptor import Acceptor
 from lakehead.broker.network.connection import Connection, FrameHandler
-from lakehead.broker.network.listeners import MAIN, Listeners
-from lakehead.broker.network.request_memory import BETWEEN_NODES, RequestMemory
+from lakehead.broker.network.connection_limits import ConnectionLimits, parse_overrides
+from lakehead.broker.network.connection_quotas import ConnectionQuotas
+from lakehead.broker.network.handshakes import Handshakes
+from lakehead.broker.network.listeners import Listener, Listeners
+from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.network.tls import RECEIVE_SIZE, TlsSocket
+from lakehead.broker.network.tls_contexts import TlsContexts
 from lakehead.broker.open_files import open_file_limit
+from lakehead.broker.quota.accept_rates import AcceptRates
+from lakehead.broker.quota.connection_rates import ConnectionRates
+from lakehead.broker.security.principal import KafkaPrincipal
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.memory_pool import MemoryPool
+from lakehead.storage.tasks import TaskScope
 
 TICK_S = 1.0
+LOOKED_AT_ONCE = 200
+"""Connections that are looked at in one turn of the event loop: about a millisecond."""
 LINGER_S = 1.0
-UNDECIDED_MAX = 16
-UNDECIDED_S = 1.0
-_RESERVE = range(128, 2048)
+HELD_MAX = 256
+"""Connections beyond the rate of their address that are held before they are closed."""
 DEAF_S = 5.0
 """Time after which a client that takes and sends next to nothing may be cut off."""
 _PRESSURE = 3 / 4
@@ -29,102 +41,33 @@ _RELIEVED = 1 / 4
 _log = structlog.get_logger("broker.network")
 
 
-class ConnectionQuotas:
-    """Limits the number of connections. `max_connections` returns the present setting; `refuse`
-    closes a connection and counts it; `open_files` is the limit of the process.
-
-    Connections are fewer than the process may have open files, so that storage, metadata and other
-    nodes always get a descriptor. Beyond the limit a connection is closed, unless another node made
-    it: as Kafka does for its listener between brokers, which here is the same one. So the first
-    request decides, and the newest connections without one are kept for a moment.
-    """
-
-    def __init__(
-        self,
-        max_connections: Callable[[], int],
-        refuse: Callable[[Connection], None],
-        open_files: int,
-    ) -> None:
-        reserve = min(max(open_files // 4, _RESERVE.start), _RESERVE.stop, open_files // 2)
-        self.reserve = reserve
-        """Descriptors that are kept for storage, metadata, other nodes, and what is accepted before
-        it is looked at.
-        """
-        self.by_descriptors = open_files - reserve
-        self.backlog = reserve // 4
-        """Connections that the kernel may hold until they are accepted, all of them at once."""
-        self._max_connections = max_connections
-        self._refuse = refuse
-        self._undecided: dict[Connection, float] = {}
-        self._is_told = False
-
-    @property
-    def most(self) -> int:
-        """The maximum number of client connections."""
-        return min(self._max_connections(), self.by_descriptors)
-
-    def enter(self, connection: Connection, held: int, now: float) -> None:
-        """Decide on a new connection beside `held` others; `now` is monotonic seconds."""
-        most = self.most
-        if held < most:
-            self._is_told = self._is_told and held > most * 9 // 10
-            return
-        if not self._is_told:
-            self._is_told = True
-            _log.warning(
-                "connections_full",
-                connections=held,
-                max_connections=self._max_connections(),
-                open_files=self.by_descriptors + self.reserve,
-                kept_for_storage_and_nodes=self.reserve,
-            )
-        if len(self._undecided) >= UNDECIDED_MAX:
-            self._refuse(next(iter(self._undecided)))
-        self._undecided[connection] = now
-        connection.is_undecided = True
-
-    def decide(self, connection: Connection, key: int) -> bool:
-        """Keep an undecided connection if its first request, of the API with this key, is one that
-        nodes send to each other; return whether it is kept.
-        """
-        if key in BETWEEN_NODES:
-            self._undecided.pop(connection, None)
-            connection.is_undecided = False
-            return True
-        self._refuse(connection)
-        return False
-
-    def leave(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
-        self._undecided.pop(connection, None)
-
-    def tick(self, now: float) -> None:
-        """Close those that have sent nothing for too long; `now` is monotonic seconds."""
-        for connection, since in list(self._undecided.items()):
-            if now - since >= UNDECIDED_S:
-                self._refuse(connection)
-
-
 class MemoryRelief:
-    """Looks at the connections every second."""
+    """Looks at each connection every second, and then cuts off some while memory is short."""
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
         self.cut_total: int = 0
+        self._deaf: list[tuple[float, int, Connection]] = []
+        self._slow: list[tuple[float, int, Connection]] = []
 
-    def look(self, connections: Iterable[Connection], now: float) -> None:
-        """Cut off connections while memory is short; `now` is the monotonic time."""
-        deaf: list[tuple[float, int, Connection]] = []
-        slow: list[tuple[float, int, Connection]] = []
-        for connection in connections:
-            deaf_s = connection.deaf_s(now)
-            if deaf_s >= DEAF_S:
-                deaf.append((deaf_s, connection.untaken, connection))
-            held = connection.frame_held(now, DEAF_S)
-            if held:
-                slow.append((now - connection.frame_began_at, held, connection))
-        self._cut(self._memory.responses, deaf, "it does not take its responses")
-        self._cut(self._memory.frames, slow, "its request does not arrive")
+    def look(self, connection: Connection, now: float) -> None:
+        """Note a connection that may be cut off; `now` is the monotonic time."""
+        deaf_s = connection.deaf_s(now)
+        if deaf_s >= DEAF_S:
+            self._deaf.append((deaf_s, connection.untaken, connection))
+        held = connection.frame_held(now, DEAF_S)
+        if held:
+            self._slow.append((now - connection.frame_began_at, held, connection))
+
+    def relieve(self) -> None:
+        """Cut off connections that were noted, while memory is short."""
+        memory = self._memory
+        deaf, self._deaf = self._deaf, []
+        slow, self._slow = self._slow, []
+        self._cut(memory.responses, deaf, "it does not take its responses")
+        self._cut(
+            memory.frames, slow, "its request does not arrive, or is sent in spite of a quota"
+        )
 
     def _cut(
         self, pool: MemoryPool, found: list[tuple[float, int, Connection]], reason: str
@@ -150,15 +93,11 @@ class MemoryRelief:
             connection.abort()
 
 
-TICK_S = 1.0
-LINGER_S = 1.0
-_log = structlog.get_logger("broker.network")
-
-
 class Server:
-    """Accepts connections at `sockets`, by the names of their listeners, and owns them. `handle`
-    starts the request of a whole frame; `configs` returns the present configs of this broker;
-    `memory` bounds all requests together.
+    """Accepts connections of `listeners` at `sockets`, by their names, and owns them. `watch` sees
+    each new connection, `handle` starts the request of a whole frame; `configs` returns the present
+    configs of this broker; `accept_rates` bound how fast connections are accepted, `rates` how fast
+    those of an address are made; `memory` bounds all requests together.
     """
 
     def __init__(
@@ -168,13 +107,23 @@ class Server:
         handle: FrameHandler,
         configs: Callable[[], BrokerValues],
         memory: RequestMemory,
+        listeners: Mapping[str, Listener],
         sockets: Mapping[str, socket.socket],
+        accept_rates: AcceptRates,
+        rates: ConnectionRates,
+        tls: TlsContexts,
+        watch: Callable[[Connection], None],
+        scope: TaskScope,
     ) -> None:
         self.handle = handle
+        self._watch = watch
         self.memory = memory
         self.relief: MemoryRelief = MemoryRelief(memory)
         self.quotas: ConnectionQuotas = ConnectionQuotas(
-            lambda: int(configs().number("max.connections")), self._refuse, open_file_limit()
+            lambda: configs().number("max.connections"),
+            self._refuse,
+            open_file_limit(),
+            has_own_listener=len(listeners) > 1,
         )
         self.request_max_bytes = settings.socket_request_max_bytes
         self.write_buffer_bytes = settings.write_buffer_bytes
@@ -184,36 +133,75 @@ class Server:
         self.accepted_total: int = 0
         self.refused_total: int = 0
         self.rejected_total: int = 0
+        self.throttled_now: int = 0
+        """Connections that are muted for a quota."""
+        self._accept_rates = accept_rates
+        self._rates = rates
+        self._scope = scope
+        self._limits = ConnectionLimits(configs)
+        self._held: dict[Connection, asyncio.TimerHandle] = {}
         self.lag_s: float = 0.0
         """The delay of the last tick: the event loop's lag."""
         self.lag_max_s: float = 0.0
-        self._configs = configs
+        self.configs = configs
+        """Returns the present configs of this broker."""
         self._settings = settings
         self._clock = clock
-        self._sockets = sockets
-        self._listening: list[asyncio.Server] = []
+        self.tls = tls
+        tls.follow(configs)
+        self.handshakes: Handshakes = Handshakes(settings.ssl_handshakes_max, clock.monotonic)
+        self.receive_buffer = memoryview(bytearray(RECEIVE_SIZE))
+        self._listeners = listeners
+        self.sockets = sockets
+        self._acceptors: list[Acceptor] = []
+        self._is_accepting = True
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed: Callable[[], None] | None = None
 
     async def listen(self) -> None:
         """Accept connections."""
-        loop = asyncio.get_running_loop()
-        for name, taken in self._sockets.items():
-            taken.listen(self.quotas.backlog)
-            self._listening.append(
-                await loop.create_server(
-                    partial(Connection, self, name), sock=taken, backlog=self.quotas.backlog
-                )
+        for name, taken in self.sockets.items():
+            listener = self._listeners[name]
+            acceptor = Acceptor(
+                taken,
+                partial(self._accept, listener),
+                partial(self._accept_rate_s, listener),
+                self._scope,
             )
+            acceptor.start(self.quotas.backlog)
+            self._acceptors.append(acceptor)
+        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TICK_S, self._tick, self._clock.monotonic() + TICK_S)
+
+    def _accept(self, listener: Listener) -> Connection | TlsSocket:
+        connection = Connection(self, listener)
+        return TlsSocket(self, connection) if listener.protocol.is_tls else connection
+
+    def _accept_rate_s(self, listener: Listener) -> float:
+        is_protected = self.quotas.is_protected(listener)
+        return self._accept_rates.accepted(
+            listener.name, listener.prefix, is_protected=is_protected
+        )
+
+    def context(self, listener: str) -> ssl.SSLContext:
+        """See `TlsServer.context`."""
+        return self.tls.context(listener)
+
+    def peer_principal(self, listener: str, certificate: bytes) -> KafkaPrincipal:
+        """See `TlsServer.peer_principal`."""
+        return self.tls.peer_principal(listener, certificate)
+
+    def check_cipher(self, listener: str, name: str) -> None:
+        """See `TlsServer.check_cipher`."""
+        self.tls.check_cipher(listener, name)
 
     def stop_accepting(self) -> None:
         """Take no more connections."""
-        for listening in self._listening:
-            listening.close()
-        if not self._listening:
-            for taken in self._sockets.values():
-                taken.close()
+        self._is_accepting = False
+        for acceptor in self._acceptors:
+            acceptor.close()
+        for taken in self.sockets.values():
+            taken.close()
 
     async def close(self) -> None:
         """Send what is written, for a moment; close every connection; wait until they are gone."""
@@ -233,14 +221,32 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         """Take note of a new connection, which may have no place."""
+        if not self._is_accepting:  # it was on its way when the server stopped
+            self.connections.add(connection)
+            connection.abort()
+            return
         self.accepted_total += 1
-        self.quotas.enter(connection, len(self.connections), self.now)
+        limit = self._limits.enter(connection)
+        if limit is not None:
+            self.connections.add(connection)
+            _log.debug("connection_refused", client_host=connection.client_host, setting=limit)
+            self._refuse(connection)
+            return
+        self._watch(connection)
+        self.quotas.enter(connection, self.connections, self.now)
         self.connections.add(connection)
+        seconds = self._rates.opened(connection.client_host)
+        if seconds > 0:
+            self._hold(connection, seconds)
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self.connections.discard(connection)
+        held = self._held.pop(connection, None)
+        if held is not None:
+            held.cancel()
         self.quotas.leave(connection)
+        self._limits.leave(connection)
         if not self.connections and self._all_closed is not None:
             self._all_closed()
 
@@ -250,9 +256,25 @@ class Server:
         _log.info("connection_rejected", client_host=connection.client_host, reason=reason)
         connection.abort()
 
+    def throttled(self, connections: int) -> None:
+        """See `ConnectionOwner.throttled`."""
+        self.throttled_now += connections
+
     def admits(self, connection: Connection, key: int) -> bool:
         """See `ConnectionOwner.admits`."""
         return self.quotas.decide(connection, key)
+
+    def _hold(self, connection: Connection, seconds: float) -> None:
+        """Close a connection beyond the rate of its address, after a while if not too many are
+        held.
+        """
+        if len(self._held) >= HELD_MAX:
+            self._refuse(connection)
+            return
+        connection.throttle(2 * seconds)  # nothing of it starts meanwhile
+        self._held[connection] = asyncio.get_running_loop().call_later(
+            seconds, self._refuse, connection
+        )
 
     def _refuse(self, connection: Connection) -> None:
         """Close a connection that has no place."""
@@ -264,15 +286,36 @@ class Server:
         now = self.now = self._clock.monotonic()
         self.lag_s = max(0.0, now - due)
         self.lag_max_s = max(self.lag_max_s, self.lag_s)
-        idle_s = self._settings.connections_max_idle_ms / 1000
-        for connection in list(self.connections):
-            idle = connection.is_idle and now - connection.active_at >= idle_s
-            stalled = connection.is_in_frame and now - connection.frame_began_at >= idle_s
-            if idle or stalled:
-                connection.abort()
-        self.quotas.tick(now)
-        self.relief.look(list(self.connections), now)
+        self.tls.refresh()
+        self._look(list(self.connections), 0, now)
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
+
+    def _look(self, connections: Sequence[Connection], begin: int, now: float) -> None:
+        """Look at the connections from `begin` on, some in each turn of the event loop: thousands
+        of idle ones hold up no other.
+        """
+        end = begin + LOOKED_AT_ONCE
+        for connection in connections[begin:end]:
+            if self._is_over(connection, now):
+                connection.abort()
+            else:
+                self.relief.look(connection, now)
+        if end < len(connections):
+            asyncio.get_running_loop().call_soon(self._look, connections, end, now)
+            return
+        self.quotas.tick(self.connections, now)
+        self.relief.relieve()
+
+    def _is_over(self, connection: Connection, now: float) -> bool:
+        """Return true if a connection was idle, or not authenticated, for too long."""
+        idle_s = self._settings.connections_max_idle_ms / 1000
+        handshake_s = self._settings.ssl_handshake_timeout_ms / 1000
+        known_s = handshake_s if connection.is_in_handshake else idle_s
+        return (
+            (connection.is_idle and now - connection.active_at >= idle_s)
+            or (connection.is_in_frame and now - connection.frame_began_at >= idle_s)
+            or (not connection.is_known and now - connection.opened_at >= known_s)
+        )
 
 
 def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.socket]:
@@ -280,10 +323,10 @@ def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.s
 
     Raises SettingsError if an address is not available.
     """
-    places = {MAIN: (settings.host, settings.port)}
-    places |= {one.name: (one.host, one.port) for one in listeners.all.values()}
+    parse_overrides(settings.max_connections_per_ip_overrides)
     sockets: dict[str, socket.socket] = {}
-    for name, (host, port) in places.items():
+    for name, one in listeners.all.items():
+        host, port = one.host, one.port
         try:
             sockets[name] = _listening_socket(host, port, settings)
         except OSError as error:
@@ -297,14 +340,15 @@ def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.s
 
 def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    # The event loop turns Nagle's algorithm off only where it knows that this is TCP; with it, the
-    # second of two responses waits for the client's delayed acknowledgement of the first, 40 ms.
+    # Nagle's algorithm is off: with it, the second of two responses waits for the client's delayed
+    # acknowledgement of the first, 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted sockets inherit these.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for option, size in (
             (socket.SO_SNDBUF, settings.socket_send_buffer_bytes),
             (socket.SO_RCVBUF, settings.socket_receive_buffer_bytes),

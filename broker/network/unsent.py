@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
+from lakehead.broker.network.memory_shares import Holding
 from lakehead.broker.network.request_memory import Piece, RequestMemory
 
 WRITE_SIZE = 4 << 20
@@ -21,14 +22,15 @@ which others may hold as well; until then for their length, which costs no look 
 
 class UnsentResponses:
     """Pieces of responses that the client has not taken. The transport's buffer must have a limit
-    of 0: it says at once (`pause_writing`) that it could not send everything. `now` is monotonic
-    time.
+    of 0: it says at once (`pause_writing`) that it could not send everything. `holding` is the
+    part of the client's share that the connection holds; `now` is monotonic time.
     """
 
     __slots__ = (
         "_ends",
         "_given",
         "_given_size",
+        "_holding",
         "_is_exact",
         "_is_paused",
         "_memory",
@@ -40,8 +42,15 @@ class UnsentResponses:
         "_transport",
     )
 
-    def __init__(self, memory: RequestMemory, transport: asyncio.Transport, now: float) -> None:
+    def __init__(
+        self,
+        memory: RequestMemory,
+        transport: asyncio.Transport,
+        holding: Holding,
+        now: float,
+    ) -> None:
         self._memory = memory
+        self._holding = holding
         self._transport = transport
         self._pieces: list[Piece] = []
         """Not given to the transport yet."""
@@ -170,12 +179,14 @@ class UnsentResponses:
     # The charge to the node's memory.
 
     def _charge(self, pieces: Sequence[Piece], size: int) -> None:
+        self._holding.note(size)
         if self._is_exact:
             self._memory.pin(pieces)
         else:
             self._memory.responses.take(size)
 
     def _release(self, pieces: Sequence[Piece], size: int) -> None:
+        self._holding.note(-size)
         if self._is_exact:
             self._memory.unpin(pieces)
         else:

@@ -71,7 +71,7 @@ async def _run(
     lakehead = await Broker.connect("Lakehead", ports[1], proof)
     sides = (kafka, lakehead)
     try:
-        versions = _common(await kafka.versions(), await lakehead.versions())
+        versions = common_versions(await kafka.versions(), await lakehead.versions())
         for side in sides:
             await side.wait_coordinated()
         for number in itertools.count():
@@ -87,7 +87,7 @@ async def _run(
     return report, longest
 
 
-def _common(theirs: Versions, ours: Versions) -> Versions:
+def common_versions(theirs: Versions, ours: Versions) -> Versions:
     both = {key: (theirs[key], ours[key]) for key in theirs.keys() & ours.keys()}
     common = {key: (max(a[0], b[0]), min(a[1], b[1])) for key, (a, b) in both.items()}
     return common | {PRODUCE: (3, common[PRODUCE][1])}
@@ -104,7 +104,7 @@ async def _round(
     for request in requests_of(chances, count):
         theirs, ours = [await side.ask(request) for side in sides]
         if request.key in CHANGING:
-            await _settled(sides, chances.prefix)
+            await settled(sides, chances.prefix)
         steps.append(Step(theirs, dict(kafka.topics)))
         follow(chances, request, steps[-1])
         if report.compare(request, theirs, ours):
@@ -112,7 +112,7 @@ async def _round(
     return steps
 
 
-async def _settled(sides: Sequence[Broker], prefix: str) -> None:
+async def settled(sides: Sequence[Broker], prefix: str) -> None:
     """Learn the topics, once both have the same for a while, or when they will never."""
     same = 0
     for _ in range(_SETTLED_TIMES):

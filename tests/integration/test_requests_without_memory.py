@@ -7,9 +7,11 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
+from lakehead.broker.network.memory_shares import Holding, MemoryShares
 from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.network.server import DEAF_S
 from lakehead.broker.node import Node
@@ -21,7 +23,7 @@ from tests.support.node_client import LIMIT_S, Client
 MIB = 1 << 20
 SIZE = 8 * MIB
 LARGE = b"x" * 200_000
-HEARTBEAT, METADATA = 12, 3
+PRODUCE, FETCH, METADATA, HEARTBEAT = 0, 1, 3, 12
 
 
 @asynccontextmanager
@@ -46,6 +48,14 @@ def heartbeat() -> object:
     module = schema(HEARTBEAT, 3).request_module
     named = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None}
     return entity(module, "HeartbeatRequest", **named)
+
+
+def relieve(node: Node, now: float) -> None:
+    """Look at all connections at this time, and cut some off if memory is short."""
+    relief = node.server.relief
+    for connection in list(node.server.connections):
+        relief.look(connection, now)
+    relief.relieve()
 
 
 def untaken(node: Node, size: int) -> bytes:
@@ -83,9 +93,53 @@ async def test_one_request_larger_than_all_the_memory_is_served() -> None:
 async def test_frames_of_nodes_never_wait() -> None:
     memory = RequestMemory(SIZE)
     memory.frames.take(2 * SIZE)
+    node = Holding(memory.frame_shares, lambda: ("node", "10.0.0.1"))
     for key in (24, 27, 63):
-        assert memory.admit_frame(key, 60_000, lambda: None) is None
-    assert memory.admit_frame(63, MIB, lambda: None) is not None
+        assert memory.admit_frame(key, 60_000, node, lambda: None) is None
+    assert memory.admit_frame(63, MIB, node, lambda: None) is not None
+
+
+def clients(shares: MemoryShares, count: int) -> list[Holding]:
+    """Return the holdings of clients at addresses of their own."""
+
+    def at(number: int) -> tuple[str, str]:
+        return "hostile", f"10.0.0.{number}"
+
+    return [Holding(shares, partial(at, number)) for number in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 30, 200])
+async def test_long_requests_that_never_arrive_leave_room_to_short_producers(count: int) -> None:
+    memory = RequestMemory(SIZE)
+    hostile = clients(memory.frame_shares, count)
+    for number in range(20):
+        for client in hostile:
+            key = (METADATA, PRODUCE)[number % 2]
+            memory.admit_frame(key, len(LARGE), client, lambda: None)
+    assert memory.frames.waiting, "there are more than memory is there for"
+    honest = Holding(memory.frame_shares, lambda: ("honest", "10.0.1.1"))
+    for key in (PRODUCE, METADATA):
+        assert memory.admit_frame(key, 60_000, honest, lambda: None) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 30, 200])
+async def test_clients_that_read_nothing_leave_room_to_those_that_read(count: int) -> None:
+    memory = RequestMemory(SIZE)
+
+    def fetch(client: Holding, *, is_reader: bool) -> bool:
+        granted = memory.admit_response(FETCH, client, lambda: None, is_reader=is_reader) is None
+        if granted:
+            client.take(len(LARGE))  # the response, of which nothing is taken
+        return granted
+
+    deaf = clients(memory.response_shares, count)
+    for _ in range(20):
+        for client in deaf:
+            fetch(client, is_reader=False)
+    assert memory.responses.waiting, "there are more than memory is there for"
+    honest = Holding(memory.response_shares, lambda: ("honest", "10.0.1.1"))
+    assert memory.admit_response(METADATA, honest, lambda: None, is_reader=False) is None
+    assert fetch(honest, is_reader=True)
 
 
 async def test_producers_that_wait_for_the_store_do_not_stop_consumers() -> None:
@@ -188,6 +242,39 @@ async def deaf_client(node: Node) -> Client:
     return deaf
 
 
+async def test_clients_that_take_nothing_leave_room_for_those_at_another_address() -> None:
+    async with small_node() as node:
+        client = await with_topic(node)
+        for _ in range(8):
+            client.produce(batch(b"x" * 1_000_000))
+            assert (await client.produced())[0] == 0
+        for _ in range(40):
+            await deaf_client(node)
+        await until(lambda: node.memory.responses.waiting > 20)
+        responses = node.memory.responses
+        assert responses.used < responses.capacity
+        honest = await Client.connect_to(node.advertised_port, local_host="127.0.0.2")
+        for _ in range(20):
+            assert (await honest.ask(METADATA, 5, metadata())).topics
+            honest.fetch({0: 7}, max_bytes=10_000)
+            assert (await honest.fetched())[0].records
+        assert node.server.relief.cut_total == 0
+
+
+async def test_frames_that_do_not_arrive_leave_room_for_those_at_another_address() -> None:
+    async with small_node() as node:
+        await with_topic(node)
+        for _ in range(40):
+            slow = await Client.connect(node)
+            slow.writer.write(struct.pack(">ihhih", MIB, 0, 8, 1, -1))
+        await until(lambda: node.memory.frames.waiting > 20)
+        honest = await Client.connect_to(node.advertised_port, local_host="127.0.0.2")
+        for offset in range(20):
+            honest.produce(batch(LARGE))
+            assert await honest.produced() == (0, offset)
+        assert node.server.relief.cut_total == 0
+
+
 async def test_deaf_clients_are_cut_the_longest_deaf_first_and_only_when_memory_is_short() -> None:
     async with small_node() as node:
         client = await with_topic(node)
@@ -198,13 +285,13 @@ async def test_deaf_clients_are_cut_the_longest_deaf_first_and_only_when_memory_
         await until(lambda: node.memory.responses.used > MIB // 2)
         (deaf,) = [one for one in node.server.connections if one.untaken]
         relief, now = node.server.relief, node.clock.monotonic()
-        relief.look(node.server.connections, now)
-        relief.look(node.server.connections, now + 10 * DEAF_S)
+        relieve(node, now)
+        relieve(node, now + 10 * DEAF_S)
         assert relief.cut_total == 0, "there is room for all"
         piece = untaken(node, SIZE)
-        relief.look(node.server.connections, now + DEAF_S - 1)
+        relieve(node, now + DEAF_S - 1)
         assert relief.cut_total == 0, "it may be about to read"
-        relief.look(node.server.connections, now + DEAF_S + 1)
+        relieve(node, now + DEAF_S + 1)
         assert relief.cut_total == 1
         await until(lambda: not deaf.is_open)
         node.memory.unpin([piece])
@@ -220,9 +307,9 @@ async def test_a_promised_frame_that_does_not_come_is_given_up_when_others_wait(
         client.produce(batch(LARGE))
         await until(lambda: node.memory.frames.waiting == 1)
         relief, now = node.server.relief, node.clock.monotonic()
-        relief.look(node.server.connections, now)
+        relieve(node, now)
         assert relief.cut_total == 0
-        relief.look(node.server.connections, now + DEAF_S + 2)
+        relieve(node, now + DEAF_S + 2)
         assert relief.cut_total == 1
         assert await client.produced() == (0, 0)
         async with asyncio.timeout(LIMIT_S):

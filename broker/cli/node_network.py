@@ -1,0 +1,89 @@
+"""Connections of commands to nodes. Nodes that talk by TLS take them from a client with a
+certificate: `--command-config` names its settings, in a file as Kafka's own tools have it.
+"""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakehead.broker.cli.cluster import COMMAND_CONFIG
+from lakehead.broker.cluster.inter_broker_client import TcpNetwork
+from lakehead.broker.security.key_store import client_context
+from lakehead.broker.security.security_protocol import SecurityProtocol
+from lakehead.storage.config_providers import ConfigProviders, parse_properties
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.endpoints import parse_endpoints
+from lakehead.storage.metadata.state import MetadataImage
+
+_DEFAULTS = {
+    "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
+    "ssl.endpoint.identification.algorithm": "https",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
+}
+
+
+def _choose(file: str | None) -> str | None:
+    if file:
+        os.environ[COMMAND_CONFIG] = file  # commands that this one runs get it, too
+    return file
+
+
+CommandConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar=COMMAND_CONFIG,
+        callback=_choose,
+        help="Settings of a Kafka client with TLS (client.properties), for nodes that talk by TLS.",
+    ),
+]
+
+
+def node_network(state: MetadataImage) -> TcpNetwork:
+    """Return the network to the nodes of a cluster. Raises SettingsError."""
+    file = os.environ.get(COMMAND_CONFIG)
+    if not _has_tls(state):
+        return TcpNetwork()
+    if not file:
+        typer.echo(
+            "lakehead: nodes of this cluster talk by TLS: name the settings of a client with a "
+            "certificate by --command-config, else nodes are not reached",
+            err=True,
+        )
+        return TcpNetwork()
+    context = client_tls(Path(file))
+    return TcpNetwork(lambda: context)
+
+
+def client_tls(file: Path) -> ssl.SSLContext:
+    """Return the context of a client by a file of its settings. Raises SettingsError."""
+    try:
+        given = parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SettingsError(f"cannot read {file}: {reason}") from None
+    providers = ConfigProviders(os.environ)
+    found = {name: str(providers.resolved(name, value)) for name, value in given.items()}
+    protocol = found.get("security.protocol", "SSL").upper()
+    if protocol not in SecurityProtocol.__members__ or not SecurityProtocol[protocol].is_tls:
+        raise SettingsError(f"{file}: security.protocol is {protocol}, and nodes talk by SSL")
+    try:
+        return client_context(lambda name: found.get(name, _DEFAULTS.get(name, "")))
+    except SettingsError as error:
+        raise SettingsError(f"{file}: {error}") from None
+
+
+def _has_tls(state: MetadataImage) -> bool:
+    """Return true if a live node talks to others by TLS."""
+    for node in state.nodes.values():
+        between = next(iter(parse_endpoints(node.endpoints).values()), None)
+        if not node.is_fenced and between is not None:
+            protocol = SecurityProtocol.__members__.get(between.protocol)
+            if protocol is not None and protocol.is_tls:
+                return True
+    return False

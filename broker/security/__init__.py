@@ -1,0 +1,1 @@
+"""Security of a broker, by Kafka's model: principals, access rules, and how clients prove names."""
