@@ -54,7 +54,7 @@ class MetadataOracle:
         self.ended_at: dict[tuple[int, int], float] = {}
         """When the epochs of nodes came to an end, by fencing or by a successor."""
         self.given_up: set[str] = set()
-        """What jobs wrote and will not commit any more, as they say."""
+        """Objects of jobs that are committed never or never again."""
         self._unreferenced_at: dict[str, float] = {}
         self._nodes: dict[int, tuple[int, bool]] = {}
         self._streams: dict[int, tuple[int, int, bool]] = {}
@@ -115,6 +115,8 @@ class MetadataOracle:
         elif known is not None:
             if self._now_s() - self._unreferenced_at[key] < self.grace_s:
                 self._broken(f"{key} was deleted before its grace was over")
+            # A late PUT may write it again; its job has committed it once, and cannot again.
+            self.given_up.add(key)
         elif data is not None and self.is_current(data.node_id, data.epoch):
             self._broken(f"{key} was deleted while its writer may commit it")
         elif job is not None and key in self.given_up:
@@ -176,5 +178,5 @@ class MetadataOracle:
     def _judge_objects(self, objects: Sequence[CommittedObject]) -> None:
         for committed in objects:
             found = self._bucket.objects.get(committed.key)
-            if found is None or len(found) != committed.size:
+            if found is None or len(self._bucket.plain(committed.key, found)) != committed.size:
                 self._broken(f"{committed.key} was committed before it was there")
