@@ -1,0 +1,1 @@
+"""Quotas of clients, by Kafka's model: limits of entities, measured rates, and throttle times."""
