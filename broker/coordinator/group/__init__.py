@@ -1,1 +1,3 @@
-"""Consumer groups: the classic protocol, committed offsets, and the shell that stores both."""
+"""Groups: the classic protocol, KIP-848 (`consumer`), share groups (`share`), committed offsets,
+and the shell that stores all of them.
+"""

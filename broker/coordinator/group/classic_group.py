@@ -24,6 +24,7 @@ from typing import Self
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.consumer_protocol import CONSUMER
 from lakehead.broker.coordinator.group.members import (
     MEMBER_OBJECTS,
     Member,
@@ -175,6 +176,27 @@ class ClassicGroup:
             group.members.leader = snapshot.leader
         return group
 
+    @classmethod
+    def downgraded(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        new_member_id: Callable[[str], str],
+        generation: int,
+        members: Sequence[Member],
+    ) -> Self:
+        """Return a stable group of the members that a consumer group had, which all speak a
+        protocol in common and have their assignments.
+        """
+        group = cls(group_id, settings, new_member_id)
+        group.generation = generation
+        group.protocol_type = CONSUMER
+        for member in members:
+            group.members.add(member)
+        group.protocol_name = group.members.select_protocol()
+        group.state = GroupState.STABLE
+        return group
+
     @property
     def cost(self) -> int:
         """The memory that its members are counted with, in bytes."""
@@ -295,6 +317,11 @@ class ClassicGroup:
         if error is None:
             self._touch(member_id, now)
         return error or ErrorCode.none
+
+    def rebalance(self, now: float) -> list[Effect]:
+        """Have the members join again, for a reason that is not one of theirs."""
+        self._prepare_or_complete(now)
+        return self._outbox.take()
 
     def tick(self, now: float) -> list[Effect]:
         """Let time pass: forget the silent, complete rebalances whose time is up."""

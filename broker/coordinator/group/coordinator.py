@@ -4,15 +4,34 @@ Every method raises KafkaError when this node does not coordinate the group, or 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.group.classic_group import refuse_request
-from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, Offsets, TopicPartition
+from lakehead.broker.coordinator.group.classic_group import ClassicGroup, refuse_request
+from lakehead.broker.coordinator.group.consumer.assignors import assignors_of
+from lakehead.broker.coordinator.group.consumer.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupSettings,
+    HeartbeatRequest,
+    HeartbeatResult,
+    MigrationPolicy,
+)
+from lakehead.broker.coordinator.group.consumer.consumer_members import ConsumerMember
+from lakehead.broker.coordinator.group.consumer.topic_regex import IsVisible
+from lakehead.broker.coordinator.group.group_metadata import (
+    GroupCounts,
+    GroupKind,
+    GroupMetadata,
+    Offsets,
+    TopicPartition,
+    Topics,
+)
 from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
@@ -26,13 +45,23 @@ from lakehead.broker.coordinator.group.messages import (
 )
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.group.shard import GroupShard
-from lakehead.broker.coordinator.log import CoordinatorLog, SharedTimeout
+from lakehead.broker.coordinator.group.share.share_group import (
+    ShareGroup,
+    ShareGroupSettings,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+)
+from lakehead.broker.coordinator.group.share.share_groups import ShareGroups, ShareStateStore
+from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
+from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, SharedTimeout
 from lakehead.broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
 from lakehead.broker.coordinator.transaction.messages import Producer
 from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
+from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.clock import Clock
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.tasks import TaskScope
 
 _MEMBER_ID_BITS = 128
@@ -40,11 +69,27 @@ _MEMBER_ID_BITS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as DescribeGroups and ListGroups see it."""
+    """A group as DescribeGroups and ListGroups see it. `snapshot` is None for a consumer group."""
+
+    group_id: str
+    kind: GroupKind
+    state: GroupState
+    protocol_type: str
+    snapshot: GroupSnapshot | None
+    has_members: bool
+    consumed: Topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A consumer group as ConsumerGroupDescribe sees it."""
 
     group_id: str
     state: GroupState
-    snapshot: GroupSnapshot
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[ConsumerMember, ...]
 
 
 class TransactionalMember(NamedTuple):
@@ -67,9 +112,26 @@ class GroupCoordinator:
         clock: Clock,
         rng: Random,
         scope: TaskScope,
+        image: Callable[[], MetadataImage],
+        share_states: ShareStateStore,
     ) -> None:
         self._topics = topics
         self._settings = settings
+        self._image = image
+        self._share_states = share_states
+        self._share_limits = ShareGroupSettings(
+            session_timeout_ms=settings.group_share_session_timeout_ms,
+            heartbeat_interval_ms=settings.group_share_heartbeat_interval_ms,
+            max_size=settings.group_share_max_size,
+        )
+        self._known_catalog = TopicCatalog(image())
+        self._consumer_limits = ConsumerGroupSettings(
+            session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            max_size=settings.group_consumer_max_size,
+            assignors=assignors_of(settings.group_consumer_assignors),
+            migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
+        )
         self._group_settings = GroupSettings(
             min_session_timeout_ms=settings.group_min_session_timeout_ms,
             max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -78,6 +140,7 @@ class GroupCoordinator:
             record_max=settings.message_max_bytes,
         )
         self.memory = GroupMemory(settings.group_memory_size)
+        self.counts = GroupCounts()
         self._clock = clock
         self._rng = rng
         self._scope = scope
@@ -89,7 +152,7 @@ class GroupCoordinator:
     async def start(self) -> None:
         """Begin to load what this node holds, and to forget what is too old."""
         self.shards.load_all()
-        self._scope.spawn_duty(self._expire_regularly, name="expire offsets")
+        self._scope.spawn_loop(self._expire_regularly, name="expire offsets")
 
     async def partition_for(self, group_id: str) -> int:
         """Return the partition that a group is kept in, making the topic if there is none."""
@@ -128,7 +191,59 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """Handle LeaveGroup, of (member id, instance id); return a code for each."""
         shard = await self._shard(group_id)
-        return shard.leave(group_id, members)
+        codes = shard.leave(group_id, members)
+        return codes if isinstance(codes, list) else await codes
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The assignors that members of consumer groups may choose."""
+        return self._consumer_limits.assignors
+
+    def new_member_id(self) -> str:
+        """Return an id for a member of a consumer group that brings none."""
+        return str(UUID(int=self._rng.getrandbits(_MEMBER_ID_BITS), version=4))
+
+    def consumer_heartbeat(
+        self, group_id: str, request: HeartbeatRequest, is_visible: IsVisible | None = None
+    ) -> asyncio.Future[HeartbeatResult]:
+        """Handle a ConsumerGroupHeartbeat, of a group that is loaded; the future gets the response
+        once it is durable, or COORDINATOR_NOT_AVAILABLE where the log is slow. `is_visible` returns
+        true for topics that the member may see.
+        """
+        stored = self._serving(group_id).consumer_heartbeat(group_id, request, is_visible)
+        if not stored.done():
+            self._commit_timeout.watch(stored)
+        return stored
+
+    # Share groups.
+
+    async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResult:
+        """Handle a ShareGroupHeartbeat; returns when it is durable."""
+        shard = await self._shard(group_id)
+        return await shard.shares.heartbeat(group_id, request)
+
+    async def share_group(self, group_id: str) -> ShareGroup:
+        """Return a share group. Raises GROUP_ID_NOT_FOUND, also for another group."""
+        shard = await self._shard(group_id)
+        if group_id in shard.groups:
+            raise KafkaError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a share group."
+            )
+        return shard.shares.known(group_id)
+
+    async def set_share_offsets(
+        self, group_id: str, offsets: Mapping[SharePartitionKey, int]
+    ) -> None:
+        """Have a share group without members begin at these offsets. Raises NON_EMPTY_GROUP."""
+        shard = await self._shard(group_id)
+        await shard.shares.set_offsets(group_id, offsets)
+
+    async def delete_share_offsets(self, group_id: str, topic_ids: Iterable[bytes]) -> None:
+        """Forget where a share group without members is in topics. Raises NON_EMPTY_GROUP,
+        GROUP_ID_NOT_FOUND.
+        """
+        shard = await self._shard(group_id)
+        await shard.shares.delete_states(group_id, topic_ids)
 
     # Offsets.
 
@@ -141,10 +256,24 @@ class GroupCoordinator:
         return self.shards.serving(group_id) is not None
 
     def check_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        has_epochs: bool = True,
     ) -> ErrorCode:
-        """Return the error of a commit by this member."""
-        return self._serving(group_id).check_commit(group_id, member_id, instance_id, generation)
+        """Return the error of a commit by this member. `has_epochs`: the version of the request has
+        member epochs.
+        """
+        return self._serving(group_id).check_commit(
+            group_id, member_id, instance_id, generation, has_epochs=has_epochs
+        )
+
+    async def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return the error of a request for offsets by this member."""
+        return (await self._shard(group_id)).check_fetch(group_id, member_id, epoch)
 
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
@@ -224,19 +353,50 @@ class GroupCoordinator:
         live = (await self._shard(group_id)).groups.get(group_id)
         return None if live is None else _description(live)
 
+    async def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        """Return a consumer group. Raises GROUP_ID_NOT_FOUND, also for a classic group."""
+        live = (await self._shard(group_id)).groups.get(group_id)
+        if live is None:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        group = live.group
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."
+            )
+        return ConsumerGroupDescription(
+            group_id=group_id,
+            state=group.state,
+            epoch=group.store.epoch,
+            target_epoch=group.store.target_epoch,
+            assignor=group.assignor,
+            members=tuple(group.members.values()),
+        )
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with an id."""
+        return self._catalog().name_of(topic_id)
+
     async def list_groups(self) -> list[GroupDescription]:
         """Return every group that this node coordinates."""
-        return [
-            _description(live)
-            for shard in await self.shards.every()
-            for live in shard.groups.values()
-        ]
+        shards = await self.shards.every()
+        groups = [_description(live) for shard in shards for live in shard.groups.values()]
+        return groups + [_share_description(one) for shard in shards for one in shard.shares.groups]
+
+    def count_by_type(self) -> Mapping[str, int]:
+        """Return how many groups this node coordinates, by type."""
+        kinds = (live.kind for shard in self.shards.loaded() for live in shard.groups.values())
+        counted = Counter(kinds)
+        counted[GroupKind.SHARE] = sum(len(shard.shares.groups) for shard in self.shards.loaded())
+        return {kind.value: counted[kind] for kind in GroupKind}
 
     async def delete_group(self, group_id: str) -> None:
         """Forget a group; returns when that is durable. Raises GROUP_ID_NOT_FOUND,
         NON_EMPTY_GROUP.
         """
         shard = await self._shard(group_id)
+        if group_id in shard.shares:
+            await shard.shares.delete(group_id)
+            return
         live = shard.groups.get(group_id)
         if live is None:
             raise KafkaError(ErrorCode.group_id_not_found)
@@ -254,7 +414,50 @@ class GroupCoordinator:
             self._new_member_id,
             self._topics.is_current,
             self.memory,
+            self._consumer_settings,
+            self._catalog,
+            self.counts,
+            self._new_shares,
         )
+
+    def _new_shares(self, log: BatchingLog, is_taken: Callable[[str], bool]) -> ShareGroups:
+        return ShareGroups(
+            log,
+            self._clock,
+            self._scope,
+            self.memory,
+            self._share_settings,
+            self._catalog,
+            self._share_states,
+            is_taken,
+        )
+
+    def _share_settings(self, group_id: str) -> ShareGroupSettings:
+        """Return the limits of a share group, with the configs of its own."""
+        own = self._image().group_configs.get(group_id)
+        if not own:
+            return self._share_limits
+        limits = self._share_limits
+        session = own.get("share.session.timeout.ms", limits.session_timeout_ms)
+        interval = own.get("share.heartbeat.interval.ms", limits.heartbeat_interval_ms)
+        return replace(limits, session_timeout_ms=int(session), heartbeat_interval_ms=int(interval))
+
+    def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        """Return the limits of a consumer group, with the configs of its own."""
+        own = self._image().group_configs.get(group_id)
+        if not own:
+            return self._consumer_limits
+        limits = self._consumer_limits
+        session = own.get("consumer.session.timeout.ms", limits.session_timeout_ms)
+        interval = own.get("consumer.heartbeat.interval.ms", limits.heartbeat_interval_ms)
+        return replace(limits, session_timeout_ms=int(session), heartbeat_interval_ms=int(interval))
+
+    def _catalog(self) -> TopicCatalog:
+        """Return the topics as they are now: the same catalog until one of them changes."""
+        image = self._image()
+        if not self._known_catalog.is_of(image):
+            self._known_catalog = TopicCatalog(image)
+        return self._known_catalog
 
     async def _shard(self, group_id: str) -> GroupShard:
         _check_group_id(group_id)
@@ -287,6 +490,26 @@ def _check_group_id(group_id: str) -> None:
         raise KafkaError(ErrorCode.invalid_group_id)
 
 
+def _share_description(group: ShareGroup) -> GroupDescription:
+    return GroupDescription(
+        group_id=group.group_id,
+        kind=GroupKind.SHARE,
+        state=group.state,
+        protocol_type=GroupKind.SHARE.value,
+        snapshot=None,
+        has_members=bool(group.members),
+        consumed=frozenset(),
+    )
+
+
 def _description(live: GroupMetadata) -> GroupDescription:
     group = live.group
-    return GroupDescription(group_id=group.group_id, state=group.state, snapshot=group.snapshot())
+    return GroupDescription(
+        group_id=group.group_id,
+        kind=live.kind,
+        state=group.state,
+        protocol_type=live.protocol_type,
+        snapshot=group.snapshot() if isinstance(group, ClassicGroup) else None,
+        has_members=bool(group.members),
+        consumed=live.consumes(),
+    )

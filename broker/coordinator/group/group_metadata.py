@@ -5,26 +5,51 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from enum import Enum
+from typing import Protocol, TypeAlias
 
 from lakehead.broker.coordinator.group.classic_group import ClassicGroup
+from lakehead.broker.coordinator.group.consumer.consumer_group import ConsumerGroup
+from lakehead.broker.coordinator.group.consumer_protocol import CONSUMER
 from lakehead.broker.coordinator.group.messages import GroupSnapshot, GroupState
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 
 TopicPartition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]
-CONSUMER = "consumer"
-"""The protocol type of consumers."""
+
+
+class GroupKind(Enum):
+    """Types of groups; the values are what ListGroups says."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+
+
+class Topics(Protocol):
+    """A set of topics, of which not all may be known."""
+
+    def __contains__(self, topic: str, /) -> bool:
+        """Return true if a topic is in the set."""
+
 
 _HEAD = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
 
 
 @dataclass(slots=True)
+class GroupCounts:
+    """Counts of a node's groups, since its start."""
+
+    rebalances_total: int = 0
+    """Changes of group epochs of consumer groups."""
+
+
+@dataclass(slots=True)
 class GroupMetadata:
     """A group that is coordinated here."""
 
-    group: ClassicGroup
+    group: ClassicGroup | ConsumerGroup
     offsets: Offsets = field(default_factory=dict)
     uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
     """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
@@ -32,6 +57,8 @@ class GroupMetadata:
     """Partitions with commits in open transactions, by producer id."""
     last_commit: asyncio.Future[Exception | None] | None = None
     """The outcome of the newest of them, and of all that the same turn brought."""
+    last_change: asyncio.Future[Exception | None] | None = None
+    """The outcome of the newest records of a consumer group, until they are durable."""
     empty_since_ms: int = -1
     stored_size: int = 0
     """Bytes of what is stored of its members."""
@@ -61,7 +88,26 @@ class GroupMetadata:
     @property
     def is_empty(self) -> bool:
         """True while the group has no member, and none is about to be one."""
+        if isinstance(self.group, ConsumerGroup):
+            return not self.group.members
         return self.group.state is GroupState.EMPTY and not self.group.pending
+
+    @property
+    def kind(self) -> GroupKind:
+        """The protocol of the group."""
+        is_consumer = isinstance(self.group, ConsumerGroup)
+        return GroupKind.CONSUMER if is_consumer else GroupKind.CLASSIC
+
+    @property
+    def protocol_type(self) -> str:
+        """The protocol type; empty for a classic group that never had a member."""
+        return CONSUMER if isinstance(self.group, ConsumerGroup) else self.group.protocol_type
+
+    def consumes(self) -> Topics:
+        """Return the topics that members subscribe to."""
+        if isinstance(self.group, ConsumerGroup):
+            return self.group.store.subscribed_topics()
+        return Subscriptions(self.group.snapshot())
 
     @property
     def places(self) -> set[TopicPartition]:
@@ -83,7 +129,7 @@ class GroupMetadata:
         since_ms = self._expires_since()
         if since_ms is None:
             return set()
-        consumed = Subscriptions(self.group.snapshot())
+        consumed = self.consumes()
         return {
             place
             for place, offset in self.offsets.items()
@@ -95,6 +141,8 @@ class GroupMetadata:
     def _expires_since(self) -> int | None:
         """Return the time before which no offset begins to age; None while none does."""
         group = self.group
+        if isinstance(group, ConsumerGroup):
+            return -1
         if not group.protocol_type:  # it never had a member: offsets of a simple consumer
             return -1
         if group.state is GroupState.EMPTY:

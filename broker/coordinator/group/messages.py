@@ -21,11 +21,15 @@ TEXT_SIZE_MAX = 32_000
 
 
 class GroupState(Enum):
-    """States; the values are what DescribeGroups and ListGroups say."""
+    """States; the values are what DescribeGroups and ListGroups say. Classic groups rebalance, and
+    consumer groups assign and reconcile.
+    """
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
 

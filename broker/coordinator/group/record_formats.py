@@ -13,6 +13,7 @@ value open with an i16: of a key it says what the record is about, of a value it
                instance id string|null (3+), client id string, client host string,
                rebalance timeout i32 (1+, ms), session timeout i32 (ms), subscription bytes,
                assignment bytes
+    key 3...   a consumer group: see `consumer_record_formats`
 
 Written are, as by Kafka: key 1 with a value of version 4, which tools of Kafka 3.5 and later read
 (KIP-915), and of version 1 for an offset that names its own end, which has no place for a topic id;
@@ -24,7 +25,16 @@ GroupMetadataValue.
 import struct
 from dataclasses import dataclass
 
+from lakehead.broker.coordinator.group.consumer.consumer_record_formats import (
+    ConsumerGroupKey,
+    decode_consumer_key,
+)
 from lakehead.broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
+from lakehead.broker.coordinator.group.share.share_record_formats import (
+    SHARE_KINDS,
+    ShareGroupKey,
+    decode_share_key,
+)
 from lakehead.broker.coordinator.record_reader import RecordReader, UnknownRecord
 from lakehead.storage.format.varint import encode_uvarint
 
@@ -135,7 +145,7 @@ def encode_group(value: GroupSnapshot) -> bytes:
     return b"".join(parts)
 
 
-def decode_key(data: bytes) -> OffsetKey | GroupKey:
+def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerGroupKey | ShareGroupKey:
     """Return what a record is about. Raises UnknownRecord."""
     reader = RecordReader(data)
     kind = reader.i16()
@@ -144,7 +154,9 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey:
         return OffsetKey(group_id=group_id, topic=topic, partition=reader.i32())
     if kind == _GROUP_KEY:
         return GroupKey(group_id=_text(reader))
-    raise UnknownRecord(f"key of kind {kind}")
+    if kind in SHARE_KINDS:
+        return decode_share_key(kind, reader)
+    return decode_consumer_key(kind, reader)
 
 
 def decode_offset(data: bytes) -> CommittedOffset:

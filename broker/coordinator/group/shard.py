@@ -8,7 +8,7 @@ visible to fetches when they are durable.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -17,12 +17,34 @@ from lakehead.broker.coordinator.group.classic_group import (
     ClassicGroup,
     refuse_transactional_commit,
 )
-from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, TopicPartition
+from lakehead.broker.coordinator.group.consumer import classic_members
+from lakehead.broker.coordinator.group.consumer.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupSettings,
+    HeartbeatRequest,
+    HeartbeatResult,
+)
+from lakehead.broker.coordinator.group.consumer.consumer_members import JOIN_EPOCH
+from lakehead.broker.coordinator.group.consumer.consumer_record_formats import (
+    ConsumerGroupKey,
+    ConsumerGroupRecord,
+    RecordKind,
+    decode_consumer_value,
+    encode_consumer_key,
+    encode_consumer_value,
+)
+from lakehead.broker.coordinator.group.consumer.topic_regex import IsVisible, matching_topics
+from lakehead.broker.coordinator.group.group_metadata import (
+    GroupCounts,
+    GroupMetadata,
+    TopicPartition,
+)
 from lakehead.broker.coordinator.group.members import GROUP_COST, GroupMemory
 from lakehead.broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
     GroupSnapshot,
+    GroupState,
     Joined,
     JoinRequest,
     JoinResult,
@@ -30,6 +52,11 @@ from lakehead.broker.coordinator.group.messages import (
     Synced,
     SyncRequest,
     SyncResult,
+)
+from lakehead.broker.coordinator.group.migration import (
+    downgraded_members,
+    is_downgrade_due,
+    upgrade,
 )
 from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
@@ -42,8 +69,17 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
+from lakehead.broker.coordinator.group.share.share_groups import ShareGroups
+from lakehead.broker.coordinator.group.share.share_record_formats import (
+    ShareGroupKey,
+    ShareGroupRecord,
+    decode_share_value,
+)
+from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
 from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, OnDone
 from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.broker.coordinator.shards import refusal
+from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.clock import Clock
 from lakehead.storage.format.batch_writer import KeyValue
 
@@ -51,6 +87,7 @@ _TICK_SECONDS_MIN = 0.01
 _TopicName: TypeAlias = tuple[str, bytes | None]
 """The name of a topic, and its id where a commit recorded it."""
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class GroupShard:
@@ -64,6 +101,10 @@ class GroupShard:
         new_member_id: Callable[[str], str],
         is_current: Callable[[str, bytes | None], bool],
         memory: GroupMemory,
+        consumer_settings: Callable[[str], ConsumerGroupSettings],
+        catalog: Callable[[], TopicCatalog],
+        counts: GroupCounts,
+        new_shares: Callable[[BatchingLog, Callable[[str], bool]], ShareGroups],
     ) -> None:
         self.groups: dict[str, GroupMetadata] = {}
         self._log = log
@@ -73,7 +114,12 @@ class GroupShard:
         self._new_member_id = new_member_id
         self._is_current = is_current
         self._memory = memory
+        self._consumer_settings = consumer_settings
+        self._catalog = catalog
+        self._counts = counts
         self._is_closed = False
+        self.shares = new_shares(self._gathered, self.groups.__contains__)
+        """The share groups."""
 
     # The life of a shard.
 
@@ -84,6 +130,8 @@ class GroupShard:
         await self._log.replay()
         now = self._clock.monotonic()
         seen: set[_TopicName] = set()
+        consumers: dict[str, list[ConsumerGroupRecord]] = {}
+        shares: list[ShareGroupRecord] = []
         async for key_bytes, value in self._log.values():
             try:
                 key = decode_key(key_bytes)
@@ -91,10 +139,20 @@ class GroupShard:
                     offset = decode_offset(value)
                     self._live(key.group_id).offsets[key.topic, key.partition] = offset
                     seen.add((key.topic, offset.topic_id))
-                else:
+                elif isinstance(key, GroupKey):
                     self._restore(key.group_id, decode_group(value), len(value), now)
+                elif isinstance(key, ShareGroupKey):
+                    shares.append(ShareGroupRecord(key, decode_share_value(key.kind, value)))
+                else:
+                    known = decode_consumer_value(key.kind, value)
+                    if known is not None:
+                        record = ConsumerGroupRecord(key, known)
+                        consumers.setdefault(key.group_id, []).append(record)
             except UnknownRecord as error:
                 _log.warning("group_record_unknown", error=str(error))
+        for group_id, records in consumers.items():
+            self._restore_consumer(group_id, records, now)
+        self.shares.restore(shares)
         for producer_id, key_bytes in self._log.pending_transactional():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey):
@@ -109,8 +167,11 @@ class GroupShard:
         """Refuse requests that wait with `error`, and take no more."""
         self._is_closed = True
         self._gathered.flush()
+        self.shares.close()
         for live in self.groups.values():
-            self._perform(live, live.group.kill(error))
+            if isinstance(live.group, ClassicGroup):
+                self._perform(live, live.group.kill(error))
+            self._disarm(live)
             self._let_go(live)
         self.groups.clear()
 
@@ -119,6 +180,10 @@ class GroupShard:
     def join(self, group_id: str, request: JoinRequest) -> asyncio.Future[JoinResult]:
         """Handle a JoinGroup; the future gets its response."""
         ticket: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        if group_id in self.shares:
+            code = ErrorCode.inconsistent_group_protocol
+            ticket.set_result(JoinResult(error=code, member_id=request.member_id))
+            return ticket
         if group_id not in self.groups and request.member_id:
             ticket.set_result(
                 JoinResult(error=ErrorCode.unknown_member_id, member_id=request.member_id)
@@ -129,10 +194,30 @@ class GroupShard:
             ticket.set_result(JoinResult(error=ErrorCode.group_max_size_reached, member_id=""))
             return ticket
         live = self._live(group_id)
-        self._perform(live, live.group.join(request, ticket, self._clock.monotonic(), room))
+        group = live.group
+        if isinstance(group, ConsumerGroup):
+            if group.members:
+                return self._join_consumer(live, group, request)
+            self._become_classic(live)
+            group = live.group
+        assert isinstance(group, ClassicGroup)
+        self._perform(live, group.join(request, ticket, self._clock.monotonic(), room))
         if is_new and live.is_empty:  # refused
             self.delete_group(group_id)
         return ticket
+
+    def _join_consumer(
+        self, live: GroupMetadata, group: ConsumerGroup, request: JoinRequest
+    ) -> asyncio.Future[JoinResult]:
+        now, new_id = self._clock.monotonic(), self._new_member_id(request.client_id)
+        size = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+        try:
+            if size > self._settings.record_max:
+                raise KafkaError(ErrorCode.group_max_size_reached)
+            result = classic_members.join(group, request, new_id, now, self._memory.room)
+        except KafkaError as error:
+            result = JoinResult(error=error.code, member_id=request.member_id)
+        return self._stored(live, group, result)
 
     def sync(self, group_id: str, request: SyncRequest) -> asyncio.Future[SyncResult]:
         """Handle a SyncGroup; the future gets its response."""
@@ -141,7 +226,14 @@ class GroupShard:
         if live is None:
             ticket.set_result(SyncResult(error=ErrorCode.unknown_member_id))
             return ticket
-        self._perform(live, live.group.sync(request, ticket, self._clock.monotonic()))
+        now = self._clock.monotonic()
+        if isinstance(live.group, ConsumerGroup):
+            try:
+                result = classic_members.sync(live.group, request, now)
+            except KafkaError as error:
+                result = SyncResult(error=error.code)
+            return self._stored(live, live.group, result)
+        self._perform(live, live.group.sync(request, ticket, now))
         return ticket
 
     def heartbeat(
@@ -151,26 +243,250 @@ class GroupShard:
         live = self.groups.get(group_id)
         if live is None:
             return ErrorCode.unknown_member_id
-        return live.group.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
+        now = self._clock.monotonic()
+        if not isinstance(live.group, ConsumerGroup):
+            return live.group.heartbeat(member_id, instance_id, generation, now)
+        try:
+            code = classic_members.heartbeat(live.group, member_id, instance_id, generation, now)
+        except KafkaError as error:
+            code = error.code
+        self._arm(live)
+        return code
 
-    def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+    def leave(
+        self, group_id: str, members: Sequence[tuple[str, str | None]]
+    ) -> asyncio.Future[list[ErrorCode]] | list[ErrorCode]:
         """Take a LeaveGroup, of (member id, instance id)."""
         live = self.groups.get(group_id)
         if live is None:
             return [ErrorCode.unknown_member_id] * len(members)
+        if isinstance(live.group, ConsumerGroup):
+            return self._stored(live, live.group, classic_members.leave(live.group, members))
         codes, effects = live.group.leave(members, self._clock.monotonic())
         self._perform(live, effects)
         return codes
 
+    # Members of the consumer protocol.
+
+    def consumer_heartbeat(
+        self, group_id: str, request: HeartbeatRequest, is_visible: IsVisible | None = None
+    ) -> asyncio.Future[HeartbeatResult]:
+        """Handle a ConsumerGroupHeartbeat; the future gets its response once what it says is
+        durable. `is_visible` returns true for topics that the member may see; None: it may see
+        all. Raises KafkaError.
+        """
+        now, room = self._clock.monotonic(), self._memory.room
+        is_leaving = request.epoch < JOIN_EPOCH
+        live, group = self._consumer_group(group_id, now, request.epoch)
+        try:
+            if is_leaving:
+                result = group.leave(request.member_id, request.instance_id, request.epoch)
+            else:
+                result = group.heartbeat(request, now, room)
+        except KafkaError:
+            self._stored(live, group, None)  # an upgrade, and that it was in vain
+            if live.is_empty and not group.store.epoch and not live.places:
+                self._forget(live)
+            raise
+        self._resolve_regexes(live, group, is_visible)
+        return self._stored(live, group, result)
+
+    def _resolve_regexes(
+        self, live: GroupMetadata, group: ConsumerGroup, is_visible: IsVisible | None
+    ) -> None:
+        """Begin to resolve a group's regular expressions, off the event loop, if it is time."""
+        regexes = group.regexes_to_resolve(self._clock.monotonic())
+        if not regexes:
+            return
+        catalog, loop = group.catalog, asyncio.get_running_loop()
+        matching = loop.run_in_executor(None, matching_topics, regexes, catalog.names, is_visible)
+
+        def on_matched(matched: asyncio.Future[Mapping[str, frozenset[str]]]) -> None:
+            if self._is_closed or live.group is not group:
+                return
+            error = matched.exception()
+            if error is not None:
+                _log.warning("regexes_not_resolved", group=group.group_id, error=str(error))
+                group.not_resolved()
+                return
+            now_ms, now = self._clock.now_ms(), self._clock.monotonic()
+            group.resolved(matched.result(), catalog, now_ms, now)
+            self._store_consumer(live, group)
+
+        matching.add_done_callback(on_matched)
+
+    def _consumer_group(
+        self, group_id: str, now: float, epoch: int
+    ) -> tuple[GroupMetadata, ConsumerGroup]:
+        """Return a consumer group; if a member joins, one that is made or upgraded for it. Raises
+        GROUP_ID_NOT_FOUND, GROUP_MAX_SIZE_REACHED.
+        """
+        is_joining, is_leaving = epoch == JOIN_EPOCH, epoch < JOIN_EPOCH
+        live = self.groups.get(group_id)
+        if live is not None and isinstance(live.group, ConsumerGroup):
+            return live, live.group
+        if group_id in self.shares:
+            raise KafkaError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."
+            )
+        if live is None and not is_joining:
+            kind = "Group" if is_leaving else "Consumer group"
+            raise KafkaError(ErrorCode.group_id_not_found, f"{kind} {group_id} not found.")
+        if live is not None and not is_joining:
+            raise KafkaError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."
+            )
+        if live is None and self._memory.room < _cost_of_group(group_id):
+            raise KafkaError(ErrorCode.group_max_size_reached)
+        live = self._live(group_id)
+        classic = live.group
+        assert isinstance(classic, ClassicGroup)
+        group = self._new_consumer_group(group_id)
+        if classic.state is not GroupState.EMPTY:
+            upgrade(classic, group, now)
+            _log.info("group_upgraded", group=group_id, members=len(classic.members))
+        self._perform(live, classic.kill(ErrorCode.rebalance_in_progress))
+        self._delete_classic(live)
+        live.group, live.stored_size = group, 0
+        return live, group
+
+    def _new_consumer_group(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, lambda: self._consumer_settings(group_id), self._catalog)
+
+    def _delete_classic(self, live: GroupMetadata) -> None:
+        key = encode_key(GroupKey(group_id=live.group.group_id))
+        if live.stored_size or key in self._log.latest:
+            self._gathered.append([(key, None)], _ignore)
+
+    def _stored(self, live: GroupMetadata, group: ConsumerGroup, result: T) -> asyncio.Future[T]:
+        """Store what an event changed in a consumer group. The future gets the event's result once
+        this, and all that was changed before, is durable.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._store_consumer(live, group)
+        outcome = live.last_change
+        if outcome is None or outcome.done():
+            future.set_result(result)
+            return future
+
+        def on_stored(stored: asyncio.Future[Exception | None]) -> None:
+            if future.done():
+                return
+            error = stored.result()
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(refusal(error))
+
+        outcome.add_done_callback(on_stored)
+        return future
+
+    def _store_consumer(self, live: GroupMetadata, group: ConsumerGroup) -> None:
+        records = []
+        for key, value in group.take_records():
+            if key.kind is RecordKind.GROUP:
+                self._counts.rebalances_total += 1
+            encoded = None if value is None else encode_consumer_value(value)
+            records.append((encode_consumer_key(key), encoded))
+        if records:
+            if not group.members:
+                live.empty_since_ms = self._clock.now_ms()
+            self._gathered.append(
+                records, lambda error: self._on_consumer_stored(live, group, error)
+            )
+            live.last_change = self._gathered.outcome
+        if is_downgrade_due(group, self._settings.max_size):
+            self._downgrade(live, group)
+        self._charge(live)
+        self._arm(live)
+
+    def _on_consumer_stored(
+        self, live: GroupMetadata, group: ConsumerGroup, error: Exception | None
+    ) -> None:
+        """Go back to what the log has, if a change of a group could not be stored."""
+        if error is None or self._is_closed or live.group is not group:
+            return
+        group_id = group.group_id
+        _log.warning("group_not_stored", group=group_id, error=str(error))
+        records = []
+        for key_bytes, value in self._log.latest.items():
+            key = decode_key(key_bytes)
+            if isinstance(key, ConsumerGroupKey) and key.group_id == group_id:
+                known = decode_consumer_value(key.kind, value)
+                if known is not None:
+                    records.append(ConsumerGroupRecord(key, known))
+        self._restore_consumer(group_id, records, self._clock.monotonic())
+
+    def _restore_consumer(
+        self, group_id: str, records: Sequence[ConsumerGroupRecord], now: float
+    ) -> None:
+        live = self._live(group_id)
+        live.group = group = self._new_consumer_group(group_id)
+        live.stored_size = 0
+        group.restore(records, now)
+        self._store_consumer(live, group)
+
+    def _downgrade(self, live: GroupMetadata, group: ConsumerGroup) -> None:
+        """Make a group whose members are all classic a classic one, which rebalances unless each
+        member has its target.
+        """
+        now = self._clock.monotonic()
+        is_stable = group.state is GroupState.STABLE
+        # Not the group epoch, which grew when others left: members know their own.
+        generation = max(member.current.epoch for member in group.members.values())
+        classic = ClassicGroup.downgraded(
+            group.group_id,
+            self._settings,
+            self._new_member_id,
+            max(generation, 0),
+            downgraded_members(group, now),
+        )
+        _log.info("group_downgraded", group=group.group_id, members=len(classic.members))
+        self._become(live, group, classic)
+        snapshot = replace(classic.snapshot(), state_timestamp_ms=self._clock.now_ms())
+        value = encode_group(snapshot)
+        live.stored_size = len(value)
+        key = encode_key(GroupKey(group_id=group.group_id))
+        self._gathered.append([(key, value)], _ignore)
+        if not is_stable:
+            self._perform(live, classic.rebalance(now))
+
+    def _become_classic(self, live: GroupMetadata) -> None:
+        """Make an empty consumer group a classic one."""
+        group = live.group
+        assert isinstance(group, ConsumerGroup)
+        classic = ClassicGroup(group.group_id, self._settings, self._new_member_id)
+        self._become(live, group, classic)
+
+    def _become(self, live: GroupMetadata, group: ConsumerGroup, classic: ClassicGroup) -> None:
+        records: list[KeyValue] = [(encode_consumer_key(key), None) for key in group.store.keys]
+        if records:
+            self._gathered.append(records, _ignore)
+            live.last_change = self._gathered.outcome
+        live.group = classic
+
     # Offsets.
 
     def check_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        has_epochs: bool,
     ) -> ErrorCode:
-        """Return the error of a commit by this member; an unknown group needs no members."""
+        """Return the error of a commit by this member; an unknown group needs no members.
+        `has_epochs`: the version of the request has member epochs.
+        """
         live = self.groups.get(group_id)
+        if group_id in self.shares:
+            return ErrorCode.group_id_not_found
         if live is None:
             return ErrorCode.none if generation < 0 else ErrorCode.group_id_not_found
+        if isinstance(live.group, ConsumerGroup):
+            error = live.group.refuse_commit(member_id, generation, is_known_to_client=has_epochs)
+            return error or ErrorCode.none
         now = self._clock.monotonic()
         return live.group.check_commit(member_id, instance_id, generation, now)
 
@@ -199,9 +515,25 @@ class GroupShard:
     ) -> ErrorCode:
         """Return the error of a commit that a producer makes for this member."""
         live = self.groups.get(group_id)
+        if group_id in self.shares:
+            return ErrorCode.group_id_not_found
         group = None if live is None else live.group
+        if isinstance(group, ConsumerGroup):
+            error = group.refuse_commit(member_id, generation)
+            if error is ErrorCode.stale_member_epoch:  # which the API does not know
+                return ErrorCode.illegal_generation
+            return error or ErrorCode.none
         error = refuse_transactional_commit(group, member_id, instance_id, generation)
         return error or ErrorCode.none
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return the error of a request for offsets in the name of a member."""
+        live = self.groups.get(group_id)
+        if group_id in self.shares:
+            return ErrorCode.group_id_not_found
+        if live is None or not isinstance(live.group, ConsumerGroup):
+            return ErrorCode.none
+        return live.group.refuse_fetch(member_id, epoch) or ErrorCode.none
 
     def commit_in_transaction(
         self,
@@ -309,9 +641,13 @@ class GroupShard:
         self._gathered.flush()
         live = self.groups.pop(group_id)
         assert not live.group.members
-        self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
-        self._let_go(live)
         keys = [_offset_key(group_id, where) for where in live.places]
+        if isinstance(live.group, ConsumerGroup):
+            keys += map(encode_consumer_key, live.group.store.keys)
+            self._disarm(live)
+        else:
+            self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
+        self._let_go(live)
         group_key = encode_key(GroupKey(group_id=group_id))
         if group_key in self._log.latest:
             keys.append(group_key)
@@ -360,6 +696,12 @@ class GroupShard:
         )
         self._charge(live)
 
+    def _forget(self, live: GroupMetadata) -> None:
+        """Forget a group of which the log has nothing."""
+        del self.groups[live.group.group_id]
+        self._disarm(live)
+        self._let_go(live)
+
     def _perform(self, live: GroupMetadata, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -378,9 +720,11 @@ class GroupShard:
         snapshot = replace(effect.snapshot, state_timestamp_ms=now_ms)
         key, value = encode_key(GroupKey(group_id=live.group.group_id)), encode_group(snapshot)
 
+        group = live.group
+        assert isinstance(group, ClassicGroup)
+
         def then(code: ErrorCode | None) -> None:
-            now = self._clock.monotonic()
-            self._perform(live, live.group.stored(effect.token, code, now))
+            self._perform(live, group.stored(effect.token, code, self._clock.monotonic()))
 
         growth = len(value) - live.stored_size
         if len(value) > self._settings.record_max or growth > max(self._memory.room, 0):
@@ -414,9 +758,7 @@ class GroupShard:
         """See to it that the group is ticked by its next deadline."""
         deadline = None if self._is_closed else live.group.next_deadline()
         if deadline is None:
-            if live.timer is not None:
-                live.timer.cancel()
-                live.timer = None
+            self._disarm(live)
             return
         if live.timer is not None:
             if live.timer_deadline <= deadline:
@@ -426,9 +768,23 @@ class GroupShard:
         live.timer_deadline = deadline
         live.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, live)
 
+    @staticmethod
+    def _disarm(live: GroupMetadata) -> None:
+        if live.timer is not None:
+            live.timer.cancel()
+            live.timer = None
+
     def _on_timer(self, live: GroupMetadata) -> None:
         live.timer = None
-        self._perform(live, live.group.tick(self._clock.monotonic()))
+        if isinstance(live.group, ConsumerGroup):
+            live.group.tick(self._clock.monotonic())
+            self._store_consumer(live, live.group)
+        else:
+            self._perform(live, live.group.tick(self._clock.monotonic()))
+
+
+def _ignore(_error: Exception | None) -> None:
+    """The outcome of later records says it: completions are in order."""
 
 
 def _cost_of_group(group_id: str) -> int:

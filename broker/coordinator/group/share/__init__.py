@@ -1,0 +1,1 @@
+"""The members of share groups (KIP-932)."""

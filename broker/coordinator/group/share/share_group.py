@@ -1,0 +1,363 @@
+"""The protocol of share groups (KIP-932) as a synchronous state machine.
+
+`ShareGroup` takes one event at a time together with the present monotonic time, changes its state
+and gathers the records to store. It has no socket, log, task or clock.
+
+The group epoch grows when members, their subscriptions or their topics change. Then there is a
+target assignment of that epoch, and each member has it with its next heartbeat: partitions are
+shared, so no member waits for another. A member gets only partitions of which the group has a state
+in `__share_group_state`: `to_initialize` returns those that have none yet, and `initialized` says
+that they have it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.coordinator.group.consumer.consumer_members import (
+    JOIN_EPOCH,
+    TopicPartitions,
+    cost_of_partitions,
+)
+from lakehead.broker.coordinator.group.consumer.consumer_record_formats import (
+    GroupEpoch,
+    Target,
+    TargetEpoch,
+)
+from lakehead.broker.coordinator.group.members import MEMBER_OBJECTS, cost_of
+from lakehead.broker.coordinator.group.messages import GroupState
+from lakehead.broker.coordinator.group.share.share_assignor import assign
+from lakehead.broker.coordinator.group.share.share_record_formats import (
+    KnownPartitions,
+    ShareAssignment,
+    ShareGroupKey,
+    ShareGroupRecord,
+    ShareGroupValue,
+    ShareMemberMetadata,
+    ShareRecordKind,
+    StatePartitions,
+)
+from lakehead.broker.coordinator.group.topic_catalog import KnownTopic, TopicCatalog
+from lakehead.broker.protocol.errors import KafkaError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupSettings:
+    """Limits of share groups, named as Kafka's broker settings are."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    max_size: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareHeartbeat:
+    """A ShareGroupHeartbeat. None means what was said before."""
+
+    member_id: str
+    epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareHeartbeatResult:
+    """The response to a ShareGroupHeartbeat. `assignment` is None where it did not change."""
+
+    member_id: str
+    epoch: int
+    heartbeat_interval_ms: int = 0
+    assignment: TopicPartitions | None = None
+
+
+@dataclass(slots=True)
+class ShareGroupMember:
+    """One member. The deadline is in monotonic seconds."""
+
+    member_id: str
+    metadata: ShareMemberMetadata = field(default_factory=ShareMemberMetadata)
+    current: ShareAssignment = field(default_factory=ShareAssignment)
+    target: TopicPartitions = field(default_factory=dict)
+    session_deadline: float = 0.0
+
+    @property
+    def cost(self) -> int:
+        """The memory that it is counted with, in bytes."""
+        metadata = self.metadata
+        texts = (self.member_id, metadata.rack_id, metadata.client_id, metadata.client_host)
+        partitions = cost_of_partitions(self.target) + cost_of_partitions(self.current.assigned)
+        topics = ((topic, b"") for topic in metadata.topics)
+        return MEMBER_OBJECTS + cost_of(texts, topics) + partitions
+
+
+class ShareGroup:
+    """One share group. `catalog` returns the topics as they are now, `settings` the limits."""
+
+    def __init__(
+        self,
+        group_id: str,
+        settings: Callable[[], ShareGroupSettings],
+        catalog: Callable[[], TopicCatalog],
+    ) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        """The group epoch."""
+        self.target_epoch = 0
+        """The group epoch that the target assignment is of."""
+        self.members: dict[str, ShareGroupMember] = {}
+        self.partitions = StatePartitions()
+        """The partitions that the group has a state of."""
+        self._topics_hash = 0
+        self._settings = settings
+        self._catalog = catalog
+        self._records: list[ShareGroupRecord] = []
+        self._stored: set[ShareGroupKey] = set()
+
+    # State.
+
+    @property
+    def state(self) -> GroupState:
+        """The state as ShareGroupDescribe and ListGroups name it."""
+        return GroupState.STABLE if self.members else GroupState.EMPTY
+
+    @property
+    def keys(self) -> Iterable[ShareGroupKey]:
+        """The keys of all records that the log has of the group, or will have."""
+        return self._stored
+
+    @property
+    def cost(self) -> int:
+        """The memory that its members are counted with, in bytes: they are kept, and stored once
+        more.
+        """
+        return 2 * sum(member.cost for member in self.members.values())
+
+    def take_records(self) -> list[ShareGroupRecord]:
+        """Return the records that were gathered, in the order in which they are to be stored."""
+        records, self._records = self._records, []
+        return records
+
+    def restore(self, records: Iterable[ShareGroupRecord], now: float) -> None:
+        """Take over the last records of the log. Members have a session timeout to send a sign of
+        life.
+        """
+        for record in records:
+            self._apply(record)
+        for member in self.members.values():
+            self._touch(member, now)
+
+    def next_deadline(self) -> float | None:
+        """Return when `tick` may have something to do, if nothing else happens."""
+        return min((one.session_deadline for one in self.members.values()), default=None)
+
+    # Events.
+
+    def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareHeartbeatResult:
+        """Handle a heartbeat of a member that joins or stays. Raises UNKNOWN_MEMBER_ID,
+        FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED.
+        """
+        member = self._find(request)
+        before = member.metadata if member is not None else ShareMemberMetadata()
+        metadata = ShareMemberMetadata(
+            rack_id=before.rack_id if request.rack_id is None else request.rack_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            topics=before.topics if request.topics is None else request.topics,
+        )
+        if member is None or metadata != before:
+            self._put(ShareRecordKind.MEMBER, metadata, request.member_id)
+        self._refresh(is_changed=member is None or metadata.topics != before.topics)
+        self._update_target()
+        member = self.members[request.member_id]
+        has_changed = member.current.assigned != member.target
+        if has_changed or member.current.epoch != self.target_epoch:
+            current = ShareAssignment(
+                epoch=self.target_epoch,
+                previous_epoch=member.current.epoch,
+                assigned=member.target,
+            )
+            self._put(ShareRecordKind.CURRENT, current, member.member_id)
+        self._touch(member, now)
+        is_shown = has_changed or request.epoch == JOIN_EPOCH or request.topics is not None
+        return ShareHeartbeatResult(
+            member_id=member.member_id,
+            epoch=member.current.epoch,
+            heartbeat_interval_ms=self._settings().heartbeat_interval_ms,
+            assignment=member.current.assigned if is_shown else None,
+        )
+
+    def leave(self, member_id: str, epoch: int) -> ShareHeartbeatResult:
+        """Handle a heartbeat of a member that leaves. Raises UNKNOWN_MEMBER_ID."""
+        if member_id not in self.members:
+            raise self._unknown(member_id)
+        self._remove([member_id])
+        return ShareHeartbeatResult(member_id=member_id, epoch=epoch)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: fence the silent."""
+        self._remove(
+            [one.member_id for one in self.members.values() if one.session_deadline <= now]
+        )
+
+    def to_initialize(self) -> dict[bytes, frozenset[int]]:
+        """Return the partitions that members subscribe to and the group has no state of."""
+        found = {}
+        for topic in self._subscribed():
+            known = self.partitions.initialized.get(topic.topic_id)
+            missing = frozenset(range(topic.partition_count)) - (known.indexes if known else set())
+            if missing:
+                found[topic.topic_id] = missing
+        return found
+
+    def initialized(self, partitions: Mapping[bytes, frozenset[int]]) -> None:
+        """The group has a state of these partitions now."""
+        made = dict(self.partitions.initialized)
+        catalog = self._catalog()
+        for topic_id, indexes in partitions.items():
+            name = catalog.name_of(topic_id)
+            if name is not None and indexes:
+                before = made.get(topic_id, KnownPartitions(name, frozenset()))
+                made[topic_id] = KnownPartitions(name, before.indexes | indexes)
+        self._set_partitions(made)
+        self._refresh(is_changed=True)
+
+    def forget_states(self, topic_ids: Iterable[bytes]) -> None:
+        """The states of these topics are deleted."""
+        gone = set(topic_ids)
+        made = {key: one for key, one in self.partitions.initialized.items() if key not in gone}
+        self._set_partitions(made)
+
+    def advance(self) -> int:
+        """Let the group epoch grow, for states that an operator sets; return it."""
+        self._refresh(is_changed=True)
+        return self.epoch
+
+    # Inside.
+
+    def _find(self, request: ShareHeartbeat) -> ShareGroupMember | None:
+        """Return the member that sent a heartbeat; None for a new one."""
+        member = self.members.get(request.member_id)
+        if member is None:
+            if request.epoch != JOIN_EPOCH:
+                raise self._unknown(request.member_id)
+            limit = self._settings().max_size
+            if len(self.members) >= limit:
+                raise KafkaError(
+                    ErrorCode.group_max_size_reached,
+                    f"The share group has reached its maximum capacity of {limit} members.",
+                )
+            return None
+        current = member.current
+        if request.epoch not in {JOIN_EPOCH, current.epoch, current.previous_epoch}:
+            word = "greater" if request.epoch > current.epoch else "smaller"
+            raise KafkaError(
+                ErrorCode.fenced_member_epoch,
+                f"The share group member has a {word} member epoch ({request.epoch}) than the one "
+                f"known by the group coordinator ({current.epoch}). The member must abandon all "
+                "its partitions and rejoin.",
+            )
+        return member
+
+    def _unknown(self, member_id: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.unknown_member_id,
+            f"Member {member_id} is not a member of group {self.group_id}.",
+        )
+
+    def _subscribed(self) -> list[KnownTopic]:
+        names = frozenset().union(*(one.metadata.topics for one in self.members.values()))
+        return self._catalog().found(names)
+
+    def _refresh(self, *, is_changed: bool) -> None:
+        """Let the group epoch grow after a change of the group, or of the topics of its members."""
+        names = frozenset().union(*(one.metadata.topics for one in self.members.values()))
+        topics_hash = self._catalog().hash_of(names)
+        if is_changed or topics_hash != self._topics_hash:
+            epoch = GroupEpoch(epoch=self.epoch + 1, topics_hash=topics_hash)
+            self._put(ShareRecordKind.GROUP, epoch)
+
+    def _update_target(self) -> None:
+        """Make the target assignment of the group epoch."""
+        if self.epoch <= self.target_epoch:
+            return
+        topics = {topic.name: topic for topic in self._subscribed()}
+        partitions = {}
+        for topic in topics.values():
+            known = self.partitions.initialized.get(topic.topic_id)
+            if known is not None:
+                partitions[topic.topic_id] = known.indexes
+        subscriptions = {
+            member.member_id: frozenset(
+                topics[name].topic_id for name in member.metadata.topics if name in topics
+            )
+            for member in self.members.values()
+        }
+        for member_id, target in assign(subscriptions, partitions).items():
+            if target != self.members[member_id].target:
+                self._put(ShareRecordKind.TARGET, Target(partitions=target), member_id)
+        self._put(ShareRecordKind.TARGET_EPOCH, TargetEpoch(epoch=self.epoch))
+
+    def _touch(self, member: ShareGroupMember, now: float) -> None:
+        member.session_deadline = now + self._settings().session_timeout_ms / 1000
+
+    def _remove(self, member_ids: Iterable[str]) -> None:
+        gone = list(member_ids)
+        for member_id in gone:
+            for kind in (ShareRecordKind.CURRENT, ShareRecordKind.TARGET, ShareRecordKind.MEMBER):
+                self._put(kind, None, member_id)
+        if gone:
+            self._refresh(is_changed=True)
+
+    def _set_partitions(self, made: Mapping[bytes, KnownPartitions]) -> None:
+        catalog = self._catalog()
+        kept = {key: one for key, one in made.items() if catalog.name_of(key) is not None}
+        self._put(ShareRecordKind.PARTITIONS, StatePartitions(initialized=kept))
+
+    def _put(
+        self, kind: ShareRecordKind, value: ShareGroupValue | None, member_id: str = ""
+    ) -> None:
+        record = ShareGroupRecord(ShareGroupKey(kind, self.group_id, member_id), value)
+        self._apply(record)
+        self._records.append(record)
+
+    def _apply(self, record: ShareGroupRecord) -> None:
+        key, value = record
+        if value is None:
+            self._stored.discard(key)
+            self._delete(key)
+            return
+        self._stored.add(key)
+        match value:
+            case GroupEpoch():
+                self.epoch, self._topics_hash = value.epoch, value.topics_hash
+            case TargetEpoch():
+                self.target_epoch = value.epoch
+            case StatePartitions():
+                self.partitions = value
+            case ShareMemberMetadata():
+                self._member(key.member_id).metadata = value
+            case Target():
+                self._member(key.member_id).target = value.partitions
+            case ShareAssignment():
+                self._member(key.member_id).current = value
+
+    def _delete(self, key: ShareGroupKey) -> None:
+        member = self.members.get(key.member_id)
+        match key.kind:
+            case ShareRecordKind.MEMBER:
+                self.members.pop(key.member_id, None)
+            case ShareRecordKind.TARGET if member is not None:
+                member.target = {}
+            case ShareRecordKind.CURRENT if member is not None:
+                member.current = ShareAssignment()
+            case _:
+                pass
+
+    def _member(self, member_id: str) -> ShareGroupMember:
+        member = self.members.get(member_id)
+        if member is None:
+            member = self.members[member_id] = ShareGroupMember(member_id)
+        return member

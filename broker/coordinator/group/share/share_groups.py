@@ -1,0 +1,354 @@
+"""The share groups of one partition of `__consumer_offsets`: their machines, records and timers.
+
+They share the log of the partition's other groups, and its lifetime. A response leaves once all
+records before it are durable. States of new partitions are made in `__share_group_state`, off the
+request that needs them: members have those partitions with a later heartbeat.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.coordinator.group.consumer.consumer_members import JOIN_EPOCH
+from lakehead.broker.coordinator.group.members import GROUP_COST, GroupMemory
+from lakehead.broker.coordinator.group.record_formats import decode_key
+from lakehead.broker.coordinator.group.share.share_group import (
+    ShareGroup,
+    ShareGroupSettings,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+)
+from lakehead.broker.coordinator.group.share.share_record_formats import (
+    ShareGroupKey,
+    ShareGroupRecord,
+    decode_share_value,
+    encode_share_key,
+    encode_share_value,
+)
+from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
+from lakehead.broker.coordinator.log import BatchingLog
+from lakehead.broker.coordinator.shards import refusal
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.share.record_state import NO_START_OFFSET
+from lakehead.broker.share.share_partition_key import SharePartitionKey
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import TaskScope
+
+_TICK_SECONDS_MIN = 0.01
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class ShareStateStore(Protocol):
+    """Makes and deletes states of share-partitions: `broker.share.persister.Persister`."""
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        """Begin a new state. Raises KafkaError."""
+
+    async def delete(self, key: SharePartitionKey) -> None:
+        """Delete a state. Raises KafkaError."""
+
+
+class _LiveGroup:
+    """A group with its timer."""
+
+    __slots__ = ("charged", "group", "is_initializing", "timer", "timer_deadline")
+
+    def __init__(self, group: ShareGroup) -> None:
+        self.group = group
+        self.is_initializing = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.timer_deadline = 0.0
+        self.charged = 0
+
+
+class ShareGroups:
+    """The share groups of a shard, by id. `is_taken` returns true for the id of another group."""
+
+    def __init__(
+        self,
+        log: BatchingLog,
+        clock: Clock,
+        scope: TaskScope,
+        memory: GroupMemory,
+        settings: Callable[[str], ShareGroupSettings],
+        catalog: Callable[[], TopicCatalog],
+        states: ShareStateStore,
+        is_taken: Callable[[str], bool],
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._scope = scope
+        self._memory = memory
+        self._settings = settings
+        self._catalog = catalog
+        self._states = states
+        self._is_taken = is_taken
+        self._groups: dict[str, _LiveGroup] = {}
+        self._is_closed = False
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    @property
+    def groups(self) -> list[ShareGroup]:
+        """Every group."""
+        return [live.group for live in self._groups.values()]
+
+    def find(self, group_id: str) -> ShareGroup | None:
+        """Return a group, None when there is none."""
+        live = self._groups.get(group_id)
+        return None if live is None else live.group
+
+    def restore(self, records: Iterable[ShareGroupRecord]) -> None:
+        """Take over the last records of the log."""
+        by_group: dict[str, list[ShareGroupRecord]] = {}
+        for record in records:
+            by_group.setdefault(record.key.group_id, []).append(record)
+        now = self._clock.monotonic()
+        for group_id, found in by_group.items():
+            live = self._live(group_id)
+            live.group.restore(found, now)
+            self._store(live)
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._is_closed = True
+        for live in self._groups.values():
+            self._disarm(live)
+            self._memory.change(live.charged, 0)
+        self._groups.clear()
+
+    def heartbeat(
+        self, group_id: str, request: ShareHeartbeat
+    ) -> asyncio.Future[ShareHeartbeatResult]:
+        """Handle a ShareGroupHeartbeat; the future gets its response once it is durable. Raises
+        KafkaError.
+        """
+        if self._is_taken(group_id):
+            raise KafkaError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a share group."
+            )
+        live = self._groups.get(group_id)
+        if live is None:
+            if request.epoch != JOIN_EPOCH:
+                raise KafkaError(ErrorCode.group_id_not_found, f"Share group {group_id} not found.")
+            if self._memory.room < GROUP_COST + len(group_id):
+                raise KafkaError(ErrorCode.group_max_size_reached)
+            live = self._live(group_id)
+        if request.epoch < JOIN_EPOCH:
+            result = live.group.leave(request.member_id, request.epoch)
+        else:
+            result = live.group.heartbeat(request, self._clock.monotonic())
+        stored = self._stored(live, result)
+        self._initialize_missing(live)
+        return stored
+
+    async def set_offsets(self, group_id: str, offsets: Mapping[SharePartitionKey, int]) -> None:
+        """Begin new states at these offsets, of a group without members; it is made if there is
+        none. Raises KafkaError.
+        """
+        if self._is_taken(group_id):
+            raise KafkaError(
+                ErrorCode.group_id_not_found, f"Group {group_id} is not a share group."
+            )
+        live = self._groups.get(group_id) or self._live(group_id)
+        _refuse_members(live.group)
+        epoch = live.group.advance()
+        await self._stored(live, None)
+        await self._make(live, offsets, epoch)
+
+    async def delete_states(self, group_id: str, topic_ids: Iterable[bytes]) -> None:
+        """Delete the states of topics, of a group without members. Raises KafkaError."""
+        group = self.known(group_id)
+        _refuse_members(group)
+        gone = list(topic_ids)
+        for topic_id in gone:
+            known = group.partitions.initialized.get(topic_id)
+            for index in known.indexes if known else ():
+                await self._states.delete(SharePartitionKey(group_id, topic_id, index))
+        live = self._groups.get(group_id)
+        if live is not None:
+            group.forget_states(gone)
+            await self._stored(live, None)
+
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, with its states. Raises KafkaError."""
+        group = self.known(group_id)
+        await self.delete_states(group_id, group.partitions.initialized)
+        live = self._groups.get(group_id)
+        if live is None:
+            return
+        _refuse_members(group)
+        records = [(encode_share_key(key), None) for key in group.keys]
+        self._forget(live)
+        if records:
+            self._log.append(records, _ignore)
+            error = await self._log.outcome
+            if error is not None:
+                raise refusal(error)
+
+    def known(self, group_id: str) -> ShareGroup:
+        """Return a group. Raises GROUP_ID_NOT_FOUND."""
+        group = self.find(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        return group
+
+    # Inside.
+
+    def _live(self, group_id: str) -> _LiveGroup:
+        live = self._groups.get(group_id)
+        if live is None:
+            live = self._groups[group_id] = _LiveGroup(self._new(group_id))
+        return live
+
+    def _stored(self, live: _LiveGroup, result: T) -> asyncio.Future[T]:
+        """Store what changed in a group; the future gets the result once it is durable."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        outcome = self._store(live)
+        if outcome is None:
+            future.set_result(result)
+            return future
+
+        def on_stored(stored: asyncio.Future[Exception | None]) -> None:
+            if future.done():
+                return
+            error = stored.result()
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(refusal(error))
+
+        outcome.add_done_callback(on_stored)
+        return future
+
+    def _store(self, live: _LiveGroup) -> asyncio.Future[Exception | None] | None:
+        records = [
+            (encode_share_key(key), None if value is None else encode_share_value(value))
+            for key, value in live.group.take_records()
+        ]
+        cost = GROUP_COST + len(live.group.group_id) + live.group.cost
+        self._memory.change(live.charged, cost)
+        live.charged = cost
+        self._arm(live)
+        if not records:
+            return None
+        group = live.group
+        self._log.append(records, lambda error: self._on_stored(live, group, error))
+        return self._log.outcome
+
+    def _on_stored(self, live: _LiveGroup, group: ShareGroup, error: Exception | None) -> None:
+        """Go back to what the log has, if a change of a group could not be stored."""
+        group_id = group.group_id
+        is_known = self._groups.get(group_id) is live and live.group is group
+        if error is None or self._is_closed or not is_known:
+            return
+        _log.warning("group_not_stored", group=group_id, error=str(error))
+        records = []
+        for key_bytes, value in self._log.latest.items():
+            key = decode_key(key_bytes)
+            if isinstance(key, ShareGroupKey) and key.group_id == group_id:
+                records.append(ShareGroupRecord(key, decode_share_value(key.kind, value)))
+        live.group = self._new(group_id)
+        live.group.restore(records, self._clock.monotonic())
+        if records:
+            self._store(live)
+        else:
+            self._forget(live)
+
+    def _forget(self, live: _LiveGroup) -> None:
+        del self._groups[live.group.group_id]
+        self._disarm(live)
+        self._memory.change(live.charged, 0)
+
+    def _new(self, group_id: str) -> ShareGroup:
+        return ShareGroup(group_id, lambda: self._settings(group_id), self._catalog)
+
+    def _initialize_missing(self, live: _LiveGroup) -> None:
+        """Begin to make the states of partitions that members subscribe to."""
+        missing = live.group.to_initialize()
+        if not missing or live.is_initializing:
+            return
+        live.is_initializing = True
+        offsets = {
+            SharePartitionKey(live.group.group_id, topic_id, index): NO_START_OFFSET
+            for topic_id, indexes in missing.items()
+            for index in indexes
+        }
+        self._scope.spawn_apart(
+            self._initialize(live, offsets, live.group.epoch),
+            name=f"begin share-partitions of {live.group.group_id}",
+        )
+
+    async def _initialize(
+        self, live: _LiveGroup, offsets: Mapping[SharePartitionKey, int], epoch: int
+    ) -> None:
+        try:
+            await self._make(live, offsets, epoch)
+        except LakeheadError as error:  # a later heartbeat tries again
+            _log.warning("share_partitions_not_begun", group=live.group.group_id, error=str(error))
+        finally:
+            live.is_initializing = False
+
+    async def _make(
+        self, live: _LiveGroup, offsets: Mapping[SharePartitionKey, int], epoch: int
+    ) -> None:
+        """Begin states, then note in the group that it has them; some may fail."""
+        errors: list[LakeheadError] = []
+        made: dict[bytes, set[int]] = {}
+
+        async def begin(key: SharePartitionKey, offset: int) -> None:
+            try:
+                await self._states.initialize(key, epoch, offset)
+            except LakeheadError as error:
+                errors.append(error)
+            else:
+                made.setdefault(key.topic_id, set()).add(key.partition)
+
+        async with asyncio.TaskGroup() as tasks:
+            for key, offset in offsets.items():
+                tasks.create_task(begin(key, offset))
+        if made and self._groups.get(live.group.group_id) is live:
+            live.group.initialized({key: frozenset(indexes) for key, indexes in made.items()})
+            await self._stored(live, None)
+        if errors:
+            raise errors[0]
+
+    def _arm(self, live: _LiveGroup) -> None:
+        """See to it that the group is ticked by its next deadline."""
+        deadline = None if self._is_closed else live.group.next_deadline()
+        if deadline is None:
+            self._disarm(live)
+            return
+        if live.timer is not None:
+            if live.timer_deadline <= deadline:
+                return
+            live.timer.cancel()
+        delay = max(deadline - self._clock.monotonic(), _TICK_SECONDS_MIN)
+        live.timer_deadline = deadline
+        live.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, live)
+
+    @staticmethod
+    def _disarm(live: _LiveGroup) -> None:
+        if live.timer is not None:
+            live.timer.cancel()
+            live.timer = None
+
+    def _on_timer(self, live: _LiveGroup) -> None:
+        live.timer = None
+        live.group.tick(self._clock.monotonic())
+        self._store(live)
+
+
+def _refuse_members(group: ShareGroup) -> None:
+    if group.members:
+        raise KafkaError(ErrorCode.non_empty_group, f"Group {group.group_id} is not empty.")
+
+
+def _ignore(_error: Exception | None) -> None:
+    """Each request waits for the outcome of its turn."""

@@ -1,0 +1,114 @@
+"""Consumer groups over a coordinator's log: what a response says is durable, and what could not be
+stored did not happen.
+"""
+
+import asyncio
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.coordinator.group.consumer.consumer_group import (
+    HeartbeatRequest,
+    HeartbeatResult,
+)
+from lakehead.broker.coordinator.group.group_metadata import GroupKind
+from lakehead.broker.coordinator.group.members import GroupMemory
+from lakehead.broker.coordinator.group.shard import GroupShard
+from lakehead.broker.protocol.errors import KafkaError
+from tests.support.topic_catalogs import topic_id
+from tests.unit.test_group_memory import Node
+
+EVERY = {topic_id("t"): frozenset(range(4))}
+
+
+def beat(member_id: str, epoch: int = 0) -> HeartbeatRequest:
+    is_joining = epoch == 0
+    return HeartbeatRequest(
+        member_id=member_id,
+        epoch=epoch,
+        rebalance_timeout_ms=5_000 if is_joining else -1,
+        topics=frozenset({"t"}) if is_joining else None,
+        owned={} if is_joining else None,
+    )
+
+
+async def settled(node: Node, future: "asyncio.Future[HeartbeatResult]") -> HeartbeatResult:
+    for _ in range(5):
+        node.confirm()
+        await asyncio.sleep(0)
+    return future.result()
+
+
+async def test_a_response_waits_until_all_that_it_says_is_durable() -> None:
+    node = Node(GroupMemory())
+    shard, partition = node.shards[0], node.partitions[0]
+    joined = shard.consumer_heartbeat("g", beat("m"))
+    await asyncio.sleep(0)
+    assert len(partition.stream.batches) == 1, "all records of an event are one batch"
+    again = shard.consumer_heartbeat("g", beat("m", 1))
+    await asyncio.sleep(0)
+    assert not joined.done()
+    assert not again.done(), "it would tell of an epoch that is not durable"
+    assert (await settled(node, joined)).assignment == EVERY
+    assert (await settled(node, again)).epoch == 1
+    assert shard.consumer_heartbeat("g", beat("m", 1)).done(), "nothing is on its way to the log"
+    assert len(partition.stream.batches) == 1
+
+
+async def test_a_change_that_could_not_be_stored_did_not_happen() -> None:
+    node = Node(GroupMemory())
+    shard, stream = node.shards[0], node.partitions[0].stream
+    await settled(node, shard.consumer_heartbeat("g", beat("m")))
+    stream.is_full = True
+    refused = shard.consumer_heartbeat("g", beat("n"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    with pytest.raises(KafkaError) as caught:
+        refused.result()
+    assert caught.value.code is ErrorCode.not_coordinator
+    stream.is_full = False
+    group = shard.groups["g"].group
+    assert set(group.members) == {"m"}
+    going_on = await settled(node, shard.consumer_heartbeat("g", beat("m", 1)))
+    assert (going_on.epoch, going_on.assignment) == (1, None)
+    with pytest.raises(KafkaError) as caught:
+        shard.consumer_heartbeat("g", beat("n", 2))
+    assert caught.value.code is ErrorCode.unknown_member_id
+    assert (await settled(node, shard.consumer_heartbeat("g", beat("n")))).epoch == 2
+
+
+async def test_another_node_goes_on_with_what_is_durable() -> None:
+    node = Node(GroupMemory())
+    shard = node.shards[0]
+    await settled(node, shard.consumer_heartbeat("g", beat("m")))
+    lost = shard.consumer_heartbeat("g", beat("n"))
+    await asyncio.sleep(0)
+    left: GroupShard = node.shard(node.partitions[0].left())
+    await left.load()
+    assert not lost.done()
+    assert left.groups["g"].kind is GroupKind.CONSUMER
+    assert set(left.groups["g"].group.members) == {"m"}
+    assert left.consumer_heartbeat("g", beat("m", 1)).result().epoch == 1
+
+
+async def test_consumer_groups_are_within_the_memory_for_groups() -> None:
+    memory = GroupMemory(100_000)
+    node = Node(memory)
+    taken, codes = 0, set()
+    for number in range(200):
+        try:
+            await settled(node, node.shards[0].consumer_heartbeat(f"g{number}", beat("m" * 300)))
+            taken += 1
+        except KafkaError as error:
+            codes.add(error.code)
+    assert codes == {ErrorCode.group_max_size_reached}
+    assert 20 < taken < 100
+    assert memory.used <= memory.capacity + 4096, "partitions of the last one"
+    for number in range(taken):
+        leaving = beat("m" * 300, -1)
+        await settled(node, node.shards[0].consumer_heartbeat(f"g{number}", leaving))
+        node.shards[0].delete_group(f"g{number}")
+        node.confirm()
+        await asyncio.sleep(0)
+    assert memory.used == 0
+    assert not node.shards[0].groups
