@@ -1,0 +1,69 @@
+"""AlterShareGroupOffsets, key 91, version 0: have a share group without members begin elsewhere
+(KIP-932).
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.protocol.api import Api
+from lakehead.broker.protocol.errors import error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_GROUP, READ_TOPIC
+from lakehead.broker.share.share_partition_key import SharePartitionKey
+from lakehead.storage.errors import LakeheadError
+
+API = Api(key=91, name="AlterShareGroupOffsets", versions=(0, 0), access=(READ_GROUP, READ_TOPIC))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Return the response, once all new states are durable."""
+    module, turns = context.response, Turns()
+    offsets: dict[SharePartitionKey, int] = {}
+    topics = []
+    for requested in request.topics:
+        await turns.step(1 + len(requested.partitions))
+        topic = context.services.topics.by_name.get(requested.topic_name)
+        partitions = []
+        for one in requested.partitions:
+            code = ErrorCode.none
+            if not context.may(READ_TOPIC, requested.topic_name):
+                code = READ_TOPIC.error
+            elif topic is None or not 0 <= one.partition_index < len(topic.partitions):
+                code = ErrorCode.unknown_topic_or_partition
+            else:
+                key = SharePartitionKey(request.group_id, topic.id_bytes, one.partition_index)
+                offsets[key] = one.start_offset
+            partitions.append(
+                entity(
+                    module,
+                    "AlterShareGroupOffsetsResponsePartition",
+                    partition_index=one.partition_index,
+                    error_code=code,
+                )
+            )
+        topics.append(
+            entity(
+                module,
+                "AlterShareGroupOffsetsResponseTopic",
+                topic_name=requested.topic_name,
+                topic_id=None if topic is None else topic.uuid,
+                partitions=partitions,
+            )
+        )
+    try:
+        context.check(READ_GROUP, request.group_id)
+        await context.services.groups.set_share_offsets(request.group_id, offsets)
+    except (LakeheadError, TimeoutError) as error:
+        return entity(
+            module,
+            "AlterShareGroupOffsetsResponse",
+            error_code=error_code(error),
+            error_message=error_message(error),
+            responses=[],
+        )
+    return entity(
+        module, "AlterShareGroupOffsetsResponse", error_code=ErrorCode.none, responses=topics
+    )

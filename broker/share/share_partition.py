@@ -1,0 +1,499 @@
+"""A share-partition: the deliveries of one partition's records to the members of a share group.
+
+The machine has no clock, log or socket. Records between the start offset and the end offset are in
+flight. A member acquires records that are AVAILABLE, for the time of a lock; each time counts as a
+delivery. Its acknowledgement makes them ACKNOWLEDGED (accept), ARCHIVED (reject, or a gap) or
+AVAILABLE again (release). A lock that runs out makes them AVAILABLE too. Records whose deliveries
+are used up become ARCHIVED instead. The start offset moves behind all that is done.
+
+An acknowledgement counts once it is durable: `acknowledge` and `release` return a `Change`, whose
+records no member gets meanwhile, and `complete` or `roll_back` ends it. Sources: KIP-932, KIP-1206
+(acquire modes), KIP-1222 (renewal).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.share.in_flight import NO_DEADLINE, InFlightBatch, InFlightBatches
+from lakehead.broker.share.record_state import (
+    AcknowledgeType,
+    RecordState,
+    ShareState,
+    StateBatch,
+)
+
+_THROTTLED_DELIVERIES_MIN = 2
+
+_VERDICTS = {
+    AcknowledgeType.GAP: RecordState.ARCHIVED,
+    AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
+    AcknowledgeType.RELEASE: RecordState.AVAILABLE,
+    AcknowledgeType.REJECT: RecordState.ARCHIVED,
+}
+
+
+class OffsetRange(NamedTuple):
+    """Offsets, first and last inclusive: of a record batch, or of an aborted one."""
+
+    first_offset: int
+    last_offset: int
+
+
+class AcquiredRecords(NamedTuple):
+    """Offsets, first and last inclusive, that a member has acquired for the n-th time."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """Verdicts on the records of a range: one for all of them, or one for each."""
+
+    first_offset: int
+    last_offset: int
+    types: Sequence[int]
+
+
+class AcquireRequest(NamedTuple):
+    """The limits of an acquisition.
+
+    At most `records_max` records are acquired: in the mode `record_limit` (`is_strict`) exactly,
+    else up to the end of the record batch that reaches it. `batch_size` is the number of records
+    after which a new range begins, at the end of a record batch.
+    """
+
+    member_id: str
+    deadline_ms: int
+    records_max: int
+    batch_size: int
+    is_strict: bool = False
+
+
+class ShareLimits(NamedTuple):
+    """Limits of a share-partition.
+
+    `records_max` is the number of offsets in flight (`group.share.partition.max.record.locks`),
+    `deliveries_max` that of the deliveries of a record (`group.share.delivery.count.limit`).
+    """
+
+    records_max: int = 2000
+    deliveries_max: int = 5
+
+
+class Change:
+    """New states of records, by acknowledgements, that count once they are durable."""
+
+    __slots__ = ("batches", "delivery_complete_count", "start_offset")
+
+    def __init__(self, start_offset: int) -> None:
+        self.start_offset = start_offset
+        """The start offset to store: as it is without this change."""
+        self.delivery_complete_count = 0
+        """The number of offsets that are done, with this change."""
+        self.batches: list[StateBatch] = []
+        """The states to store; nothing is to be stored if there is none."""
+
+
+class SharePartition:
+    """The machine of one share-partition; see the module. Made from its durable state, of which the
+    start offset is known.
+    """
+
+    def __init__(self, state: ShareState, limits: ShareLimits) -> None:
+        self.start_offset = state.start_offset
+        """The first offset that is not done."""
+        self.end_offset = state.start_offset
+        """The offset after the last one that was acquired."""
+        self._limits = limits
+        self._throttled_deliveries = max(
+            _THROTTLED_DELIVERIES_MIN, (limits.deliveries_max + 1) // 2
+        )
+        self._batches = InFlightBatches()
+        self._may_redeliver = False
+        """False if certainly nothing in flight is AVAILABLE."""
+        for batch in state.batches:
+            self._restore(batch)
+        self._settle()
+
+    def _restore(self, stored: StateBatch) -> None:
+        first_offset = max(stored.first_offset, self.end_offset)
+        if stored.last_offset < first_offset:
+            return
+        self._fill(first_offset, RecordState.AVAILABLE)
+        state = stored.state
+        if state is RecordState.ACQUIRED:  # nothing writes that
+            state = RecordState.AVAILABLE
+        self._batches.append(
+            InFlightBatch(first_offset, stored.last_offset, state, stored.delivery_count)
+        )
+        self.end_offset = stored.last_offset + 1
+        self._may_redeliver = True
+
+    def _fill(self, offset: int, state: RecordState) -> None:
+        """Put what lies between the end offset and `offset` in flight."""
+        if offset > self.end_offset:
+            self._batches.append(InFlightBatch(self.end_offset, offset - 1, state, 0))
+            self.end_offset = offset
+
+    # Looking.
+
+    @property
+    def in_flight(self) -> int:
+        """The number of offsets in flight."""
+        return self.end_offset - self.start_offset
+
+    @property
+    def delivery_complete_count(self) -> int:
+        """The number of offsets in flight that are done."""
+        return sum(len(batch) for batch in self._batches if batch.state.is_terminal)
+
+    @property
+    def batches(self) -> Iterable[InFlightBatch]:
+        """Everything in flight, in order."""
+        return iter(self._batches)
+
+    @property
+    def can_acquire(self) -> bool:
+        """Return true if `next_fetch_offset` may be acquired, as to the limit of what is in
+        flight.
+        """
+        return (
+            self.in_flight < self._limits.records_max or self.next_fetch_offset() < self.end_offset
+        )
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """The time at which the first acquisition lock runs out, in ms; None without locks."""
+        return min(
+            (
+                batch.deadline_ms
+                for batch in self._batches
+                if batch.deadline_ms != NO_DEADLINE and batch.change is None
+            ),
+            default=None,
+        )
+
+    def next_fetch_offset(self) -> int:
+        """Return the first offset that may be acquired."""
+        if self._may_redeliver:
+            for batch in self._batches:
+                if batch.is_available:
+                    return batch.first_offset
+            self._may_redeliver = False
+        return self.end_offset
+
+    # Delivery.
+
+    def acquire(
+        self,
+        request: AcquireRequest,
+        fetch_offset: int,
+        fetched: Sequence[OffsetRange],
+        aborted: Iterable[OffsetRange] = (),
+    ) -> list[AcquiredRecords]:
+        """Acquire records for a member, of the record batches that were fetched from `fetch_offset`
+        on. Records of aborted batches are archived instead, for read-committed groups.
+        """
+        if not fetched:
+            return []
+        self._skip(fetch_offset, fetched[0].first_offset)
+        first_offset = max(fetched[0].first_offset, self.start_offset)
+        last_offset = fetched[-1].last_offset
+        room = request.records_max
+        acquired: list[AcquiredRecords] = []
+        for batch in self._batches.overlapping(first_offset, last_offset):
+            if not batch.is_available:
+                continue
+            share = self._share(batch)
+            if acquired and self._is_last_delivery(batch):
+                break
+            low = max(batch.first_offset, first_offset)
+            high = min(batch.last_offset, last_offset)
+            is_throttled = share < high - low + 1
+            end = self._end(low, high, min(room, share), fetched, request, is_exact=is_throttled)
+            for part in self._batches.cut(low, end) if end >= low else ():
+                part.acquire(request.member_id, request.deadline_ms)
+                acquired.append(AcquiredRecords(low, end, part.delivery_count))
+            room -= end - low + 1
+            if room <= 0 or is_throttled:
+                break
+        else:
+            acquired += self._acquire_new(request, fetched, room)
+        for gone in aborted:
+            acquired = list(self._without(acquired, gone))
+        self._settle()
+        return list(_split(acquired, fetched, request.batch_size))
+
+    def _is_last_delivery(self, batch: InFlightBatch) -> bool:
+        """Return true if the next delivery is the last one. It is alone in its response then."""
+        deliveries_max = self._limits.deliveries_max
+        return (
+            deliveries_max > _THROTTLED_DELIVERIES_MIN
+            and batch.delivery_count == deliveries_max - 1
+        )
+
+    def _share(self, batch: InFlightBatch) -> int:
+        """Return how many records of a batch one member may acquire at once. Records that were
+        delivered often go out in ever smaller numbers, and alone at last, so that one that kills
+        its consumers takes no others with it.
+        """
+        excess = batch.delivery_count - self._throttled_deliveries
+        if excess < 0:
+            return len(batch)
+        if self._is_last_delivery(batch):
+            return 1
+        return max(1, len(batch) >> (excess + 1))
+
+    @staticmethod
+    def _end(
+        low: int,
+        high: int,
+        room: int,
+        fetched: Sequence[OffsetRange],
+        request: AcquireRequest,
+        *,
+        is_exact: bool = False,
+    ) -> int:
+        """Return the last offset to acquire of [low, high], with room for so many records."""
+        if room <= 0:
+            return low - 1
+        if room >= high - low + 1:
+            return high
+        end = low + room - 1
+        if not request.is_strict and not is_exact:
+            end = next((one.last_offset for one in fetched if one.last_offset >= end), end)
+        return min(end, high)
+
+    def _acquire_new(
+        self, request: AcquireRequest, fetched: Sequence[OffsetRange], room: int
+    ) -> Iterator[AcquiredRecords]:
+        """Acquire what was never in flight."""
+        last_offset = fetched[-1].last_offset
+        free = self._limits.records_max - self.in_flight
+        if last_offset < self.end_offset or free <= 0 or room <= 0:
+            return
+        self._fill(fetched[0].first_offset, RecordState.ARCHIVED)
+        low = self.end_offset
+        end = self._end(low, last_offset, min(room, free), fetched, request)
+        batch = InFlightBatch(low, end, RecordState.AVAILABLE, 0)
+        batch.acquire(request.member_id, request.deadline_ms)
+        self._batches.append(batch)
+        self.end_offset = end + 1
+        yield AcquiredRecords(low, end, batch.delivery_count)
+
+    def _skip(self, fetch_offset: int, first_offset: int) -> None:
+        """Archive what may be acquired from `fetch_offset` up to `first_offset`: no record is left
+        there, by log compaction.
+        """
+        if fetch_offset <= self.end_offset:
+            self._fill(first_offset, RecordState.ARCHIVED)
+        self._archive(fetch_offset, first_offset - 1, RecordState.AVAILABLE)
+
+    def _without(
+        self, acquired: Iterable[AcquiredRecords], gone: OffsetRange
+    ) -> Iterator[AcquiredRecords]:
+        """Archive the part of acquired records that is in a range; yield the rest of them."""
+        for first_offset, last_offset, count in acquired:
+            low = max(first_offset, gone.first_offset)
+            high = min(last_offset, gone.last_offset)
+            if low > high:
+                yield AcquiredRecords(first_offset, last_offset, count)
+                continue
+            self._archive(low, high, RecordState.ACQUIRED)
+            if first_offset < low:
+                yield AcquiredRecords(first_offset, low - 1, count)
+            if high < last_offset:
+                yield AcquiredRecords(high + 1, last_offset, count)
+
+    def _archive(self, first_offset: int, last_offset: int, state: RecordState) -> None:
+        """Archive what is in a state in [first, last]."""
+        if first_offset > last_offset:
+            return
+        for batch in self._batches.cut(first_offset, last_offset):
+            if batch.state is state:
+                batch.become(RecordState.ARCHIVED)
+
+    # Acknowledgement.
+
+    def acknowledge(
+        self, member_id: str, acknowledgements: Iterable[Acknowledgement], deadline_ms: int
+    ) -> Change:
+        """Begin what a member's acknowledgements say; locks that it renews last until
+        `deadline_ms`.
+
+        Raises KafkaError, and nothing has changed: INVALID_REQUEST for an unknown type and for
+        records that were never acquired, INVALID_RECORD_STATE for records that the member does not
+        have.
+        """
+        change = Change(self.start_offset)
+        renewed: list[InFlightBatch] = []
+        try:
+            for one in acknowledgements:
+                for first_offset, last_offset, kind in _verdicts(one):
+                    found = self._acquired_by(member_id, first_offset, last_offset)
+                    if kind is AcknowledgeType.RENEW:
+                        renewed += found
+                    else:
+                        self._begin(change, found, _VERDICTS[kind])
+        except KafkaError:
+            self.roll_back(change)
+            raise
+        for batch in renewed:
+            batch.deadline_ms = deadline_ms
+        self._finish(change)
+        return change
+
+    def release(self, member_id: str) -> Change:
+        """Begin to release all that a member has: its share session has ended."""
+        change = Change(self.start_offset)
+        held = [
+            batch
+            for batch in self._batches
+            if batch.member_id == member_id and batch.change is None
+        ]
+        self._begin(change, held, RecordState.AVAILABLE)
+        self._finish(change)
+        return change
+
+    def _acquired_by(
+        self, member_id: str, first_offset: int, last_offset: int
+    ) -> Sequence[InFlightBatch]:
+        """Return the batches of [first, last], cut to it, which all are the member's."""
+        if last_offset < self.start_offset:
+            return ()  # they are done, or deleted
+        if not len(self._batches):
+            raise KafkaError(
+                ErrorCode.invalid_record_state,
+                "Batch record not found. The request batch offsets are not found in the cache.",
+            )
+        if last_offset >= self.end_offset:
+            edge = "first" if first_offset >= self.end_offset else "last"
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Batch record not found. The {edge} offset in request is past acquired records.",
+            )
+        for batch in self._batches.overlapping(first_offset, last_offset):
+            if batch.state is not RecordState.ACQUIRED or batch.change is not None:
+                raise KafkaError(
+                    ErrorCode.invalid_record_state,
+                    "The batch cannot be acknowledged. The batch is not in the acquired state.",
+                )
+            if batch.member_id != member_id:
+                raise KafkaError(
+                    ErrorCode.invalid_record_state, "Member is not the owner of batch record"
+                )
+        return self._batches.cut(first_offset, last_offset)
+
+    def _begin(self, change: Change, batches: Iterable[InFlightBatch], state: RecordState) -> None:
+        for batch in batches:
+            batch.change = change
+            batch.next_state = self._outcome(batch, state)
+
+    def _outcome(self, batch: InFlightBatch, state: RecordState) -> RecordState:
+        is_used_up = batch.delivery_count >= self._limits.deliveries_max
+        return RecordState.ARCHIVED if state is RecordState.AVAILABLE and is_used_up else state
+
+    def _finish(self, change: Change) -> None:
+        """Note what a change has to store."""
+        self._batches.join()
+        change.batches = [
+            StateBatch(one.first_offset, one.last_offset, one.next_state, one.delivery_count)
+            for one in self._changing(change)
+        ]
+        change.delivery_complete_count = self.delivery_complete_count + sum(
+            len(one) for one in self._changing(change) if one.next_state.is_terminal
+        )
+
+    def _changing(self, change: Change) -> Iterator[InFlightBatch]:
+        return (batch for batch in self._batches if batch.change is change)
+
+    def complete(self, change: Change) -> None:
+        """A change is durable: it counts."""
+        for batch in self._changing(change):
+            batch.become(batch.next_state)
+        self._may_redeliver = True
+        self._settle()
+
+    def roll_back(self, change: Change) -> None:
+        """A change was not stored: its records are as before, until their locks run out."""
+        for batch in self._changing(change):
+            batch.change = None
+        self._settle()
+
+    def expire(self, now_ms: int) -> Change | None:
+        """Release the records whose locks have run out. It counts at once, as in Kafka: return what
+        to store of it, None if there is nothing.
+        """
+        change = Change(self.start_offset)
+        late = [
+            batch
+            for batch in self._batches
+            if batch.deadline_ms != NO_DEADLINE
+            and batch.change is None
+            and batch.deadline_ms <= now_ms
+        ]
+        if not late:
+            return None
+        self._begin(change, late, RecordState.AVAILABLE)
+        self._finish(change)
+        self.complete(change)
+        return change
+
+    def move_start(self, log_start_offset: int) -> None:
+        """The log begins later now, by retention or DeleteRecords: what lies before is done."""
+        if log_start_offset <= self.start_offset:
+            return
+        self._batches.drop_before(log_start_offset)
+        self.start_offset = log_start_offset
+        self.end_offset = max(self.end_offset, log_start_offset)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Move the start offset behind what is done, and join what is equal."""
+        self._batches.join()
+        done = self._batches.drop_done()
+        if done is not None:
+            self.start_offset = done
+
+
+def _verdicts(one: Acknowledgement) -> Iterator[tuple[int, int, AcknowledgeType]]:
+    """Yield (first offset, last offset, type) of each run of offsets with the same verdict."""
+    if len(one.types) == 1:
+        yield one.first_offset, one.last_offset, _type(one.types[0])
+        return
+    if len(one.types) != one.last_offset - one.first_offset + 1:
+        raise KafkaError(ErrorCode.invalid_request, "The types do not fit the offsets.")
+    first_offset = one.first_offset
+    for kind, run in groupby(one.types):
+        end = first_offset + len(list(run))
+        yield first_offset, end - 1, _type(kind)
+        first_offset = end
+
+
+def _type(number: int) -> AcknowledgeType:
+    try:
+        return AcknowledgeType(number)
+    except ValueError:
+        raise KafkaError(ErrorCode.invalid_request, f"Invalid acknowledge type: {number}") from None
+
+
+def _split(
+    acquired: Iterable[AcquiredRecords], fetched: Sequence[OffsetRange], batch_size: int
+) -> Iterator[AcquiredRecords]:
+    """Cut ranges at ends of record batches, so that each has about `batch_size` records."""
+    ends = [one.last_offset for one in fetched]
+    position = 0
+    for first_offset, last_offset, count in acquired:
+        low = first_offset
+        while position < len(ends) and ends[position] < last_offset:
+            end = ends[position]
+            position += 1
+            if end - low + 1 >= batch_size > 0:
+                yield AcquiredRecords(low, end, count)
+                low = end + 1
+        yield AcquiredRecords(low, last_offset, count)

@@ -1,0 +1,68 @@
+"""The settings of a share group: its configs (GROUP resources), else those of the node."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple
+
+from lakehead.broker.settings import Settings
+from lakehead.broker.share.share_partition import ShareLimits
+from lakehead.storage.metadata.state import MetadataImage
+
+_DURATION = re.compile(
+    r"by_duration:P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+class OffsetReset(NamedTuple):
+    """The place at which a group begins: the end of the log, its start, or the records of the last
+    `duration`.
+    """
+
+    is_latest: bool
+    duration: timedelta | None = None
+
+
+class ShareSettings:
+    """Looks up the settings of share groups."""
+
+    def __init__(self, settings: Settings, state: Callable[[], MetadataImage]) -> None:
+        self._settings = settings
+        self._state = state
+
+    def limits(self, group_id: str) -> ShareLimits:
+        """Return the limits of each share-partition of a group."""
+        records = self._config(group_id, "share.partition.max.record.locks")
+        deliveries = self._config(group_id, "share.delivery.count.limit")
+        settings = self._settings
+        return ShareLimits(
+            int(records or settings.group_share_partition_max_record_locks),
+            int(deliveries or settings.group_share_delivery_count_limit),
+        )
+
+    def may_renew(self, group_id: str) -> bool:
+        """Return true if members may renew the locks of records."""
+        return self._config(group_id, "share.renew.acknowledge.enable") != "false"
+
+    def lock_ms(self, group_id: str) -> int:
+        """Return the time of an acquisition lock, in ms."""
+        value = self._config(group_id, "share.record.lock.duration.ms")
+        return self._settings.group_share_record_lock_duration_ms if value is None else int(value)
+
+    def is_committed(self, group_id: str) -> bool:
+        """Return true if the group gets no records of transactions that are open or aborted."""
+        return self._config(group_id, "share.isolation.level") == "read_committed"
+
+    def reset(self, group_id: str) -> OffsetReset:
+        """Return where the group begins in a partition (`share.auto.offset.reset`)."""
+        value = self._config(group_id, "share.auto.offset.reset") or "latest"
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            return OffsetReset(value == "latest")
+        parts = {name: float(number) for name, number in match.groupdict().items() if number}
+        return OffsetReset(is_latest=False, duration=timedelta(**parts))
+
+    def _config(self, group_id: str, name: str) -> str | None:
+        configs = self._state().group_configs.get(group_id)
+        return None if configs is None else configs.get(name)

@@ -1,0 +1,132 @@
+"""Share groups by clients that are not ours: librdkafka's share consumers, over a broker that is
+killed, and Kafka's tools.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer, ShareConsumer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+
+from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.kafka_tools import Tools, require_kafka_tools
+from tests.support.traffic import QUICK_RECONNECT, create_topic
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 120.0
+COUNT = 2_000
+FLAGS = (*HASTY, *("--group.share.heartbeat.interval.ms", "500"))
+
+
+class Member:
+    """A share consumer in a thread, which takes and accepts records until it is closed."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        self.values: Counter[int] = Counter()
+        self._consumer = ShareConsumer(
+            {"bootstrap.servers": bootstrap, "group.id": group, **QUICK_RECONNECT}
+        )
+        self._stop = threading.Event()
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.poll(0.2) or ():
+                if message.error() is None:
+                    self.values[int(message.value() or b"")] += 1
+        self._consumer.close()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), FLAGS)
+    process.start()
+    yield process
+    process.kill()
+
+
+def produce(bootstrap: str, topic: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, **QUICK_RECONNECT})
+    for number in numbers:
+        producer.produce(topic, str(number).encode())
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def begin_at_the_start(bootstrap: str, group: str) -> None:
+    entry = ConfigEntry(
+        "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(DEADLINE_S)
+
+
+def test_members_take_every_record_over_kills_of_the_broker(broker: BrokerProcess) -> None:
+    topic = group = "killed"
+    create_topic(broker.bootstrap, topic, 3)
+    begin_at_the_start(broker.bootstrap, group)
+    members = [Member(broker.bootstrap, group, topic) for _ in range(4)]
+    step = COUNT // 4
+    for start in range(0, COUNT, step):
+        produce(broker.bootstrap, topic, range(start, start + step))
+        if start:
+            broker.kill()
+            broker.start()
+
+    def have_all() -> bool:
+        return {value for member in members for value in member.values} >= set(range(COUNT))
+
+    assert wait_until(have_all, DEADLINE_S)
+    for member in members:
+        member.close()
+    late = Member(broker.bootstrap, group, topic)
+    produce(broker.bootstrap, topic, range(COUNT, COUNT + 1))
+    assert wait_until(lambda: COUNT in late.values, DEADLINE_S)
+    late.close()
+    assert set(late.values) == {COUNT}, "what was accepted is not delivered again"
+
+
+def test_kafkas_tools_know_share_groups(broker: BrokerProcess) -> None:
+    require_kafka_tools()
+    topic = group = "tools"
+    create_topic(broker.bootstrap, topic, 2)
+    begin_at_the_start(broker.bootstrap, group)
+    produce(broker.bootstrap, topic, range(50))
+    tool = Tools(broker.bootstrap)
+    taken = tool(
+        "kafka-console-share-consumer",
+        *("--topic", topic, "--group", group, "--max-messages", "50", "--timeout-ms", "60000"),
+    )
+    assert sorted(map(int, taken.split())) == list(range(50))
+    groups = "kafka-share-groups"
+    assert group in tool(groups, "--list").split()
+    state = tool(groups, "--describe", "--group", group, "--state")
+    assert "Empty" in state
+    lines = tool(groups, "--describe", "--group", group, "--offsets").splitlines()
+    rows = [line.split() for line in lines if line.startswith(group)]
+    assert [(row[1], row[2], row[4]) for row in sorted(rows)] == [
+        (topic, "0", "0"),
+        (topic, "1", "0"),
+    ]
+    reset = ("--reset-offsets", "--group", group, "--topic", topic, "--to-earliest", "--execute")
+    assert "NEW-OFFSET" in tool(groups, *reset)
+    again = tool(
+        "kafka-console-share-consumer",
+        *("--topic", topic, "--group", group, "--max-messages", "50", "--timeout-ms", "60000"),
+    )
+    assert sorted(map(int, again.split())) == list(range(50))
+    assert "Successful" in tool(groups, "--delete-offsets", "--group", group, "--topic", topic)
+    assert "successful" in tool(groups, "--delete", "--group", group)
+    assert group not in tool(groups, "--list").split()

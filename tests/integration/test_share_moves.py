@@ -1,0 +1,147 @@
+"""Share groups while partitions and share coordinators move, and a node dies: each record is
+accepted in the end, one whose acceptance was confirmed is never delivered again, and no record is
+delivered more often than its limit allows.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.partition.partition import SHARE_STATES_TOPIC
+from lakehead.storage.metadata.records import AssignStreams
+from tests.support.node_client import Client, close_clients
+from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
+from tests.support.share_member import ACCEPT, RELEASE, ShareMember, parts, share
+from tests.support.wire import Batch
+
+COUNT = 800
+NONE = ErrorCode.none
+GONE = {
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.share_session_not_found,
+    ErrorCode.invalid_share_session_epoch,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.unknown_topic_or_partition,
+}
+"""Codes at which a member goes to the leader again."""
+
+
+@dataclass
+class Ledger:
+    """What members saw."""
+
+    confirmed: set[int] = field(default_factory=set)
+    """Offsets whose acceptance had a response."""
+    deliveries: Counter[int] = field(default_factory=Counter)
+
+    def delivered(self, offset: int, count: int) -> None:
+        assert offset not in self.confirmed, f"{offset} was delivered after it was accepted"
+        assert count <= 10
+        self.deliveries[offset] += 1
+
+
+class Worker:
+    """A member that goes where the partition is."""
+
+    def __init__(self, name: str, cluster: NodeCluster, ledger: Ledger, rng: random.Random) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.ledger = ledger
+        self.rng = rng
+
+    async def run(self) -> None:
+        while len(self.ledger.confirmed) < COUNT:
+            leader = self.cluster.leaders("t")[0]
+            if leader in self.cluster.nodes:
+                try:
+                    await self.work(leader)
+                except (OSError, asyncio.IncompleteReadError):
+                    pass
+            await asyncio.sleep(0.01)
+
+    async def work(self, leader: int) -> None:
+        """Take records from one leader, until it is that no more."""
+        node = self.cluster.nodes[leader]
+        member = await ShareMember.connect(node, self.name)
+        while len(self.ledger.confirmed) < COUNT:
+            member.send_fetch([0] if member.epoch == 0 else [], wait_ms=200, max_records=20)
+            response = await member.receive_fetch()
+            if response.error_code is not NONE:
+                assert response.error_code in GONE, response.error_code
+                return
+            for partition in parts(response):
+                if partition.error_code is not NONE:
+                    assert partition.error_code in GONE, partition.error_code
+                    member.client.writer.close()
+                    return
+                for one in partition.acquired_records:
+                    await self.settle(member, one.first_offset, one.last_offset, one.delivery_count)
+
+    async def settle(self, member: ShareMember, first: int, last: int, count: int) -> None:
+        """Accept most of what was delivered, and release the rest."""
+        types = [ACCEPT if self.rng.random() < 0.8 else RELEASE for _ in range(first, last + 1)]
+        for offset in range(first, last + 1):
+            self.ledger.delivered(offset, count)
+        if await member.code({0: [(first, last, types)]}) is NONE:
+            offsets = range(first, last + 1)
+            self.ledger.confirmed |= {
+                offset for offset, kind in zip(offsets, types, strict=True) if kind == ACCEPT
+            }
+
+
+async def move(cluster: NodeCluster, topic: str, node_id: int) -> None:
+    metadata = cluster.nodes[1].engine.metadata
+    stream = metadata.state.topics[topic].partitions[0]
+    await metadata.commit([AssignStreams(node_id=node_id, stream_ids=(stream,))])
+    await cluster.until(lambda: cluster.leaders(topic)[0] == node_id)
+
+
+async def produce(cluster: NodeCluster) -> None:
+    """Produce all records, wherever the partition is led."""
+    left = COUNT
+    while left:
+        leader = cluster.leaders("t")[0]
+        if leader in cluster.nodes:
+            client = await Client.connect(cluster.nodes[leader])
+            client.produce(Batch(values=(b"v",) * 10).encode())
+            if (await client.produced())[0] == 0:
+                left -= 10
+            client.writer.close()
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_lost_or_accepted_twice_while_leaders_move(seed: int) -> None:
+    rng = random.Random(seed)
+    flags = {
+        "share.coordinator.state.topic.num.partitions": 1,
+        "share.coordinator.snapshot.update.records.per.snapshot": 5,
+        "group.share.delivery.count.limit": 10,
+    }
+    async with node_cluster(3, **flags) as cluster, asyncio.timeout(LIMIT_S):
+        await cluster.nodes[1].replication_control.create("t", 1)
+        await cluster.until(cluster.is_even)
+        node = cluster.nodes[1]
+        await node.share_coordinator.partition_for("team:x:0")
+        key_owner = cluster.leaders(SHARE_STATES_TOPIC)[0]
+        await cluster.until(cluster.is_even)
+        await share(cluster.nodes[key_owner])
+        ledger = Ledger()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(produce(cluster))
+                for name in "abc":
+                    tasks.create_task(Worker(name, cluster, ledger, rng).run())
+                for round_number in range(6):
+                    await asyncio.sleep(0.2)
+                    topic = SHARE_STATES_TOPIC if round_number % 2 else "t"
+                    await move(cluster, topic, rng.choice([1, 2, 3]))
+                await cluster.stop(3)
+        finally:
+            await close_clients()
+        assert ledger.confirmed == set(range(COUNT))
+        assert sum(ledger.deliveries.values()) >= COUNT

@@ -1,0 +1,312 @@
+"""The machine of share groups, their assignor, and their records byte by byte as Kafka's."""
+
+import asyncio
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.coordinator.group.consumer.consumer_record_formats import (
+    GroupEpoch,
+    Target,
+    TargetEpoch,
+)
+from lakehead.broker.coordinator.group.members import GroupMemory
+from lakehead.broker.coordinator.group.messages import GroupState
+from lakehead.broker.coordinator.group.record_formats import decode_key
+from lakehead.broker.coordinator.group.share.share_assignor import assign
+from lakehead.broker.coordinator.group.share.share_group import (
+    ShareGroup,
+    ShareGroupSettings,
+    ShareHeartbeat,
+    ShareHeartbeatResult,
+)
+from lakehead.broker.coordinator.group.share.share_groups import ShareGroups
+from lakehead.broker.coordinator.group.share.share_record_formats import (
+    KnownPartitions,
+    ShareAssignment,
+    ShareGroupKey,
+    ShareGroupRecord,
+    ShareGroupValue,
+    ShareMemberMetadata,
+    ShareRecordKind,
+    StatePartitions,
+    decode_share_value,
+    encode_share_key,
+    encode_share_value,
+)
+from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog
+from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.share.share_partition_key import SharePartitionKey
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.tasks import TaskScope
+from tests.property.test_coordinator_log import ListPartition, crash
+from tests.support.topic_catalogs import catalog
+
+SESSION_S = 45.0
+TOPIC_ID = bytes(range(1, 17))
+KINDS = ShareRecordKind
+PARTITIONS = {TOPIC_ID: frozenset({0, 2})}
+
+# Written by the classes of Kafka 4.2 for the same fields.
+VALUES: dict[ShareRecordKind, tuple[ShareGroupValue, str]] = {
+    KINDS.MEMBER: (
+        ShareMemberMetadata(client_id="c", client_host="/h", topics=frozenset({"a", "b"})),
+        "0000000263032f68030261026200",
+    ),
+    KINDS.GROUP: (GroupEpoch(epoch=5, topics_hash=9), "000000000005000000000000000900"),
+    KINDS.TARGET_EPOCH: (TargetEpoch(epoch=5), "00000000000500"),
+    KINDS.TARGET: (
+        Target(partitions=PARTITIONS),
+        "0000020102030405060708090a0b0c0d0e0f100300000000000000020000",
+    ),
+    KINDS.CURRENT: (
+        ShareAssignment(epoch=5, previous_epoch=4, assigned=PARTITIONS),
+        "0000000000050000000400020102030405060708090a0b0c0d0e0f100300000000000000020000",
+    ),
+    KINDS.PARTITIONS: (
+        StatePartitions(
+            initialized={TOPIC_ID: KnownPartitions("t", frozenset({0, 2}))},
+            deleting={TOPIC_ID: "d"},
+        ),
+        (
+            "000001020102030405060708090a0b0c0d0e0f1002740300000000000000020002"
+            "0102030405060708090a0b0c0d0e0f1002640000"
+        ),
+    ),
+}
+
+
+class World:
+    """A group, its topics and the time."""
+
+    def __init__(self, **counts: int) -> None:
+        self.catalog = catalog(counts or {"t": 4})
+        self.now = 100.0
+        self.group = self.fresh()
+
+    def fresh(self) -> ShareGroup:
+        return ShareGroup("g", lambda: ShareGroupSettings(max_size=3), lambda: self.catalog)
+
+    def heartbeat(
+        self, member_id: str, epoch: int, topics: set[str] | None = None
+    ) -> ShareHeartbeatResult:
+        given = None if topics is None else frozenset(topics)
+        return self.group.heartbeat(
+            ShareHeartbeat(member_id=member_id, epoch=epoch, topics=given), self.now
+        )
+
+    def initialize(self) -> None:
+        self.group.initialized(self.group.to_initialize())
+
+    def refusal(self, member_id: str, epoch: int) -> ErrorCode:
+        with pytest.raises(KafkaError) as caught:
+            self.heartbeat(member_id, epoch, {"t"} if epoch == 0 else None)
+        return caught.value.code
+
+
+def count(result: ShareHeartbeatResult) -> int:
+    assert result.assignment is not None
+    return sum(map(len, result.assignment.values()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_are_laid_out_as_kafkas(kind: ShareRecordKind) -> None:
+    value, text = VALUES[kind]
+    assert encode_share_value(value).hex() == text
+    assert decode_share_value(kind, bytes.fromhex(text)) == value
+    for size in range(len(text) // 2 - 1):
+        with pytest.raises(UnknownRecord):
+            decode_share_value(kind, bytes.fromhex(text)[:size])
+
+
+def test_keys_are_laid_out_as_kafkas() -> None:
+    assert encode_share_key(ShareGroupKey(KINDS.MEMBER, "gr", "m")).hex() == "000a0002677200016d"
+    assert encode_share_key(ShareGroupKey(KINDS.GROUP, "gr")).hex() == "000b00026772"
+    for kind in KINDS:
+        member_id = "m" if kind in {KINDS.MEMBER, KINDS.TARGET, KINDS.CURRENT} else ""
+        key = ShareGroupKey(kind, "gr", member_id)
+        assert decode_key(encode_share_key(key)) == key
+
+
+def test_members_have_partitions_once_they_have_a_state() -> None:
+    world = World()
+    joined = world.heartbeat("a", 0, {"t", "missing"})
+    assert count(joined) == 0
+    assert {len(indexes) for indexes in world.group.to_initialize().values()} == {4}
+    world.initialize()
+    assert world.group.to_initialize() == {}
+    second = world.heartbeat("a", joined.epoch)
+    assert (count(second), second.epoch > joined.epoch) == (4, True)
+    assert world.heartbeat("a", second.epoch).assignment is None
+    other = world.heartbeat("b", 0, {"t"})
+    assert count(other) == 2
+    assert count(world.heartbeat("a", second.epoch)) == 2
+    assert world.group.state is GroupState.STABLE
+
+
+def test_epochs_are_held_against_those_that_are_known() -> None:
+    world = World()
+    assert world.refusal("a", 3) is ErrorCode.unknown_member_id
+    epoch = world.heartbeat("a", 0, {"t"}).epoch
+    world.initialize()
+    newer = world.heartbeat("a", epoch).epoch
+    assert world.heartbeat("a", epoch).epoch == newer, "a response was lost"
+    assert world.refusal("a", newer + 1) is ErrorCode.fenced_member_epoch
+    world.heartbeat("b", 0, {"t"})
+    world.heartbeat("a", newer)
+    assert world.refusal("a", epoch) is ErrorCode.fenced_member_epoch
+    assert world.heartbeat("a", 0, {"t"}).epoch >= newer
+
+
+def test_a_full_group_takes_no_more_members() -> None:
+    world = World()
+    for name in "abc":
+        world.heartbeat(name, 0, {"t"})
+    assert world.refusal("d", 0) is ErrorCode.group_max_size_reached
+    world.group.leave("a", -1)
+    world.heartbeat("d", 0, {"t"})
+    with pytest.raises(KafkaError):
+        world.group.leave("a", -1)
+
+
+def test_the_silent_are_removed_and_the_rest_has_their_partitions() -> None:
+    world = World()
+    world.heartbeat("a", 0, {"t"})
+    world.initialize()
+    epoch = world.heartbeat("b", 0, {"t"}).epoch
+    world.now += SESSION_S - 1
+    epoch = world.heartbeat("b", epoch).epoch
+    world.group.tick(world.now + 2)
+    assert list(world.group.members) == ["b"]
+    assert count(world.heartbeat("b", epoch)) == 4
+    world.group.tick(world.now + 2 * SESSION_S)
+    assert world.group.state is GroupState.EMPTY
+
+
+def test_new_partitions_and_deleted_topics_are_noticed() -> None:
+    world = World(t=2, u=1)
+    world.heartbeat("a", 0, {"t", "u"})
+    world.initialize()
+    epoch = world.heartbeat("a", 1).epoch
+    world.catalog = catalog({"t": 3})
+    changed = world.heartbeat("a", epoch)
+    assert count(changed) == 2
+    world.initialize()
+    assert count(world.heartbeat("a", changed.epoch)) == 3
+    assert {one.name for one in world.group.partitions.initialized.values()} == {"t"}
+
+
+def test_a_group_that_is_loaded_is_the_same() -> None:
+    world = World()
+    world.heartbeat("a", 0, {"t"})
+    world.initialize()
+    epoch = world.heartbeat("b", 0, {"t"}).epoch
+    world.group.leave("b", -1)
+    log = dict(world.group.take_records())
+    before = world.group
+    world.group = world.fresh()
+    records = [
+        (key, decode_share_value(key.kind, encode_share_value(value)))
+        for key, value in log.items()
+        if value is not None
+    ]
+    world.group.restore((ShareGroupRecord(*record) for record in records), world.now)
+    for name in ("epoch", "target_epoch", "partitions", "members", "state"):
+        assert getattr(world.group, name) == getattr(before, name), name
+    assert set(world.group.keys) == {key for key, value in log.items() if value is not None}
+    assert world.heartbeat("a", 0, {"t"}).epoch > epoch
+
+
+topics = st.integers(0, 4).map(lambda number: bytes([number]) * 16)
+
+
+@given(
+    st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.frozensets(topics), max_size=6),
+    st.dictionaries(topics, st.frozensets(st.integers(0, 5), min_size=1), max_size=5),
+)
+def test_each_partition_has_a_member_and_each_member_its_own(
+    subscriptions: dict[str, frozenset[bytes]], partitions: dict[bytes, frozenset[int]]
+) -> None:
+    given_to = assign(subscriptions, partitions)
+    assert given_to.keys() == subscriptions.keys()
+    taken = set()
+    for member_id, found in given_to.items():
+        assert found.keys() <= subscriptions[member_id]
+        for topic_id, indexes in found.items():
+            assert indexes <= partitions[topic_id]
+            taken |= {(topic_id, index) for index in indexes}
+        if subscriptions[member_id] & partitions.keys():
+            assert found, "a member has nothing to do"
+    subscribed = frozenset(itertools.chain.from_iterable(subscriptions.values()))
+    assert taken == {
+        (topic_id, index)
+        for topic_id, indexes in partitions.items()
+        if topic_id in subscribed
+        for index in indexes
+    }
+
+
+class Failing:
+    """A node's share groups, over a log that may be full."""
+
+    def __init__(self) -> None:
+        self.scope = TaskScope(crash)
+        self.partition = ListPartition()
+        self.made: list[SharePartitionKey] = []
+        log = CoordinatorLog(self.partition, SystemClock(), self.scope, name="log")
+        self.groups = ShareGroups(
+            BatchingLog(log),
+            SystemClock(),
+            self.scope,
+            GroupMemory(),
+            lambda _group: ShareGroupSettings(),
+            lambda: catalog({"t": 2}),
+            self,
+            lambda group_id: group_id == "classic",
+        )
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        assert (start_offset, state_epoch > 0) == (-1, True)
+        self.made.append(key)
+
+    async def delete(self, key: SharePartitionKey) -> None:
+        self.made.remove(key)
+
+    async def heartbeat(self, member_id: str, epoch: int) -> ShareHeartbeatResult:
+        request = ShareHeartbeat(
+            member_id=member_id, epoch=epoch, topics=None if epoch else frozenset({"t"})
+        )
+        response = self.groups.heartbeat("g", request)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            self.partition.stream.confirm(10)
+        return await response
+
+
+async def test_a_change_that_cannot_be_stored_is_undone() -> None:
+    world = Failing()
+    epoch = (await world.heartbeat("a", 0)).epoch
+    assert len(world.made) == 2
+    world.partition.stream.is_full = True
+    with pytest.raises(KafkaError):
+        await world.heartbeat("b", 0)
+    assert [list(group.members) for group in world.groups.groups] == [["a"]]
+    world.partition.stream.is_full = False
+    result = await world.heartbeat("a", epoch)
+    assert count(result) == 2
+    with pytest.raises(KafkaError):
+        world.groups.heartbeat("classic", ShareHeartbeat(member_id="a", epoch=0))
+    await world.scope.close()
+
+
+async def test_a_group_that_was_never_stored_is_not_there() -> None:
+    world = Failing()
+    world.partition.stream.is_full = True
+    with pytest.raises(KafkaError):
+        await world.heartbeat("a", 0)
+    assert world.groups.groups == []
+    await world.scope.close()
