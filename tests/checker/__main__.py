@@ -30,6 +30,13 @@ def _options() -> chaos_run.Options:
     parser.add_argument("--store", choices=("s3", "file"), default="s3", help="file: cannot fail")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--rate", type=float, default=100, help="records/s of each of 3 producers")
+    parser.add_argument(
+        "--security",
+        choices=("", "SASL_SSL"),
+        default="",
+        help="SASL_SSL: names, access rules and quotas for clients, mutual TLS between nodes",
+    )
+    parser.add_argument("--encrypted", action="store_true", help="encryption at rest by the nodes")
     parser.add_argument("--report", type=Path, help="a folder (default: chaos-WAL-SEED)")
     given = parser.parse_args()
     return chaos_run.Options(
@@ -40,6 +47,8 @@ def _options() -> chaos_run.Options:
         store=given.store,
         nodes=given.nodes,
         records_per_s=given.rate,
+        security=given.security,
+        is_encrypted=given.encrypted,
     )
 
 

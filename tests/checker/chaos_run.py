@@ -2,27 +2,45 @@
 
 import gzip
 import pickle
+import random
 import shutil
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.lakehead_cluster import LakeheadCluster, Place
 from bench.s3_server import NotBuilt, program, running_server
+from lakehead.storage.encryption.key_file import add_key
 from tests.checker import clocks, fault_plan, namespaces, report
 from tests.checker.clocks import WallClock
 from tests.checker.figures import figures
-from tests.checker.history import History
+from tests.checker.history import History, Log
 from tests.checker.namespaces import Network
 from tests.checker.nemesis import Nemesis, Targets
 from tests.checker.rules import violations
-from tests.checker.transactions import transaction_violations
+from tests.checker.transaction_clients import (
+    AUTO_COMMIT,
+    COPIES,
+    JAVA_COPIES,
+    TransactionClients,
+    TransactionLoad,
+    has_java,
+)
+from tests.checker.transaction_history import Fate, TransactionHistory
+from tests.checker.transaction_rules import (
+    copy_violations,
+    delivery_violations,
+    fractured,
+    transaction_violations,
+)
 from tests.checker.workload import Clients, Load
 from tests.support.s3_proxy import running_proxy
+from tests.support.secure_cluster import Rule, SecureCluster, User, add_user
 from tests.support.traffic import create_topic, read_log
-from tests.support.transaction_traffic import TransactionThread, read_all
 from tests.support.waiting import wait_until
 
 TOPIC = "chaos"
@@ -36,16 +54,31 @@ STUCK_S = 60.0
 TRANSACTION_PAUSE_S = 0.05
 ANSWERS_S = 90.0
 QUIET_START_S = 2.0
+USER, PASSWORD = "chaos", "chaos-s3cret"
+RULES = (
+    Rule("TOPIC", TOPIC, "PREFIXED", ("CREATE", "READ", "WRITE")),
+    Rule("GROUP", "*", "LITERAL", ("READ",)),
+    Rule("TRANSACTIONAL_ID", TOPIC, "PREFIXED", ("WRITE", "DESCRIBE")),
+)
+QUOTAS: Mapping[str, float] = {
+    "producer_byte_rate": 1 << 30,
+    "consumer_byte_rate": 1 << 30,
+    "request_percentage": 100,
+    "controller_mutation_rate": 1000,
+}
+"""On, and above what the clients do."""
 FLAGS = (
     *("--upload.size", "1m", "--upload.age.ms", "500", "--cache.size", "16m"),
     *("--metadata.checkpoint.entries", "50", "--offsets.topic.num.partitions", "3"),
     *("--broker.session.timeout.ms", str(int(SESSION_S * 1000))),
+    *("--group.consumer.session.timeout.ms", "6000"),
+    *("--group.consumer.heartbeat.interval.ms", "1000"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is run."""
+    """Sizes, faults and kind of a run."""
 
     seconds: float
     seed: int
@@ -57,6 +90,10 @@ class Options:
     partitions: int = 6
     records_per_s: float = 100.0
     """Of each of three producers."""
+    security: str = ""
+    """SASL_SSL: clients by TLS, with names, rules and quotas; mutual TLS between nodes."""
+    is_encrypted: bool = False
+    """True: objects, write-ahead logs and metadata are encrypted, by a key file."""
 
 
 class ChaosRun:
@@ -67,7 +104,9 @@ class ChaosRun:
         self.notes: list[str] = []
         self.anomalies: list[str] = []
         self.history = History()
+        self.transaction_history = TransactionHistory()
         self.work = Path(tempfile.mkdtemp(prefix="lakehead-chaos-"))
+        self.secure: SecureCluster | None = None
         self.targets = self._targets(stack)
 
     @property
@@ -77,21 +116,29 @@ class ChaosRun:
     def run(self) -> report.Run:
         """Do it, and judge."""
         options = self.options
-        create_topic(self.bootstrap, TOPIC, options.partitions)
+        user = self._user()
         load = Load(
             bootstrap=self.bootstrap,
             topic=TOPIC,
             partitions=options.partitions,
             records_per_s=options.records_per_s,
+            user=user,
         )
-        clients = Clients(load, self.history, options.seed)
-        create_topic(self.bootstrap, TRANSACTIONS_TOPIC, options.partitions)
-        transactions = TransactionThread(
-            self.bootstrap,
-            TRANSACTIONS_TOPIC,
-            options.partitions,
+        self.security = load.librdkafka
+        self.transaction_load = TransactionLoad(
+            bootstrap=self.bootstrap,
+            topic=TRANSACTIONS_TOPIC,
+            partitions=options.partitions,
+            source=TOPIC,
+            has_java=self._has_java(),
             pause_s=TRANSACTION_PAUSE_S,
-            patience_s=ANSWERS_S,
+            security=self.security,
+        )
+        for topic in (TOPIC, *self.transaction_load.topics):
+            create_topic(self.bootstrap, topic, options.partitions, security=self.security)
+        clients = Clients(load, self.history, options.seed)
+        transactions = TransactionClients(
+            self.transaction_load, self.transaction_history, options.seed
         )
         plan = fault_plan.plan(options.seed, options.seconds, self.targets.kinds())
         nemesis = Nemesis(self.targets, plan)
@@ -106,21 +153,34 @@ class ChaosRun:
         hanging = clients.finish(ANSWERS_S)
         ended = time.monotonic()
         self.anomalies += nemesis.troubles + [f"client: {name} hangs" for name in hanging]
-        self._judge_log()
-        self._judge_transactions(transactions)
-        self.notes += sorted({f"client: {error}"[:200] for error in clients.errors})
+        log = self._judge_log()
+        self._judge_transactions(transactions, log)
+        errors = (*clients.errors, *transactions.errors)
+        self.notes += sorted({f"client: {error}"[:200] for error in errors})
         found = figures(self.history, began=began, ended=ended)
         self.anomalies += [f"stuck: {gap}" for gap in found.gaps if gap.seconds > STUCK_S]
         if found.lag_max > STUCK_S:
             self.anomalies.append(f"unread: no consumer saw a record for {found.lag_max:.0f} s")
         return report.Run(
-            title=f"chaos: {options.wal} WAL, {options.nodes} nodes, seed {options.seed}",
+            title=(
+                f"chaos: {options.wal} WAL, {options.nodes} nodes, seed {options.seed}"
+                f"{', ' + options.security if options.security else ''}"
+                f"{', encrypted' if options.is_encrypted else ''}"
+            ),
             began=began,
             figures=found,
             events=sorted(nemesis.events, key=lambda event: event.begun),
             anomalies=self.anomalies,
             notes=self.notes,
         )
+
+    def _user(self) -> User | None:
+        """Return the user of all clients, with rules and quotas; None without security."""
+        if self.secure is None:
+            return None
+        user = self.secure.user(USER, PASSWORD)
+        add_user(self.bootstrap, self.secure.user(), user, rules=RULES, quotas=QUOTAS)
+        return user
 
     def _watch(self, began: float, nemesis: Nemesis) -> None:
         """Wait for the plan's end; a line now and then says how it goes."""
@@ -142,26 +202,59 @@ class ChaosRun:
             stuck = [p for p in partitions if self.history.latest.get(p, 0.0) <= healed]
             self.anomalies.append(f"liveness: partitions {stuck} take nothing {HEAL_S} s after all")
 
-    def _judge_log(self) -> None:
+    def _judge_log(self) -> Log:
         try:
-            log = read_log(self.bootstrap, TOPIC, self.options.partitions, deadline_s=ANSWERS_S)
+            log = read_log(
+                self.bootstrap,
+                TOPIC,
+                self.options.partitions,
+                deadline_s=ANSWERS_S,
+                security=self.security,
+            )
         except Exception as error:
             self.anomalies.append(f"unseen: the log cannot be read to its end: {error}")
-            return
+            return {}
         self.anomalies += violations(self.history, log, staleness_s=SESSION_S + SLACK_S)
+        return log
 
-    def _judge_transactions(self, transactions: TransactionThread) -> None:
+    def _judge_transactions(self, clients: TransactionClients, log: Log) -> None:
+        load, history = self.transaction_load, self.transaction_history
         try:
-            outcomes = transactions.finish()
-            seen = read_all(self.bootstrap, TRANSACTIONS_TOPIC, self.options.partitions)
+            hanging = clients.finish(ANSWERS_S)
+            seen = clients.read(load.topic)
+            copies = {
+                suffix: (clients.read(load.named(suffix)), clients.committed(suffix))
+                for suffix in [COPIES] + [JAVA_COPIES] * load.has_java
+            }
+            given = clients.committed(AUTO_COMMIT)
         except Exception as error:
             self.anomalies.append(f"transactions: {error!r}")
             return
-        self.anomalies += transaction_violations(outcomes, seen, transactions.values)
+        self.anomalies += [f"client: {name} hangs" for name in hanging]
+        self.anomalies += transaction_violations(history, seen)
+        source = {p: [value.decode() for _, value in records] for p, records in log.items()}
+        for suffix, (copy, committed) in copies.items():
+            self.anomalies += [
+                f"{suffix}: {one}" for one in copy_violations(source, copy, committed)
+            ]
+            self.notes.append(f"{suffix}: {sum(committed.values()):,} records")
+        self.anomalies += delivery_violations(history.delivered, given)
+        self.notes.append(f"automatic commits: up to {sum(given.values()):,} records")
+        fates = Counter(one.fate for one in history.transactions.values())
         self.notes.append(
-            f"transactions: {len(outcomes.committed)} committed, {len(outcomes.aborted)} aborted, "
-            f"{len(outcomes.unknown)} without a clear answer"
+            f"transactions: {fates[Fate.COMMITTED]:,} committed, {fates[Fate.ABORTED]:,} aborted, "
+            f"{fates[Fate.OPEN]:,} left; {sum(map(len, history.readings.values())):,} values read "
+            f"meanwhile, {fractured(history, seen):,} transactions read others in part"
         )
+
+    def _has_java(self) -> bool:
+        if self.security:
+            self.notes.append("no transactions by Java: its copier has no settings for security")
+            return False
+        if not has_java():
+            self.notes.append("no transactions by Java: there is no Java, or no jars of Kafka")
+            return False
+        return True
 
     def _targets(self, stack: ExitStack) -> Targets:
         options = self.options
@@ -189,6 +282,10 @@ class ChaosRun:
                 )
                 environment = server.environment | {"AWS_ENDPOINT_URL": proxy.endpoint}
                 flags += ["--store", f"{server.uri}/cluster"]
+        if options.is_encrypted:
+            keys = self.work / "keys"
+            add_key(keys, "first", rng=random.SystemRandom())
+            flags += ["--encryption.key.provider", "file", "--encryption.key.file", str(keys)]
         # On one machine a paused node is ended by who takes over from it. On several it wakes.
         places = [
             Place(
@@ -200,8 +297,14 @@ class ChaosRun:
             )
             for n in range(options.nodes)
         ]
+        client: Mapping[str, str | int | float] = {}
+        if options.security:
+            hosts = ("localhost", *sorted({place.host for place in places}))
+            self.secure = SecureCluster.make(self.work / "ca", hosts)
+            places = [self.secure.place(place) for place in places]
+            client = self.secure.user().librdkafka
         cluster = LakeheadCluster(
-            self.work, *flags, nodes=options.nodes, wal=options.wal, places=places
+            self.work, *flags, nodes=options.nodes, wal=options.wal, places=places, client=client
         )
         stack.enter_context(cluster)
         return Targets(cluster=cluster, network=network, proxy=proxy, clocks=own_clocks)

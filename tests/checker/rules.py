@@ -15,7 +15,7 @@
   more than `staleness_s` before; end: one was told that the log does not reach;
 - commit: a group was told of a commit older than one that had been acknowledged.
 
-Rules about transactions (torn, precommitted, cycles of reads) come with transactions.
+`tests.checker.transaction_rules` has the rules of transactions.
 """
 
 import itertools

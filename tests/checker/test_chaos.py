@@ -9,12 +9,20 @@ import pytest
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("wal", "seed"), [("block", 13), pytest.param("object", 21, marks=pytest.mark.slow)]
+    ("wal", "seed", "more"),
+    [
+        ("block", 13, ()),
+        pytest.param("object", 21, (), marks=pytest.mark.slow),
+        pytest.param("object", 13, ("--security", "SASL_SSL"), marks=pytest.mark.slow),
+        pytest.param("block", 21, ("--encrypted",), marks=pytest.mark.slow),
+    ],
 )
-def test_a_cluster_under_faults_keeps_its_promises(tmp_path: Path, wal: str, seed: int) -> None:
+def test_a_cluster_under_faults_keeps_its_promises(
+    tmp_path: Path, wal: str, seed: int, more: tuple[str, ...]
+) -> None:
     command = [
         *(sys.executable, "-m", "tests.checker", "--seconds", "6", "--seed", str(seed)),
-        *("--wal", wal, "--rate", "50", "--report", str(tmp_path)),
+        *("--wal", wal, "--rate", "50", "--report", str(tmp_path), *more),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,13 +9,14 @@ import functools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tests.checker.history import History, Sent, value_of
+from tests.support.secure_cluster import User
 from tests.support.traffic import (
     IDEMPOTENT,
     ProducerThread,
@@ -24,6 +25,8 @@ from tests.support.traffic import (
 )
 
 GROUP = "checked"
+CONSUMER_GROUP = "checked-consumers"
+"""A group of KIP-848: its members are assigned by the broker."""
 LIFE_S = 30.0
 VALUE_BYTES = 200
 BACK_MAX = 500
@@ -41,6 +44,18 @@ class Load:
     partitions: int
     records_per_s: float
     """Of each producer."""
+    user: User | None = None
+    """None: clients do not authenticate."""
+
+    @property
+    def librdkafka(self) -> Mapping[str, str | int | float]:
+        """Settings of clients of librdkafka, beside the address."""
+        return {} if self.user is None else self.user.librdkafka
+
+    @property
+    def kafka_python(self) -> Mapping[str, str]:
+        """The same for kafka-python."""
+        return {} if self.user is None else self.user.kafka_python
 
 
 class Worker:
@@ -101,6 +116,8 @@ class Clients:
             Worker("assignedpython", seed, self._read_kafka_python),
             Worker("member1", seed, self._read_as_member),
             Worker("member2", seed, self._read_as_member),
+            Worker("consumer1", seed, self._read_as_consumer),
+            Worker("consumer2", seed, self._read_as_consumer),
             Worker("ends", seed, self._ask_ends),
         ]
 
@@ -128,7 +145,7 @@ class Clients:
             self._load.topic,
             partitions=self._load.partitions,
             history=self._history,
-            config=IDEMPOTENT,
+            config={**IDEMPOTENT, **self._load.librdkafka},
             value_bytes=VALUE_BYTES,
             records_per_s=self._load.records_per_s,
         )
@@ -155,6 +172,7 @@ class Clients:
             retry_backoff_ms=50,
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=200,
+            **self._load.kafka_python,
         )
         number, began = 0, time.monotonic()
         try:
@@ -189,7 +207,9 @@ class Clients:
 
     def _read_assigned(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
         """Read all partitions from somewhere; now and then begin anew further back."""
-        consumer = new_consumer(self._load.bootstrap, {"fetch.wait.max.ms": 50})
+        consumer = new_consumer(
+            self._load.bootstrap, {"fetch.wait.max.ms": 50, **self._load.librdkafka}
+        )
         position = self._position
         try:
             self._assign(name, consumer, position)
@@ -232,6 +252,7 @@ class Clients:
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=200,
             retry_backoff_ms=50,
+            **self._load.kafka_python,
         )
         try:
             position = {p: max(0, o - BACK_MAX) for p, o in self._position.items()}
@@ -253,23 +274,46 @@ class Clients:
             consumer.close()
 
     def _read_as_member(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        """Read as a member of a classic group."""
+        config = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 1000}
+        self._read_in_group(name, GROUP, is_over, config)
+
+    def _read_as_consumer(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        """Read as a member of a consumer group."""
+        self._read_in_group(name, CONSUMER_GROUP, is_over, {"group.protocol": "consumer"})
+
+    def _read_in_group(
+        self, name: str, group: str, is_over: IsOver, protocol: Mapping[str, str | int]
+    ) -> None:
         """Read as a member of a group, and commit what was read."""
         config: dict[str, str | int | float] = {
-            "group.id": GROUP,
+            "group.id": group,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 1000,
             "fetch.wait.max.ms": 50,
+            **protocol,
+            **self._load.librdkafka,
         }
         consumer = new_consumer(self._load.bootstrap, config)
         read: list[tuple[int, int, bytes]] = []
+        position: dict[int, int | None] = {}
+        """Of the partitions that the member has; None where its group decides."""
+
+        def note_read() -> dict[int, int]:
+            noted = self._note_read(name, read)
+            position.update(noted)
+            return noted
 
         def assigned(_: Consumer, places: list[TopicPartition]) -> None:
-            self._note_read(name, read)
-            self._history.record_assign(name, {place.partition: None for place in places})
+            note_read()
+            position.update(dict.fromkeys(place.partition for place in places))
+            self._history.record_assign(name, position)
 
         def revoked(_: Consumer, places: list[TopicPartition]) -> None:
-            self._note_read(name, read)
+            """A classic member gives all back, one of a consumer group what others are to have."""
+            note_read()
+            for place in places:
+                position.pop(place.partition, None)
+            self._history.record_assign(name, position)
 
         consumer.subscribe([self._load.topic], on_assign=assigned, on_revoke=revoked)
         try:
@@ -279,7 +323,7 @@ class Clients:
                     message = consumer.poll(0.05)  # one by one: a rebalance lies between two
                     if message is not None:
                         read += self._records(name, [message])
-                self._commit(consumer, self._note_read(name, read))
+                self._commit(consumer, group, note_read())
         finally:
             consumer.close()
 
@@ -289,7 +333,7 @@ class Clients:
         read.clear()
         return position
 
-    def _commit(self, consumer: Consumer, position: dict[int, int]) -> None:
+    def _commit(self, consumer: Consumer, group: str, position: dict[int, int]) -> None:
         """Commit, and ask now and then what is committed. A refusal is nothing: others will."""
         if not position:
             return
@@ -298,19 +342,19 @@ class Clients:
         try:
             for place in consumer.commit(offsets=places, asynchronous=False):
                 if place.error is None:
-                    self._history.record_commit(GROUP, place.partition, place.offset, begun)
+                    self._history.record_commit(group, place.partition, place.offset, begun)
             if self._rng.random() < 0.2:
                 begun = self._history.clock()
                 for place in consumer.committed(places, timeout=5):
                     if place.error is None:
                         offset = max(place.offset, 0)
-                        self._history.record_commit_asked(GROUP, place.partition, offset, begun)
+                        self._history.record_commit_asked(group, place.partition, offset, begun)
         except KafkaException:
             return
 
     def _ask_ends(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
         """Ask leaders where partitions end."""
-        consumer = new_consumer(self._load.bootstrap, {})
+        consumer = new_consumer(self._load.bootstrap, self._load.librdkafka)
         try:
             while not is_over():
                 partition = self._rng.randrange(self._load.partitions)

@@ -16,9 +16,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one and print its trace")
     parser.add_argument("--wal", choices=sorted(WALS), help="only this write-ahead log")
     parser.add_argument("--clusters", action="store_true", help="clusters, with all but sockets")
+    parser.add_argument("--encrypted", action="store_true", help="objects and logs are encrypted")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    kind = Kind(options.wal, is_cluster=options.clusters)
+    kind = Kind(options.wal, is_cluster=options.clusters, is_encrypted=options.encrypted)
     if options.seed is not None:
         return watch_one(options.seed, kind)
     return run_many(options.first, options.seeds, kind, options.workers)

@@ -24,11 +24,12 @@ class Kind(NamedTuple):
 
     wal: str | None
     is_cluster: bool = False
+    is_encrypted: bool = False
 
     def run(self, seed: int, echo: Callable[[str], None] | None = None) -> World | ClusterWorld:
         """Run one to its end."""
         run = run_cluster if self.is_cluster else run_world
-        return run(seed, wal=self.wal, echo=echo)
+        return run(seed, wal=self.wal, echo=echo, is_encrypted=self.is_encrypted)
 
 
 @dataclass(slots=True)

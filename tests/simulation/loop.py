@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import math
 import random
 import threading
@@ -120,6 +121,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
             for task in asyncio.all_tasks(self):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine: Any = task.get_coro()
+                _close_arguments(coroutine)
                 for _ in range(20):  # one that awaits while it cleans up is told again
                     with suppress(BaseException):
                         coroutine.close()
@@ -144,6 +146,14 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """Fail: the world has no threads."""
         raise RuntimeError("a simulated world has no threads")
+
+
+def _close_arguments(coroutine: Any) -> None:
+    """Close the coroutines that one that never began was to await."""
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == "CORO_CREATED":
+        for argument in inspect.getcoroutinelocals(coroutine).values():
+            if inspect.iscoroutine(argument):
+                argument.close()
 
 
 class LoopClock:

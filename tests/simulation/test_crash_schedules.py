@@ -40,7 +40,7 @@ TOPIC_ID = "0" * 31 + "1"
 PARTITIONS = 3
 PRODUCERS = 3
 DEVICE_SIZE = 512 * 1024
-PROFILE = FaultProfile(unavailable=0.05, lost_request=0.03, lost_answer=0.05, latency_s_max=0.3)
+PROFILE = FaultProfile(unavailable=0.05, lost_request=0.03, lost_response=0.05, latency_s_max=0.3)
 SETTINGS = StorageSettings(
     upload_size=16 * 1024,
     upload_age_s=0.5,

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.wal import BlockWal, BlockWalSettings, MemoryWal, WriteAheadLog
 from lakehead.storage.wal.block_takeover import take_slice
 from lakehead.storage.wal.deadline import Deadline, DeadlineDevice
 from lakehead.storage.wal.object.batching import BatchingSettings
@@ -16,7 +17,8 @@ from lakehead.storage.wal.object.log import ObjectWal
 from lakehead.storage.wal.object.settings import ObjectWalSettings
 from lakehead.storage.wal.protocol import WalOwner
 from lakehead.storage.wal.volume import format_device, open_slice, volume_image
-from tests.simulation.bucket import Bucket, RemoteStore
+from tests.simulation.bucket import Bucket
+from tests.simulation.encryption import WorldKeys
 from tests.simulation.hostile_device import Attachment, Platter
 from tests.simulation.lives import Life
 
@@ -29,7 +31,9 @@ class WalWorld(Protocol):
     rng: random.Random
     other_bucket: Bucket
 
-    def store_of(self, name: str, bucket: Bucket | None = None) -> RemoteStore:
+    keys: WorldKeys | None
+
+    def store_of(self, name: str, bucket: Bucket | None = None) -> ObjectStore:
         """Return a bucket as a process of this name reaches it."""
 
 
@@ -91,16 +95,18 @@ class DiskWal:
         """See `NodeWal`."""
 
         async def open_wal(_: WalOwner) -> WriteAheadLog:
-            return await open_slice(self._bounded(life), node_id=0, settings=self._settings)
+            wal = await open_slice(self._bounded(life), node_id=0, settings=self._settings)
+            return self._with_keys(wal, life)
 
         return open_wal
 
     async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
         """See `NodeWal`: to attach the disk is to preempt who had it."""
         device = self._bounded(life)
-        return await take_slice(
+        wal = await take_slice(
             device, node_id=0, host_id="", cluster_id="", settings=self._settings
         )
+        return self._with_keys(wal, life)
 
     async def wrong_log(self, rng: random.Random) -> NodeWal | None:
         """See `NodeWal`."""
@@ -115,6 +121,11 @@ class DiskWal:
         """See `NodeWal`."""
         if rng.random() < (0.5 if self._snapshot is None else 0.1):
             self._snapshot = self._platter.copy()
+
+    def _with_keys(self, wal: BlockWal, life: Life) -> BlockWal:
+        if self._world.keys is not None:
+            wal.use_keys(self._world.keys.of(life.name))
+        return wal
 
     def _bounded(self, life: Life) -> DeadlineDevice:
         attachment = self._attach(life)

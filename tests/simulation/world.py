@@ -18,10 +18,12 @@ from lakehead.storage.format.object_names import JobName
 from lakehead.storage.garbage import SweepTimes, check_leaks, find_garbage, perform
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.faulty import FaultProfile
+from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.wal.object.names import is_seal_size
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
 from tests.simulation.compacting import Maintenance
+from tests.simulation.encryption import WorldKeys, seen_by
 from tests.simulation.ledger import Ledger, Violation
 from tests.simulation.lives import Life
 from tests.simulation.loop import LoopClock, SimulationLoop
@@ -78,6 +80,7 @@ class World:
         *,
         merges: bool,
         sweeps: bool,
+        is_encrypted: bool = False,
     ) -> None:
         self.rng = rng = random.Random(seed)
         self.mistakes: random.Random = random.Random(f"mistakes of {seed}")
@@ -90,6 +93,9 @@ class World:
         self.bucket = Bucket(self._clock.now_ms)
         self.other_bucket: Bucket = Bucket(self._clock.now_ms)
         """For write-ahead logs that lie elsewhere."""
+        self.keys = WorldKeys(seed, self._clock) if is_encrypted else None
+        if self.keys is not None:
+            self.bucket.plain = self.other_bucket.plain = self.keys.plain
         self.oracle = MetadataOracle(
             self.bucket,
             self.other_bucket,
@@ -124,11 +130,17 @@ class World:
             self.trace.add("world", f"broken: {error!r}")
             self._failure.set_exception(error)
 
-    def store_of(self, name: str, bucket: Bucket | None = None) -> RemoteStore:
+    def store_of(self, name: str, bucket: Bucket | None = None) -> ObjectStore:
         """Return a bucket, the world's own or another, as a process of this name reaches it."""
-        return RemoteStore(
+        remote = RemoteStore(
             bucket or self.bucket, self._weather, rng=self.rng, name=name, trace=self.trace
         )
+        return seen_by(remote, self.keys, name)
+
+    @property
+    def _audited(self) -> ObjectStore:
+        """The bucket as an auditor sees it."""
+        return seen_by(self.bucket, self.keys, "auditor")
 
     def wants_topic(self) -> bool:
         """Return true if there is room for one more topic in the budget."""
@@ -370,7 +382,7 @@ class World:
     async def _judge_metadata(self) -> MetadataLog:
         """What a newcomer makes of the bucket is what all entries make, one after the other."""
         log = await MetadataLog.open(
-            self.bucket, writer_id="auditor", clock=self._clock, rng=self.rng
+            self._audited, writer_id="auditor", clock=self._clock, rng=self.rng
         )
         if log.state != self.oracle.state:
             raise Violation("a newcomer sees another state than all entries make")
@@ -382,9 +394,9 @@ class World:
         settings = SweepTimes(grace_ms=0, margin_ms=0)
         later = SkewedClock(self._loop)
         later.skew_ms = 100 * HOUR_MS  # beyond what any node's clock said when it committed
-        plan = await find_garbage(self.bucket, metadata, later, settings)
-        await perform(plan, self.bucket, metadata)
-        report = await check_leaks(self.bucket, metadata)
+        plan = await find_garbage(self._audited, metadata, later, settings)
+        await perform(plan, self._audited, metadata)
+        report = await check_leaks(self._audited, metadata)
         # What a killed job left may be committed until the log has gone on for long.
         left = {key for key in report.uploading if JobName.parse(key)}
         if not report.is_clean or set(report.uploading) != left or report.wal:
@@ -414,7 +426,7 @@ def _weather(rng: random.Random) -> FaultProfile:
     return FaultProfile(
         unavailable=sometimes(0.2),
         lost_request=sometimes(0.1),
-        lost_answer=sometimes(0.15),
+        lost_response=sometimes(0.15),
         latency_s_max=rng.choice([0.0, 0.03, 0.3]),
     )
 
@@ -426,6 +438,7 @@ def run_world(
     echo: Callable[[str], None] | None = None,
     merges: bool | None = None,
     sweeps: bool | None = None,
+    is_encrypted: bool = False,
 ) -> World:
     """Run the world of a seed to its end. In every other one small objects are merged, in every
     fifth processes sweep beside the nodes, or as `merges` and `sweeps` say. Raises Violation, or
@@ -438,7 +451,15 @@ def run_world(
     try:
         merges = seed % 2 == 1 if merges is None else merges
         sweeps = seed % 5 == 3 if sweeps is None else sweeps
-        world = World(seed, loop, wal, Trace(loop, echo), merges=merges, sweeps=sweeps)
+        world = World(
+            seed,
+            loop,
+            wal,
+            Trace(loop, echo),
+            merges=merges,
+            sweeps=sweeps,
+            is_encrypted=is_encrypted,
+        )
         loop.run_until_complete(world.run())
         return world
     finally:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.metadata.records import AssignStreams, DeleteTopic, DrainNode
+from tests.simulation.cluster.member import TRANSACTIONAL
 
 if TYPE_CHECKING:
+    from lakehead.storage.metadata.state import MetadataImage
     from tests.simulation.cluster.cluster_world import ClusterWorld
     from tests.simulation.cluster.member import Member
 
@@ -31,7 +33,7 @@ class Administrator:
             if not living:
                 continue
             member = rng.choice(living)
-            topics = len(world.oracle.state.topics)
+            topics = len(deletable(world.oracle.state))
             kind = rng.choice(["topic", "reassign", "reassign", "drain", "undrain", "delete"])
             if topics == 0 or (kind == "topic" and topics < TOPICS_MAX):
                 member.begin(self._guarded(self._create(member)), "create a topic")
@@ -79,9 +81,10 @@ class Administrator:
     async def _delete(self, member: Member) -> None:
         assert member.engine is not None
         state = member.engine.metadata.state
-        if not state.topics:
+        names = deletable(state)
+        if not names:
             return
-        topic = state.topics[self._rng.choice(sorted(state.topics))]
+        topic = state.topics[self._rng.choice(names)]
         ledgers = [self._world.ledger.stream(stream_id) for stream_id in topic.partitions]
         for ledger in ledgers:
             ledger.deleting = True
@@ -89,3 +92,8 @@ class Administrator:
         for ledger in ledgers:
             ledger.deleted = True
         member.note(f"deleted topic {topic.name}: {topic.partitions}")
+
+
+def deletable(state: MetadataImage) -> list[str]:
+    """Return the names of the topics that are not there for transactions."""
+    return sorted(name for name in state.topics if name not in TRANSACTIONAL)

@@ -6,7 +6,9 @@ name; `wal` says which clusters it lives in.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +17,13 @@ from lakehead.broker.cluster import controller, replica_manager
 from lakehead.broker.cluster.broker_lifecycle import Session
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.replica_manager import Transition, transition_of
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.transaction.messages import TV_0, Store
+from lakehead.broker.coordinator.transaction.shard import TransactionShard
+from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.storage.format.transaction_index import TransactionIndex
 from lakehead.storage.metadata.state import NodeState
 from lakehead.storage.stream.engine import PendingAppends
 from lakehead.storage.wal.object.seal import LogSealer
@@ -72,6 +81,96 @@ def move_without_need(patch: Patch) -> None:
     patch.setattr(controller, "balance", mutant)
 
 
+def leave_markers_of_a_coordinator_before_unsent(patch: Patch) -> None:
+    load, end = TransactionShard.load, TransactionShard._end
+
+    async def mutant(self: Any) -> None:
+        patch.setattr(TransactionShard, "_end", lambda self, machine: None)
+        try:
+            await load(self)
+        finally:
+            patch.setattr(TransactionShard, "_end", end)
+
+    patch.setattr(TransactionShard, "load", mutant)
+
+
+def complete_at_the_first_marker(patch: Patch) -> None:
+    marked = TransactionMachine.marked
+
+    def mutant(self: Any, partitions: Any, now_ms: int) -> Any:
+        if partitions:
+            self.unmarked.clear()
+        return marked(self, partitions, now_ms)
+
+    patch.setattr(TransactionMachine, "marked", mutant)
+
+
+def store_a_decision_after_the_response(patch: Patch) -> None:
+    perform = TransactionShard.perform
+
+    def mutant(self: Any, machine: Any, decision: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        loop.call_later(2.0, perform, self, machine, decision)
+        outcome = loop.create_future()
+        outcome.set_result(None)
+        return outcome
+
+    patch.setattr(TransactionShard, "perform", mutant)
+
+
+def time_out_nothing(patch: Patch) -> None:
+    patch.setattr(TransactionMachine, "time_out", lambda self, now_ms: None)
+
+
+def begin_without_verification(patch: Patch) -> None:
+    patch.setattr(Partition, "verification", lambda self, header, *, is_adding: None)
+    patch.setattr(Partition, "check_verified", lambda self, header, confirmed: None)
+
+
+def read_what_is_not_stable(patch: Patch) -> None:
+    patch.setattr(Partition, "last_stable_offset", property(lambda self: self.high_watermark))
+
+
+def name_no_aborted_transaction(patch: Patch) -> None:
+    patch.setattr(Partition, "aborted_among", lambda self, start_offset, end_offset: ())
+
+
+def forget_open_transactions_at_an_election(patch: Patch) -> None:
+    restore = TransactionIndex.restore
+    patch.setattr(
+        TransactionIndex, "restore", lambda self, opened, aborted: restore(self, (), aborted)
+    )
+
+
+def append_repeated_batches(patch: Patch) -> None:
+    patch.setattr(ProducerStates, "check", lambda self, *batch: None)
+
+
+def keep_the_epoch_of_a_fenced_producer(patch: Patch) -> None:
+    fence = TransactionMachine._fence
+
+    def mutant(self: Any, now_ms: int) -> Any:
+        decision = fence(self, now_ms)
+        assert isinstance(decision, Store)
+        self.pending = replace(
+            decision.transaction,
+            producer_epoch=self.current.producer_epoch,
+            transaction_version=TV_0,
+        )
+        return Store(self.pending)
+
+    patch.setattr(TransactionMachine, "_fence", mutant)
+
+
+def commit_the_offsets_of_aborted_transactions(patch: Patch) -> None:
+    end = CoordinatorLog.end_transaction
+    patch.setattr(
+        CoordinatorLog,
+        "end_transaction",
+        lambda self, producer_id, *, is_commit: end(self, producer_id, is_commit=True),
+    )
+
+
 class Mutant(NamedTuple):
     """A bug and the clusters it is let loose in, from `first_seed` on."""
 
@@ -89,4 +188,15 @@ MUTANTS = [
     Mutant(recover_nobody, "object", first_seed=5),
     Mutant(keep_what_an_earlier_life_had_open, "memory"),
     Mutant(move_without_need, "object"),
+    Mutant(leave_markers_of_a_coordinator_before_unsent, "object", first_seed=14),
+    Mutant(complete_at_the_first_marker, "object", first_seed=30),
+    Mutant(store_a_decision_after_the_response, "object"),
+    Mutant(time_out_nothing, "object"),
+    Mutant(begin_without_verification, "object"),
+    Mutant(read_what_is_not_stable, "object"),
+    Mutant(name_no_aborted_transaction, "object"),
+    Mutant(forget_open_transactions_at_an_election, "object", first_seed=2),
+    Mutant(append_repeated_batches, "object"),
+    Mutant(commit_the_offsets_of_aborted_transactions, "object"),
+    Mutant(keep_the_epoch_of_a_fenced_producer, "object", first_seed=18),
 ]

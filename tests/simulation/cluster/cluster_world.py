@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from lakehead.broker.partition.partition import Partition
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.protocol import WalOwner
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
@@ -23,6 +24,8 @@ from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.judge import ClusterJudge
 from tests.simulation.cluster.member import SETTINGS, Member
 from tests.simulation.cluster.peer_network import SimulatedNetwork
+from tests.simulation.cluster.transactions import Transactions
+from tests.simulation.encryption import WorldKeys, seen_by
 from tests.simulation.ledger import Ledger, Violation
 from tests.simulation.lives import Life
 from tests.simulation.loop import LoopClock, SimulationLoop
@@ -33,8 +36,12 @@ from tests.simulation.world_trace import Trace
 
 LED_S = 60.0
 """Once nothing fails any more, every partition is led after so many seconds."""
+SETTLED_S = 75.0
+"""And after so many more, nothing moves any more: preferred leaders lead again half a minute after
+their nodes began to serve, and balance is checked half a minute after that.
+"""
 REST_S = 60.0
-"""And after so many more, nothing moves any more."""
+"""For which this is watched."""
 WAL_ADDRESSES = {
     "block": "block:/wal",
     "memory": "",
@@ -64,7 +71,9 @@ class Machine:
 class ClusterWorld:
     """See the module's docstring. `run` is its main task."""
 
-    def __init__(self, seed: int, loop: SimulationLoop, wal: str, trace: Trace) -> None:
+    def __init__(
+        self, seed: int, loop: SimulationLoop, wal: str, trace: Trace, *, is_encrypted: bool = False
+    ) -> None:
         self.rng = rng = random.Random(seed)
         self.trace = trace
         self.ledger = Ledger()
@@ -73,10 +82,13 @@ class ClusterWorld:
         self.interval_s, self.session_s = rng.choice([(0.5, 3.0), (0.2, 1.0), (1.0, 6.0)])
         self.host_id = "h"
         self.wal_address = WAL_ADDRESSES[wal]
-        self._loop = loop
+        self.loop = self._loop = loop
         self._clock = LoopClock(loop, start_ms=START_MS)
         self.bucket = Bucket(self._clock.now_ms)
         self.other_bucket = Bucket(self._clock.now_ms)
+        self.keys = WorldKeys(seed, self._clock) if is_encrypted else None
+        if self.keys is not None:
+            self.bucket.plain = self.other_bucket.plain = self.keys.plain
         self.oracle = MetadataOracle(
             self.bucket,
             self.other_bucket,
@@ -92,6 +104,7 @@ class ClusterWorld:
         self.machines = [
             Machine(n, SkewedClock(loop), WALS[wal](self), StoreWeather(CALM)) for n in range(count)
         ]
+        self.transactions = Transactions(self, loop, seed)
         self.led_after_s = 0.0
         self._lost: Machine | None = None
         """It burned down in the end, and others must do its work."""
@@ -109,12 +122,13 @@ class ClusterWorld:
             self.trace.add("world", f"broken: {error!r}")
             self._failure.set_exception(error)
 
-    def store_of(self, name: str, bucket: Bucket | None = None) -> RemoteStore:
+    def store_of(self, name: str, bucket: Bucket | None = None) -> ObjectStore:
         """Return a bucket, the world's own or another, as a process of this name reaches it."""
         weather = self.machines[int(name.partition(".")[0])].weather
-        return RemoteStore(
+        remote = RemoteStore(
             bucket or self.bucket, weather, rng=self.rng, name=name, trace=self.trace
         )
+        return seen_by(remote, self.keys, name)
 
     async def open_left_log(
         self, member: Member, node: NodeState, owner: WalOwner
@@ -157,10 +171,13 @@ class ClusterWorld:
             self._loop.create_task(self.faults.of_store(), name="store faults"),
             self._loop.create_task(self.administrator.work(), name="administrator"),
         ]
+        self.transactions.start()
         async with asyncio.TaskGroup() as group:
             for machine in self.machines:
                 group.create_task(self.faults.of_node(machine), name=f"keeper {machine.node_id}")
         for task in work:
+            if task.done():
+                task.result()  # what broke it
             task.cancel()
         await self._settle()
         await self._judge()
@@ -188,7 +205,7 @@ class ClusterWorld:
             raise Violation(f"not led {LED_S} s after the last fault: {self._unled()}")
         await asyncio.sleep(5.0)
         self.is_quiet = True
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(SETTLED_S)
         self.judge.moves = 0
         await asyncio.sleep(REST_S)
         if self.judge.moves:
@@ -251,10 +268,14 @@ class ClusterWorld:
             member, partition = found
             await self._audit(member, partition)
         self._judge_spread()
+        await self.transactions.judge()
         for machine in self.machines:
             machine.newest.life.kill()
         log = await MetadataLog.open(
-            self.bucket, writer_id="auditor", clock=self._clock, rng=self.rng
+            seen_by(self.bucket, self.keys, "auditor"),
+            writer_id="auditor",
+            clock=self._clock,
+            rng=self.rng,
         )
         if log.state != self.oracle.state:
             raise Violation("a newcomer sees another state than all entries make")
@@ -289,7 +310,11 @@ class ClusterWorld:
 
 
 def run_cluster(
-    seed: int, *, wal: str | None = None, echo: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    wal: str | None = None,
+    echo: Callable[[str], None] | None = None,
+    is_encrypted: bool = False,
 ) -> ClusterWorld:
     """Run the cluster of a seed to its end. Raises Violation, or what else went wrong."""
     kinds = sorted(WAL_ADDRESSES)
@@ -298,7 +323,7 @@ def run_cluster(
     loop.set_exception_handler(lambda loop, context: None)
     asyncio.set_event_loop(loop)
     try:
-        world = ClusterWorld(seed, loop, wal, Trace(loop, echo))
+        world = ClusterWorld(seed, loop, wal, Trace(loop, echo), is_encrypted=is_encrypted)
         loop.run_until_complete(world.run())
         return world
     finally:

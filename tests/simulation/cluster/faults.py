@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.member import Member
 
 GONE = FaultProfile(unavailable=1.0, latency_s_max=0.1)
-ROUGH = FaultProfile(unavailable=0.1, lost_request=0.03, lost_answer=0.05, latency_s_max=0.1)
+ROUGH = FaultProfile(unavailable=0.1, lost_request=0.03, lost_response=0.05, latency_s_max=0.1)
 
 
 class Faults:

@@ -17,7 +17,14 @@ from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replication_control import ReplicationControl
-from lakehead.broker.partition.partition import Partition, Topic, TopicRegistry
+from lakehead.broker.partition.partition import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Partition,
+    Topic,
+    TopicRegistry,
+)
+from lakehead.broker.protocol.node_endpoints import Address
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull
@@ -27,6 +34,9 @@ from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
+from tests.simulation.cluster.broker import Broker
+from tests.simulation.cluster.peer_network import NodeNetwork
+from tests.simulation.cluster.transactions import COPIES, TOPIC
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
 from tests.simulation.node import SETTINGS as ALONE
@@ -44,6 +54,8 @@ SETTINGS = replace(
     metadata_poll_max_s=4.0,
     metadata_checkpoint_entries=50,
 )
+TRANSACTIONAL = frozenset({TOPIC, COPIES, TRANSACTIONS_TOPIC, OFFSETS_TOPIC})
+"""The topics of transactions, which have clients of their own."""
 IN_FLIGHT_MAX = 5
 LEAVE_S = 30.0
 
@@ -65,6 +77,7 @@ class Member:
         self.lifecycle: BrokerLifecycle | None = None
         self.replica_manager: ReplicaManager | None = None
         self.replication_control: ReplicationControl | None = None
+        self.broker: Broker | None = None
         self.controller: Controller | None = None
         self.is_serving = False
         self.topics = TopicRegistry()
@@ -96,6 +109,8 @@ class Member:
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
                 await self.lifecycle.controlled_shutdown(self.replica_manager)
+        if self.broker is not None:
+            self.broker.close()
         self.replica_manager.stop()
         await self.engine.close()
         self.exit("stopped")
@@ -113,9 +128,9 @@ class Member:
         await asyncio.sleep(self.rng.random())  # lives on for a while, and must do no harm
         self.exit("failed")
 
-    async def _start(self) -> None:
+    async def _open_engine(self, network: NodeNetwork) -> StreamEngine:
+        """Register with the cluster: the lifecycle begins then."""
         world = self.world
-        network = world.network.of(self.host, self.life)
 
         async def admit(state: MetadataImage) -> None:
             await refuse_duplicate_id(network, state, self.node_id)
@@ -133,7 +148,7 @@ class Member:
             )
             self.lifecycle.start()
 
-        engine = self.engine = await StreamEngine.open(
+        return await StreamEngine.open(
             store=world.store_of(self.name),
             open_wal=self._open_wal,
             node=NodeIdentity(
@@ -150,9 +165,19 @@ class Member:
             admit=admit,
             on_registered=join,
         )
+
+    async def _start(self) -> None:
+        world = self.world
+        network = world.network.of(self.host, self.life)
+        engine = self.engine = await self._open_engine(network)
         assert self.lifecycle is not None
         self.note(f"has epoch {engine.node_epoch}")
-        settings = Settings(node_id=self.node_id)
+        settings = Settings(
+            node_id=self.node_id,
+            transaction_state_log_num_partitions=2,
+            offsets_topic_num_partitions=1,
+            transaction_abort_timed_out_transaction_cleanup_interval_ms=1000,
+        )
         self.lifecycle.recovered(engine.follower.nudge)
         replicas = ReplicaManager(self.topics, engine, settings, self.clock, self.rng, self._scope)
         self.replica_manager = replicas
@@ -160,8 +185,22 @@ class Member:
             engine.metadata, replicas, settings, self.rng, self.lifecycle.ready
         )
         replicas.add_listener(self)
-        await replicas.start()
         lifecycle = self.lifecycle
+        broker = self.broker = Broker(
+            Address(self.host, self._port),
+            engine,
+            lifecycle,
+            replicas,
+            self.replication_control,
+            network,
+            settings,
+            self.clock,
+            self.rng,
+            self._scope,
+            self._crashed,
+        )
+        await replicas.start()
+        await broker.start()
         world.network.listen(
             self.host,
             self._port,
@@ -169,6 +208,7 @@ class Member:
             lambda heartbeat, is_proven: lifecycle.handle_heartbeat(
                 heartbeat, is_from_node=is_proven
             ),
+            broker.accept,
         )
         self.lifecycle.serve()
         LogRecovery(self.node_id, engine.metadata, self._scope, self._take_over).start()
@@ -222,6 +262,8 @@ class Member:
         stream = partition.stream
         self.note(f"leads {topic.name}-{index} (stream {stream.stream_id}) in {stream.epoch}")
         self.world.judge.opened(self, stream)
+        if topic.name in TRANSACTIONAL:
+            return
         self.begin(self._produce(partition), f"producer of {stream.stream_id}")
         self.begin(self._consume(partition), f"consumer of {stream.stream_id}")
 

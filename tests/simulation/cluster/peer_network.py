@@ -4,6 +4,9 @@ A connection is between two processes. What is sent over it arrives late, or nev
 cut: then nobody is told, as with a real network, until the one who waits loses patience. A process
 that was killed has its connections reset, unless the line is cut; nobody listens at its address any
 more. One that is frozen still has what is sent to it delivered, and answers when it wakes.
+
+Heartbeats go to the lifecycle at once. All other requests, of nodes and of clients, go through a
+real `Connection` and the real dispatcher of the process.
 """
 
 from __future__ import annotations
@@ -12,27 +15,34 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from lakehead.broker import api
+from lakehead.broker.cluster.heartbeat import API_KEY as HEARTBEAT_KEY
 from lakehead.broker.cluster.heartbeat import Heartbeat as HeartbeatRequest
 from lakehead.broker.cluster.heartbeat import (
     HeartbeatResponse,
     decode_heartbeat,
     encode_heartbeat_response,
 )
+from lakehead.broker.network.connection import Connection
 from lakehead.broker.protocol.frame import read_header
+from tests.simulation.cluster.transport import SimulatedTransport
 from tests.simulation.lives import Life, outside
 
 _REGISTRY = api.registry()
 
 Heard = Callable[[HeartbeatRequest, bool], HeartbeatResponse]
 """Takes a heartbeat and whether its proof is there."""
+_LENGTH_SIZE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Listener:
     life: Life
     heard: Heard
+    accept: Callable[[], Connection]
+    """Returns a connection for requests other than heartbeats."""
 
 
 class SimulatedNetwork:
@@ -46,9 +56,11 @@ class SimulatedNetwork:
         self._channels: list[_Channel] = []
         self._cut: set[tuple[str, str]] = set()
 
-    def listen(self, host: str, port: int, life: Life, heard: Heard) -> None:
-        """Let a process answer heartbeats at an address, until it dies."""
-        listener = self._listeners[host, port] = _Listener(life, heard)
+    def listen(
+        self, host: str, port: int, life: Life, heard: Heard, accept: Callable[[], Connection]
+    ) -> None:
+        """Let a process serve heartbeats and other requests at an address, until it dies."""
+        listener = self._listeners[host, port] = _Listener(life, heard, accept)
 
         def close() -> None:
             if self._listeners.get((host, port)) is listener:
@@ -112,6 +124,11 @@ class NodeNetwork:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         return _Channel(network, self._life, (self._host, host), listener, on_closed)
 
+    async def probe(self, host: str, port: int) -> None:
+        """See `PeerNetwork.probe`."""
+        channel = await self.connect(host, port, lambda: None)
+        channel.close()
+
 
 class _Channel:
     """A `PeerChannel`."""
@@ -131,6 +148,8 @@ class _Channel:
         self._listener = listener
         self._on_closed = on_closed
         self._answer: asyncio.Future[memoryview] | None = None
+        self._transport: SimulatedTransport | None = None
+        self._received = bytearray()
         network.opened(self)
         listener.life.on_death.append(self.notice)
         life.on_death.append(self._forget)
@@ -145,6 +164,7 @@ class _Channel:
         """See `PeerChannel.send`."""
         if not self.is_open:
             raise ConnectionResetError("the connection was reset")
+        assert self._answer is None or self._answer.done(), "one request at a time"
         self._answer = asyncio.get_running_loop().create_future()
         outside(asyncio.get_running_loop().create_task, self._deliver(frame, self._answer))
         return await self._answer
@@ -161,6 +181,9 @@ class _Channel:
         await self._network.pass_time()
         if not self._network.goes(self._here, self._there) or self._listener.life.is_dead:
             return
+        if read_key(frame) != HEARTBEAT_KEY:
+            self._listener.life.call(partial(self._receive, frame))
+            return
         asked = asyncio.get_running_loop().create_future()
 
         async def handle() -> None:
@@ -175,6 +198,43 @@ class _Channel:
         if self._network.goes(self._there, self._here) and not answer.done():
             answer.set_result(memoryview(body)[4:])
 
+    # Requests other than heartbeats, in the process that serves them.
+
+    def _receive(self, frame: bytes) -> None:
+        if self._transport is None:
+            connection = self._listener.accept()
+            self._transport = SimulatedTransport(
+                connection, self._here, self._send_back, self._closed_there
+            )
+        self._transport.receive(frame)
+
+    def _send_back(self, data: bytes) -> None:
+        outside(asyncio.get_running_loop().create_task, self._carry_back(data))
+
+    def _closed_there(self) -> None:
+        outside(asyncio.get_running_loop().create_task, self._carry_end())
+
+    def _gone(self) -> None:
+        if self._transport is not None:
+            self._transport.end()
+
+    async def _carry_back(self, data: bytes) -> None:
+        await self._network.pass_time()
+        answer = self._answer
+        if not self._network.goes(self._there, self._here) or answer is None or answer.done():
+            return
+        self._received += data
+        size = int.from_bytes(self._received[:_LENGTH_SIZE], "big")
+        if len(self._received) - _LENGTH_SIZE >= size:
+            body = bytes(self._received[_LENGTH_SIZE : _LENGTH_SIZE + size])
+            self._received.clear()
+            answer.set_result(memoryview(body))
+
+    async def _carry_end(self) -> None:
+        await self._network.pass_time()
+        if self._network.goes(self._there, self._here):
+            self._life.call(self._reset)
+
     def _reset(self) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionResetError("the other process is gone"))
@@ -182,3 +242,15 @@ class _Channel:
 
     def _forget(self) -> None:
         self._network.closed(self)
+        if self._transport is not None and not self._listener.life.is_dead:
+            outside(asyncio.get_running_loop().create_task, self._tell_end())
+
+    async def _tell_end(self) -> None:
+        await self._network.pass_time()
+        if self._network.goes(self._here, self._there):
+            self._listener.life.call(self._gone)
+
+
+def read_key(frame: bytes) -> int:
+    """Return the API key of a request with its length field."""
+    return int.from_bytes(frame[_LENGTH_SIZE : _LENGTH_SIZE + 2], "big")
