@@ -9,16 +9,12 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from bench.apache_kafka.server import kafka_server
-from lakehead.broker.node import start_node
-from lakehead.broker.settings import Settings
 from tests.differential.group_draw import TOPICS, Draw
 from tests.differential.group_requests import Asked
+from tests.differential.group_servers import group_servers
 from tests.differential.sides import Answer, Side
 
 CLIENTS = 4
@@ -43,30 +39,15 @@ def main() -> None:
 
 
 async def _run(seed: int, groups: int) -> bool:
-    with tempfile.TemporaryDirectory(prefix="differential-") as name:
-        theirs, ours = Path(name) / "kafka", Path(name) / "lakehead"
-        theirs.mkdir()
-        settings = Settings(
-            data=str(ours),
-            port=0,
-            wal_size=64 << 20,
-            cache_size=16 << 20,
-            offsets_topic_num_partitions=3,
-            group_max_size=GROUP_MAX_SIZE,
-        )
-        size = {"group.max.size": str(GROUP_MAX_SIZE)}
-        with kafka_server(theirs, settings=size) as server:
-            node = await start_node(settings, rng=random.Random(seed))
-            try:
-                sides = [
-                    await Side.connect("Kafka", server.port, CLIENTS),
-                    await Side.connect("Lakehead", node.advertised_port, CLIENTS),
-                ]
-                for side in sides:
-                    await side.prepare(TOPICS)
-                return await _compare(sides, seed, groups)
-            finally:
-                await node.close()
+    size = {"group.max.size": str(GROUP_MAX_SIZE)}
+    async with group_servers(seed, size, group_max_size=GROUP_MAX_SIZE) as (theirs, ours):
+        sides = [
+            await Side.connect("Kafka", theirs, CLIENTS),
+            await Side.connect("Lakehead", ours, CLIENTS),
+        ]
+        for side in sides:
+            await side.prepare(TOPICS)
+        return await _compare(sides, seed, groups)
 
 
 async def _compare(sides: Sequence[Side], seed: int, groups: int) -> bool:

@@ -135,6 +135,10 @@ class Broker:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     prefix: str = ""
     """What the names of this round begin with."""
+    admin: Client | None = None
+    """Asks what the requests are drawn by; None: the client itself may."""
+    local_host: str | None = None
+    """Where the client connects from."""
     topics: dict[str, int] = field(default_factory=dict)
     """The topics there are, and how many partitions each has."""
     leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -142,13 +146,25 @@ class Broker:
     sessions: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    async def connect(cls, name: str, port: int, proof: NodeProof = NO_PROOF) -> "Broker":
+    async def connect(
+        cls,
+        name: str,
+        port: int,
+        proof: NodeProof = NO_PROOF,
+        *,
+        local_host: str | None = None,
+        admin_host: str | None = None,
+    ) -> "Broker":
         """Return a connection; by `proof` a broker that wants one takes it for a node's, as Kafka
-        without an authorizer takes any.
+        without an authorizer takes any. With access rules, the administrator and the client differ
+        by the addresses that they connect from.
         """
-        client = await Client.connect_to(port)
+        client = await Client.connect_to(port, local_host=local_host)
         client.proof = proof
-        return cls(name, port, client)
+        admin = None
+        if admin_host is not None:
+            admin = await Client.connect_to(port, local_host=admin_host)
+        return cls(name, port, client, admin=admin, local_host=local_host)
 
     def _label(self, value: Any) -> str:
         if value is None or value in (-1, UUID(int=0)):
@@ -220,6 +236,14 @@ class Broker:
     def _is_of_round(self, shown: str) -> bool:
         return self.prefix in shown or repr(address_of(self.prefix)) in shown
 
+    async def command(self, key: int, version: int, tree: Tree) -> Any:
+        """Return the answer to a request of the administrator."""
+        if self.admin is None:
+            return await self._ask(key, version, tree)
+        asked = message(schema(key, version).request_class, self.resolved(tree))
+        async with asyncio.timeout(NO_ANSWER_S):
+            return await self.admin.ask(key, version, asked)
+
     async def _ask(self, key: int, version: int, tree: Tree) -> Any:
         asked = message(schema(key, version).request_class, self.resolved(tree))
         try:
@@ -246,7 +270,7 @@ class Broker:
         with contextlib.suppress(OSError):
             await self.client.writer.wait_closed()
         proof = self.client.proof
-        self.client = await Client.connect_to(self.port)
+        self.client = await Client.connect_to(self.port, local_host=self.local_host)
         self.client.proof = proof
 
     def _learn_session(self, request: Request, answer: Any) -> None:
@@ -265,7 +289,7 @@ class Broker:
             self.producers[request.about] = (answer.producer_id, answer.producer_epoch)
         name = request.tree.get("transactional_id")
         for _ in range(int(_ENDED_S / _PAUSE_S) if name else 0):
-            told = await self._ask(LIST_TRANSACTIONS, 0, {})
+            told = await self.command(LIST_TRANSACTIONS, 0, {})
             states = {
                 one.transactional_id: one.transaction_state for one in told.transaction_states
             }
@@ -276,7 +300,7 @@ class Broker:
     async def learn_topics(self, prefix: str) -> None:
         """Learn which topics of this prefix there are."""
         self.prefix = prefix
-        answer = await self._ask(METADATA, 12, {"topics": None})
+        answer = await self.command(METADATA, 12, {"topics": None})
         found = [topic for topic in answer.topics if (topic.name or "").startswith(prefix)]
         self.topics = {topic.name: len(topic.partitions) for topic in found}
         self.topic_ids |= {topic.name: topic.topic_id for topic in found}
@@ -292,8 +316,8 @@ class Broker:
             tree = {"coordinator_keys": ["k"], "key_type": key_type}
             async with asyncio.timeout(_COORDINATED_S):
                 while True:
-                    answer = await self.ask(Request(key=10, version=4, tree=tree))
-                    if answer["coordinators"][0]["error_code"] == "none":
+                    answer = await self.command(10, 4, tree)
+                    if answer.coordinators[0].error_code is ErrorCode.none:
                         break
 
     async def versions(self) -> dict[int, tuple[int, int]]:

@@ -25,12 +25,12 @@ from tests.differential.brokers import (
     Records,
     Request,
 )
-from tests.differential.by_design import reason_for
+from tests.differential.by_design import has_hidden_effect, reason_for
 from tests.differential.chances import Chances, Versions
 from tests.differential.trees import Tree, differences
 
 _SHOWN, _TRAIL, _TRAILED = 700, 240, 8
-_OF_EFFECT = CHANGING | {PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, 24, 25, END_TXN, 27, 28}
+_OF_EFFECT = CHANGING | {PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, 24, 25, END_TXN, 27, 28, 30, 31}
 _WORDS = ("silent", "closed", "open")
 
 DRAWS: tuple[Callable[[Chances], Request], ...] = (
@@ -110,7 +110,7 @@ class Report:
         """Count, and show what is new; return whether one may have done what the other did not."""
         self.asked[request.name] += 1
         self.trail.append(f"{str(request)[:_TRAIL]}\n        {theirs!r:.{_TRAIL}}")
-        found = False
+        found = has_hidden_effect(request)
         for difference in differences(theirs, ours):
             path, one, other, _ = difference
             is_of_effect = request.key in _OF_EFFECT or bool(request.about)

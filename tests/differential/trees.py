@@ -105,7 +105,9 @@ def _merged(items: Iterable[Tree]) -> Iterator[Tree]:
     for item in items:
         fields = item if isinstance(item, dict) else {}
         name = next((name for name in _OF_TOPICS if name in fields), "")
-        topic = fields.get("topic_id") or fields.get("topic") or fields.get("name")
+        topic_id = fields.get("topic_id")  # of topics that are hidden it is "none"
+        topic = fields.get("topic") or fields.get("name")
+        topic = topic_id if topic_id and (topic_id != "none" or not topic) else topic
         if not name or not topic:
             yield item
             continue
