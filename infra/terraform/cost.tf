@@ -54,9 +54,9 @@ locals {
     )
     cross_zone = local.gib_second * local.month_seconds * (1 + var.expected_traffic.readers) * (1 - 1 / length(var.zones)) * var.prices.cross_zone_gib
     fixed = (
-      (local.own_kms_key ? var.prices.kms_key : 0)
+      ((local.own_kms_key ? 1 : 0) + (local.own_node_key ? 1 : 0)) * var.prices.kms_key
       + (var.scaling == null ? 0 : local.host_count * var.prices.detailed_monitoring)
-      + (var.secrets ? 2 * var.prices.secret : 0)
+      + (local.is_secured ? 2 * var.prices.secret : 0)
       + (var.observability ? module.observability[0].alarms * var.prices.alarm + var.prices.dashboard : 0)
       + (length(module.cloudwatch) > 0 ? length(module.cloudwatch[0].metrics) * var.prices.metric : 0)
       + { addresses = 0, dns = var.prices.dns_zone, nlb = var.prices.nlb }[var.bootstrap]

@@ -24,6 +24,43 @@ check "hosts_run_the_settings" {
   }
 }
 
+locals {
+  network = var.existing_vpc == null ? var.vpc_cidr : var.existing_vpc.vpc_id
+
+  # Each is part of the names, rules or permissions of all hosts, so that a change of it stops all at once.
+  place = {
+    name       = var.name
+    prefix     = var.prefix
+    network    = local.network
+    kafka_port = tostring(var.kafka_port)
+    protocol   = var.security.protocol
+    encryption = local.provider
+  }
+  moved = [for key, value in local.place : key if !contains(["protocol", "encryption"], key) && value != lookup(terraform_data.place.output, key, "")]
+  # Clusters of releases that knew no other one have none in their state.
+  protocol = lookup(terraform_data.place.output, "protocol", "PLAINTEXT")
+  other_id = sort([for slot, host in local.slots : slot if module.brokers.node_ids[slot] != tostring(host.node_id)])
+}
+
+# Keeps the place that the hosts were made for.
+resource "terraform_data" "place" {
+  input = local.place
+
+  lifecycle {
+    ignore_changes = [input]
+  }
+}
+
+# Zones in their order, which give the slots of a group their node ids.
+resource "terraform_data" "group_zones" {
+  count = var.scaling == null ? 0 : 1
+  input = join(", ", var.zones)
+
+  lifecycle {
+    ignore_changes = [input]
+  }
+}
+
 # `terraform destroy` begins here, as this is made last. S3 and KMS would refuse too, but only in the
 # end, when hosts and volumes, with what was not uploaded yet, are gone.
 resource "terraform_data" "guard" {
@@ -38,6 +75,26 @@ resource "terraform_data" "guard" {
     precondition {
       condition     = alltrue([for mode in values(module.brokers.wal_modes) : mode == var.wal_mode])
       error_message = "Hosts run with another wal_mode, and their logs may hold records that are nowhere else. Set wal_mode back; or stop all nodes cleanly (systemctl stop lakehead, on every host), then apply with -replace='...aws_instance.host[\"SLOT\"]' for every host."
+    }
+    precondition {
+      condition     = length(local.moved) == 0
+      error_message = "Hosts run with other values of ${join(", ", local.moved)}, and a change would stop all of them at once. Set them back: ${join(", ", [for key in local.moved : "${key} = ${terraform_data.place.output[key]}"])} (network is vpc_cidr or existing_vpc). Or stop all nodes cleanly (systemctl stop lakehead, on every host), then apply with -replace=...terraform_data.place, and -replace='...aws_instance.host[\"SLOT\"]' for every host."
+    }
+    precondition {
+      condition     = local.protocol == var.security.protocol
+      error_message = "Hosts run with listeners for ${local.protocol}, and a change would cut their clients off, and nodes from one another. To keep them, set security = { protocol = \"${local.protocol}\" }. To change them, follow docs/terraform.md#from-plaintext-to-sasl_ssl."
+    }
+    precondition {
+      condition     = local.provider != "kms" || local.begins_encrypted ? true : terraform_data.kept_encryption[0].triggers_replace == "none"
+      error_message = "Hosts restart one after the other, and those that have no key yet cannot read what the first ones encrypt. Apply encryption = { enabled = false } first, and this when no plan shows hosts_run_the_settings any more."
+    }
+    precondition {
+      condition     = length(local.other_id) == 0
+      error_message = "With these zones, hosts have other node ids, which new hosts would share with running ones: ${join(", ", local.other_id)}. Set zones back; or stop all nodes cleanly (systemctl stop lakehead, on every host), then apply with -replace='...aws_instance.host[\"SLOT\"]' for every host."
+    }
+    precondition {
+      condition     = alltrue([for zones in terraform_data.group_zones[*].output : zones == join(", ", var.zones)])
+      error_message = "The slots of the group have node ids by zones = ${join("", terraform_data.group_zones[*].output)}, and new hosts would share ids with running ones. Set zones back; or stop all nodes cleanly (systemctl stop lakehead, on every host), then apply with -replace='...terraform_data.group_zones[0]'."
     }
   }
 

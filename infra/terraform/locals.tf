@@ -41,12 +41,14 @@ locals {
   # With scaling, of all slots: which of them have a host changes; the first ones always did.
   addresses = var.scaling == null ? module.brokers.private_ips : module.elastic[0].addresses
 
-  # Hosts ask EC2 for their volumes, and ship logs; in an existing VPC the way there is not ours to make.
+  # Hosts ask EC2 for their volumes, read their secrets, have data keys wrapped, and ship logs; in an existing VPC the way there is not ours to make.
   interface_endpoints = setunion(
     var.interface_endpoints,
     local.block_wal && var.ec2_endpoint && var.existing_vpc == null ? ["ec2"] : [],
     var.scaling != null && var.existing_vpc == null ? ["ec2", "autoscaling"] : [],
     var.cloudwatch != null && var.existing_vpc == null ? ["logs"] : [],
+    local.is_secured && var.existing_vpc == null ? ["secretsmanager"] : [],
+    var.encryption != null && var.existing_vpc == null ? ["kms"] : [],
   )
 
   # Without a number a host has at most as many nodes as ids.
@@ -59,8 +61,8 @@ locals {
   vpc_cidrs    = { for index, cidr in module.network.vpc_cidrs : index == 0 ? "vpc" : "vpc-${cidr}" => cidr }
   client_cidrs = merge(var.client_cidrs, local.vpc_cidrs)
 
-  # What hosts need beside S3: EC2 for volumes and slots, Systems Manager, Secrets Manager, CloudWatch Logs.
-  needs_services = local.block_wal || var.scaling != null || var.session_manager || var.airflow_host != null || var.cloudwatch != null
+  # What hosts need beside S3: EC2 for volumes and slots, Systems Manager, Secrets Manager, KMS, CloudWatch Logs.
+  needs_services = local.is_secured || var.encryption != null || local.block_wal || var.scaling != null || var.session_manager || var.airflow_host != null || var.cloudwatch != null
   has_nat        = try(var.existing_vpc.services, null) == "nat"
   https_egress_cidrs = merge(
     var.https_egress_cidrs,

@@ -3,7 +3,7 @@ data "aws_region" "current" {
     # Here, as conditions of variables may not refer to one another in a circle.
     precondition {
       condition     = var.existing_vpc == null || !local.needs_services ? true : var.existing_vpc.services != null || length(var.https_egress_cidrs) > 0
-      error_message = "A block WAL and scaling need EC2, session_manager needs Systems Manager, airflow_host Secrets Manager and cloudwatch CloudWatch Logs: say by existing_vpc.services how hosts reach them, \"endpoints\" (interface endpoints in the VPC) or \"nat\" (HTTPS to any address), or name the ranges in https_egress_cidrs."
+      error_message = "SASL_SSL and airflow_host need Secrets Manager, encryption KMS, a block WAL and scaling EC2, session_manager Systems Manager and cloudwatch CloudWatch Logs: say by existing_vpc.services how hosts reach them, \"endpoints\" (interface endpoints in the VPC) or \"nat\" (HTTPS to any address), or name the ranges in https_egress_cidrs."
     }
     postcondition {
       condition     = alltrue([for zone in var.zones : startswith(zone, self.name)])
@@ -46,6 +46,7 @@ module "storage" {
   bucket               = var.bucket
   kms_key_arn          = var.kms_key_arn
   own_kms_key          = local.own_kms_key
+  node_key             = local.own_node_key
   force_destroy        = var.force_destroy
   abort_multipart_days = var.abort_multipart_days
   access_log_bucket    = var.access_log_bucket
@@ -69,7 +70,8 @@ module "security" {
   https_egress_cidrs = local.https_egress_cidrs
   s3_services        = local.s3_services
   kms_key_arn        = module.storage.kms_key_arn
-  secrets            = var.secrets
+  node_ports         = local.is_secured ? { first = var.security.node_port, last = var.security.node_port + local.ports_per_host - 1 } : null
+  secrets            = local.is_secured
   force_destroy      = var.force_destroy
 }
 
@@ -113,13 +115,16 @@ module "brokers" {
   wal_volume_ids    = local.block_wal ? module.wal[0].volume_ids : {}
   kafka_port        = var.kafka_port
   metrics_port      = var.metrics_port
-  settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, local.link_settings, var.settings)
+  settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, local.security_settings, local.encryption_settings, local.link_settings, var.settings)
   lakehead_wheel    = var.lakehead_wheel
   package_sha256    = var.package_sha256
 
   package_kms_key_arn   = var.package_kms_key_arn
   reaches_other_regions = local.reaches_other_regions
 
+  node_keys       = local.node_keys
+  secret_arns     = module.security.secret_arns
+  first_admin     = var.security.admin
   session_manager = var.session_manager
   agent_config    = length(module.cloudwatch) > 0 ? module.cloudwatch[0].agent_config : "off\n"
   log_groups      = length(module.cloudwatch) > 0 ? values(module.cloudwatch[0].log_groups) : []
@@ -168,6 +173,7 @@ module "lake" {
   prefix        = var.prefix
   tables_prefix = var.tables_prefix
   kms_key_arn   = module.storage.kms_key_arn
+  node_keys     = local.node_keys
   services      = var.spark.services
   role_arns     = var.spark.role_arns
   databricks    = var.spark.databricks
@@ -182,8 +188,10 @@ module "airflow" {
   tags              = local.tags
   bucket            = module.storage.bucket
   prefix            = var.prefix
+  store             = local.store_address
   tables_prefix     = var.tables_prefix
   kms_key_arn       = module.storage.kms_key_arn
+  node_keys         = local.node_keys
   services          = var.airflow_services
   bootstrap_servers = module.bootstrap.bootstrap_servers
   host = var.airflow_host == null ? null : {

@@ -4,13 +4,13 @@ output "bootstrap_servers" {
 }
 
 output "kcat" {
-  description = "A line that lists brokers and topics, from a machine inside the VPC."
-  value       = "kcat -L -b ${module.bootstrap.bootstrap_servers}"
+  description = "A line that lists brokers and topics, from a machine inside the VPC; with SASL_SSL, where client.properties has librdkafka's settings of a user."
+  value       = "kcat ${local.is_secured ? "-F client.properties " : ""}-L -b ${module.bootstrap.bootstrap_servers}"
 }
 
 output "store" {
-  description = "The cluster's place: path of Spark, lakehead.scan and the command line."
-  value       = "s3://${module.storage.bucket}/${var.prefix}"
+  description = "The cluster's place: path of Spark, lakehead.scan and the command line, with settings of encryption at its end."
+  value       = local.store_address
 }
 
 output "tables" {
@@ -20,12 +20,12 @@ output "tables" {
 
 output "spark_options" {
   description = "Options of spark.read.format(\"lakehead\"), without the topic."
-  value       = { path = "s3://${module.storage.bucket}/${var.prefix}" }
+  value       = { path = local.store_address }
 }
 
 output "airflow_connection_uri" {
   description = "Value of AIRFLOW_CONN_LAKEHEAD_DEFAULT."
-  value       = "lakehead://${split(",", module.bootstrap.bootstrap_servers)[0]}/?path=${urlencode("s3://${module.storage.bucket}/${var.prefix}")}"
+  value       = "lakehead://${split(",", module.bootstrap.bootstrap_servers)[0]}/?path=${urlencode(local.store_address)}"
 }
 
 output "broker_policy_json" {

@@ -19,6 +19,7 @@ module "private_link" {
   client_cidrs             = var.private_link.client_cidrs
   cross_zone               = var.private_link.cross_zone
   certificate_arn          = var.private_link.certificate_arn
+  is_tls                   = local.is_secured
   bootstrap_port           = var.private_link.bootstrap_port
   first_port               = var.private_link.first_port
   target_port              = var.private_link.target_port

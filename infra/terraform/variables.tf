@@ -112,7 +112,7 @@ variable "client_cidrs" {
 
   validation {
     condition     = alltrue([for cidr in values(var.client_cidrs) : can(cidrhost(cidr, 0)) && can(regex("^(10\\.[0-9.]+/([89]|[12][0-9]|3[0-2])|172\\.(1[6-9]|2[0-9]|3[01])\\.[0-9.]+/(1[2-9]|2[0-9]|3[0-2])|192\\.168\\.[0-9.]+/(1[6-9]|2[0-9]|3[0-2])|100\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\\.[0-9.]+/(1[0-9]|2[0-9]|3[0-2])|198\\.19\\.[0-9.]+/(1[6-9]|2[0-9]|3[0-2]))$", cidr))])
-    error_message = "client_cidrs are private IPv4 ranges (in 10/8, 172.16/12, 192.168/16, 100.64/10 or 198.19/16): brokers have no encryption and no authentication yet, so nothing listens to other addresses."
+    error_message = "client_cidrs are private IPv4 ranges (in 10/8, 172.16/12, 192.168/16, 100.64/10 or 198.19/16): brokers are not for the open internet, so nothing listens to other addresses."
   }
   validation {
     condition     = !contains(keys(var.client_cidrs), "vpc") && alltrue([for key in keys(var.client_cidrs) : !startswith(key, "vpc-")])
@@ -396,12 +396,6 @@ variable "access_log_bucket" {
     condition     = var.access_log_bucket == null ? true : var.access_log_bucket != var.bucket
     error_message = "access_log_bucket is another bucket than bucket: logs of logs never end, and Lakehead's sweep finds foreign objects."
   }
-}
-
-variable "secrets" {
-  description = "Make places for TLS certificates and the first SCRAM administrator in Secrets Manager. Brokers do not read them yet."
-  type        = bool
-  default     = false
 }
 
 variable "session_manager" {

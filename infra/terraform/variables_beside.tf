@@ -64,8 +64,8 @@ variable "airflow_host" {
     error_message = "airflow_host wants lakehead_wheel in S3, with the folder airflow beside it: Airflow's packages come from there."
   }
   validation {
-    condition     = var.airflow_host == null || var.existing_vpc != null || contains(var.interface_endpoints, "secretsmanager")
-    error_message = "airflow_host needs interface_endpoints with secretsmanager in a new VPC: the host puts its first password there, and has no other way."
+    condition     = var.airflow_host == null || var.existing_vpc != null || var.security.protocol != "PLAINTEXT" || contains(var.interface_endpoints, "secretsmanager")
+    error_message = "Without SASL_SSL airflow_host needs interface_endpoints with secretsmanager in a new VPC: the host puts its first password there, and has no other way."
   }
   validation {
     condition     = var.airflow_host == null ? true : can(regex("^[0-9a-f]{64}$", var.airflow_host.package_sha256))

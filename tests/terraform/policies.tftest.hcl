@@ -14,6 +14,21 @@ variables {
   self_healing   = false # services of AWS hold these roles: healing.tftest.hcl
 }
 
+override_resource {
+  target = module.storage.aws_kms_key.nodes
+  values = { arn = "arn:aws:kms:us-east-1:123456789012:key/00000000-0000-0000-0000-000000000003" }
+}
+
+override_resource {
+  target = module.security.aws_secretsmanager_secret.this["tls"]
+  values = { arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:lakehead/tls-AbCdEf" }
+}
+
+override_resource {
+  target = module.security.aws_secretsmanager_secret.this["first-admin"]
+  values = { arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:lakehead/first-admin-AbCdEf" }
+}
+
 run "object" {
   variables {
     spark               = { services = ["emr-serverless.amazonaws.com"], glue_database = "lake" }
@@ -61,5 +76,21 @@ run "entered" {
 run "watched" {
   variables {
     cloudwatch = {}
+  }
+}
+
+run "encrypted" {
+  state_key = "encrypted" # a running cluster would get its keys first
+  variables {
+    encryption   = {}
+    spark        = { services = ["emr-serverless.amazonaws.com"] }
+    airflow_host = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
+  }
+}
+
+run "plaintext" {
+  state_key = "plaintext" # running hosts keep their protocol
+  variables {
+    security = { protocol = "PLAINTEXT" }
   }
 }

@@ -12,6 +12,9 @@ AGENT = f"{BUCKET_ARN}/lakehead-settings/cloudwatch.jsonl"
 LOG_GROUPS = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000"
 PACKAGE_KEY = KEY.replace("0000-000000000000", "0000-000000000002")
+NODE_KEY = KEY.replace("0000-000000000000", "0000-000000000003")
+_CLUSTER_CONTEXT = "kms:EncryptionContext:lakehead:cluster"
+OF_CLUSTER = {_CLUSTER_CONTEXT: f"{BUCKET}/lakehead"}
 GLUE = f"arn:aws:glue:{REGION}:{ACCOUNT}"
 OTHER_KEY = KEY.replace("0000-000000000000", "0000-000000000001")
 PACKAGES = "arn:aws:s3:::packages"
@@ -99,6 +102,12 @@ def _keys(services: tuple[str, ...]) -> Iterator[Case]:
             yield Case("another key, for another bucket", action, OTHER_KEY, of_other)
         of_ours = {"kms:EncryptionContext:aws:s3:arn": BUCKET_ARN}
         yield Case("another key, without S3", action, OTHER_KEY, of_ours)
+        yield Case("the nodes' key, for no cluster", action, NODE_KEY)
+        yield Case("the nodes' key by S3", action, NODE_KEY, THROUGH_S3)
+        for place in (f"{BUCKET}/lakehead-2", f"{BUCKET}-2/lakehead", BUCKET, "other/lakehead"):
+            of_other = {_CLUSTER_CONTEXT: place}
+            yield Case("the nodes' key, for another cluster", action, NODE_KEY, of_other)
+        yield Case("another key, for the cluster", action, OTHER_KEY, OF_CLUSTER)
     for action in ("Encrypt", "ReEncryptFrom", "CreateGrant", "PutKeyPolicy", "DisableKey"):
         yield Case("the key itself", f"kms:{action}", KEY, THROUGH_S3)
     yield Case("the key itself", "kms:ScheduleKeyDeletion", KEY)
@@ -136,6 +145,21 @@ def _machines() -> Iterator[Case]:
 
 
 def _broker() -> Iterator[Case]:
+    for name in ("tls", "first-admin"):
+        own = f"{_SECRETS}:lakehead/{name}-AbCdEf"
+        for action in ("PutSecretValue", "UpdateSecret", "DeleteSecret", "PutResourcePolicy"):
+            yield Case("secrets are read only", f"secretsmanager:{action}", own)
+        for other in (
+            f"lakehead/{name}-2-AbCdEf",
+            f"other/{name}-AbCdEf",
+            "lakehead/airflow-AbCdEf",
+        ):
+            arn = f"{_SECRETS}:{other}"
+            yield Case("other secrets", "secretsmanager:GetSecretValue", arn)
+            of_other = {**_THROUGH_SECRETS, _SECRET_CONTEXT: arn}
+            yield Case("the key of another secret", "kms:Decrypt", KEY, of_other)
+    yield Case("all secrets", "secretsmanager:ListSecrets")
+    yield Case("all secrets", "secretsmanager:BatchGetSecretValue")
     for action in OBJECTS:
         yield Case("tables", action, f"{BUCKET_ARN}/tables/orders/part-0.parquet")
     yield from _packages("lakehead")
@@ -192,6 +216,7 @@ def _airflow() -> Iterator[Case]:
 
 _SECRETS = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret"
 _THROUGH_SECRETS = {"kms:ViaService": f"secretsmanager.{REGION}.amazonaws.com"}
+_SECRET_CONTEXT = "kms:EncryptionContext:SecretARN"
 EARLIER_KEYS = tuple(
     Case(
         "what was written by a key that the cluster had before",
@@ -244,9 +269,28 @@ _ENTERED = (
     Case("SSM Agent", "ssmmessages:OpenDataChannel"),
     Case("user data, by the packages' key", "kms:Decrypt", PACKAGE_KEY, THROUGH_S3),
 )
+_SECURED = tuple(
+    # "Secret encryption and decryption" of Secrets Manager's user guide: the ARN is KMS's context.
+    case
+    for name in ("tls", "first-admin")
+    for arn in [f"{_SECRETS}:lakehead/{name}-AbCdEf"]
+    for case in (
+        Case("lakehead settings secrets", "secretsmanager:GetSecretValue", arn),
+        Case("its key", "kms:Decrypt", KEY, {**_THROUGH_SECRETS, _SECRET_CONTEXT: arn}),
+    )
+)
+_ENCRYPTED = (
+    Case("data keys, read", "kms:Decrypt", NODE_KEY, OF_CLUSTER),
+    Case("data keys, made", "kms:GenerateDataKey", NODE_KEY, OF_CLUSTER),
+)
 STATED_OF_RUNS: Mapping[tuple[str, str], tuple[Case, ...]] = {
-    ("entered", "broker"): _ENTERED,
-    ("watched", "broker"): tuple(
+    **{(run, "broker"): _SECURED for run in ("object", "io2", "gp3", "scaling", "express")},
+    ("encrypted", "broker"): _SECURED + _ENCRYPTED,
+    ("encrypted", "airflow"): _ENCRYPTED,
+    ("encrypted", "spark"): _ENCRYPTED[:1],
+    ("entered", "broker"): _ENTERED + _SECURED,
+    ("watched", "broker"): _SECURED
+    + tuple(
         # What the agent's release 1.300071 calls where the groups are there (without a retention).
         Case("CloudWatch agent", f"logs:{action}", f"{LOG_GROUPS}:{group}:log-stream:{stream}")
         for action in ("CreateLogStream", "PutLogEvents")

@@ -64,8 +64,7 @@ def test_airflow_runs_as_its_instance_runs_it(tmp_path: Path) -> None:
             "var.host.port": port,
             "var.host.parallelism": "2",
             "data.aws_region.current.name": "us-east-1",
-            "var.bucket": "lake-bucket",
-            "var.prefix": "lakehead",
+            "var.store": "s3://lake-bucket/lakehead",
             "1": "1",
         }
     )

@@ -33,7 +33,7 @@ def test_what_is_asked_of_terraform_is_an_output_or_a_variable() -> None:
     outputs = {one.name for one in declarations(ROOT, "output")}
     filters = re.findall(r"jq -r ('[^']+'|\S+)", PAGE)
     asked = {name for one in filters for name in re.findall(r"\.([a-z_]+)", one)}
-    own = {"instance", "password_secret"}  # of the output airflow, and hosts
+    own = {"instance", "password_secret", "password"}  # of airflow, hosts, and the first user
     assert asked - own <= outputs
     assert {"bootstrap_servers", "store", "tables", "kcat", "airflow", "spark_options"} <= asked
     given = set(re.findall(r"TF_VAR_(\w+)", PAGE))
@@ -59,6 +59,7 @@ def test_the_first_record_and_the_first_table(tmp_path: Path) -> None:
         program = tmp_path / "lakehead"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lakehead "$@"\n')
         program.chmod(0o755)
+        (tmp_path / "admin.properties").write_text("security.protocol=PLAINTEXT\n")
         surroundings = {name: v for name, v in os.environ.items() if "LAKEHEAD" not in name}
         surroundings |= {
             "LAKEHEAD_PATH": broker.path,
@@ -71,7 +72,7 @@ def test_the_first_record_and_the_first_table(tmp_path: Path) -> None:
             shell = subprocess.run(
                 ["bash", "-euc", commands],
                 env=surroundings,
-                cwd=PROJECT,
+                cwd=tmp_path,
                 capture_output=True,
                 text=True,
                 timeout=120,

@@ -24,7 +24,7 @@ from tests.terraform.inventory import inventory
 from tests.terraform.terraform import Terraform, plain
 from tests.terraform.test_terraform_cycle import HOST, place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 RESOURCE = "aws_instance.host"
 NEXT = {"lakehead_wheel": "s3://packages/lakehead/lakehead-2.0-py3-none-any.whl"}
 

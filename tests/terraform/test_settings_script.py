@@ -17,6 +17,7 @@ from tests.terraform.test_terraform_lint import IDENTITY, VALUES, files_written
 SCRIPT = files_written()["/usr/local/sbin/lakehead-settings"]["content"]
 GOOD, BETTER = '"log.level" = "info"\n', '"log.level" = "debug"\n'
 UNKNOWN, TORN = '"log.levle" = "info"\n', '"log.level" = "in'
+ADMIN = '"bootstrap.admin" = "admin"\n"bootstrap.admin.password" = "${env:ADMIN}"\n'
 REPORTS = "lakehead/hosts"
 OWN = f"{REPORTS}/{VALUES['hostname']}"
 # S3 as a folder, with the calls that the script makes; `AWAY` is S3 out of reach.
@@ -33,11 +34,18 @@ esac
 # What the real command would do is in the file CALLS; its restart fetches, as the unit does.
 LAKEHEAD = """case "$2" in
   check) exec "$PYTHON" -m lakehead "$@" ;;
+  secrets) echo "$@" >>"$SECRETS"
+    [ "$VAULT" = empty ] && exit 1
+    echo "$VAULT" >"$4/host.pem"
+    rm -f "$4/first-admin.toml"
+    [ "$VAULT" != new ] || echo "$FIRST_ADMIN" >"$4/first-admin.toml" ;;
   serving) echo "$@" >>"$CALLS"; exit "${SERVING:-0}" ;;
   roll) echo "$@" >>"$CALLS"
     [ "$ROLLED" = refused ] && exit 1
     sh "$SELF" fetch && [ "$ROLLED" != lost ] ;;
 esac
+"""
+INSTALL = """[ "$1 $2 $3 $4 $5" = "-d -m 2750 -g lakehead" ] && mkdir -p "$6"
 """
 SYSTEMCTL = '[ "$UNIT" = active ]\n'
 
@@ -83,6 +91,10 @@ class Host:
             "SELF": f"{self.folder}/script",
             "PYTHON": sys.executable,
             "UNIT": "active",
+            "SECRETS": f"{self.folder}/secrets",
+            "VAULT": "certificate",
+            "ADMIN": "password",
+            "FIRST_ADMIN": ADMIN.rstrip(),
             **given,
         }
         return subprocess.run(
@@ -98,6 +110,7 @@ class Host:
 def host(tmp_path: Path) -> Host:
     """A host that has booted with the settings GOOD."""
     programs = {"programs/aws": AWS, "programs/systemctl": SYSTEMCTL}
+    programs |= {"programs/install": INSTALL, "programs/sleep": '[ "$1" = 15 ]\n'}
     programs["opt/lakehead/bin/lakehead"] = LAKEHEAD
     for name, text in programs.items():
         file = tmp_path / name
@@ -105,7 +118,7 @@ def host(tmp_path: Path) -> Host:
         file.write_text(f"#!/bin/sh\n{text}")
         file.chmod(0o755)
     script = SCRIPT
-    for place in ("/opt/", "/etc/lakehead", "/var/lib/"):
+    for place in ("/opt/", "/etc/lakehead", "/var/lib/", "/run/lakehead"):
         script = script.replace(place, f"{tmp_path}{place}")
     (tmp_path / "script").write_text(script)
     (tmp_path / "etc/lakehead").mkdir(parents=True)
@@ -222,6 +235,64 @@ def test_a_host_that_was_stopped_stays_so(host: Host) -> None:
 def test_a_host_of_a_group_reports_under_the_slot_that_it_claimed(host: Host) -> None:
     assert host.run("follow", LAKEHEAD_HOST_ID="lakehead-c-1").returncode == 0
     assert host.reports() == {f"{REPORTS}/lakehead-c-1/settings-{version(GOOD)}"}
+
+
+def test_secrets_are_copied_before_settings_are_in_place(host: Host) -> None:
+    assert (host.folder / "run/lakehead/host.pem").read_text() == "certificate\n"
+    (line,) = (host.folder / "secrets").read_text().splitlines()
+    words = line.split()
+    assert words[:2] == ["settings", "secrets"]
+    assert words[3:] == [
+        f"{host.folder}/run/lakehead",
+        *("--prefix", "lakehead", "--region", "us-east-1", "--admin", "admin"),
+    ]
+
+
+def test_a_host_waits_for_the_values_of_its_secrets(host: Host) -> None:
+    host.placed.unlink()
+    assert host.run("fetch", VAULT="empty").returncode != 0
+    assert not host.placed.exists()
+    assert host.run("fetch").returncode == 0
+    host.put(BETTER)
+    assert host.run("follow", VAULT="empty").returncode != 0
+    assert host.calls == []
+    assert host.run("fetch", VAULT="empty").returncode != 0, "nodes would start without a key"
+
+
+def test_a_rotated_certificate_restarts_no_node(host: Host) -> None:
+    host.run("follow")
+    assert host.run("follow", VAULT="later").returncode == 0
+    assert (host.folder / "run/lakehead/host.pem").read_text() == "later\n"
+    assert host.calls == ["serving"]
+
+
+def test_the_first_admin_is_a_setting_until_the_cluster_exists(host: Host) -> None:
+    assert host.run("fetch", VAULT="new").returncode == 0
+    assert host.placed.read_text() == IDENTITY + GOOD + ADMIN
+    assert host.run("follow", VAULT="new").returncode == 0
+    assert host.placed.read_text() == IDENTITY + GOOD + ADMIN
+    assert host.run("follow").returncode == 0
+    assert host.placed.read_text() == IDENTITY + GOOD, "users of the cluster are its own"
+    assert host.calls == ["serving"], "no node restarts for that"
+    assert host.reports() == {f"{OWN}/settings-{version(GOOD)}"}
+    assert left_over(host) == set()
+
+
+def test_a_cluster_with_plaintext_reads_no_secret(host: Host) -> None:
+    plain = files_written(secrets="")["/usr/local/sbin/lakehead-settings"]["content"]
+    for place in ("/opt/", "/etc/lakehead", "/var/lib/", "/run/lakehead"):
+        plain = plain.replace(place, f"{host.folder}{place}")
+    (host.folder / "script").write_text(plain)
+    before = (host.folder / "secrets").read_text()
+    host.put(BETTER)
+    assert host.run("fetch", VAULT="empty").returncode == 0
+    assert host.placed.read_text() == IDENTITY + BETTER
+    assert (host.folder / "secrets").read_text() == before
+
+
+def test_a_slot_is_claimed_before_its_certificate_is_tried() -> None:
+    unit = files_written(before_start="/claim")["/etc/systemd/system/lakehead.service"]["content"]
+    assert unit.index("=/claim") < unit.index("lakehead-settings fetch")
 
 
 def test_the_timer_and_the_unit_fetch_as_root_and_the_nodes_do_not() -> None:

@@ -31,7 +31,7 @@ from tests.terraform.emulator import Emulator, emulator
 from tests.terraform.inventory import inventory
 from tests.terraform.terraform import NotHere, Terraform, copied, environment, plain, program
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 BUCKET = "lake-of-the-cycle"
 DIGEST = "0123456789abcdef" * 4
 WHEEL = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"

@@ -10,7 +10,7 @@ from tests.terraform.cluster_checks import Cluster, check_bucket, check_root_vol
 from tests.terraform.inventory import inventory
 from tests.terraform.test_terraform_cycle import HOST, applied, check_end, place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 AIRFLOW = 'module.lakehead.module.airflow[0].aws_instance.airflow["airflow"]'
 PORT = 8080
 

@@ -19,10 +19,17 @@ from tests.terraform.test_terraform_cycle import (
     place,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 UPKEEP = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 110}
 GROUP = "module.lakehead.module.elastic[0]."
 RELEASE = f'module "lakehead" {{\n  package_sha256 = "{"f" * 64}"\n}}\n'
+MOVES = {
+    'name = "lake"': "Hosts run with other values of name",
+    'prefix = "other"': "Set them back: prefix = lakehead",
+    'vpc_cidr = "10.43.0.0/16"': "Set them back: network = 10.42.0.0/16",
+    'zones = ["us-east-1a", "us-east-1c", "us-east-1b"]': "Set zones back",
+}
+"""Changes that would end or cut off all hosts at once, and the refusal of each."""
 SETTING = 'module "lakehead" {\n  settings = { "log.retention.ms" = "86400000" }\n}\n'
 
 
@@ -179,6 +186,11 @@ def test_a_group_gets_slots_another_setting_another_release_and_ends(
         assert terraform.plan().changes == {SETTINGS_OBJECT: "update"}
         assert applied(where).outputs["slots"] == slots
         assert claimed_at_once(where.aws) == now, "the same instances"
+
+        for change, reason in MOVES.items():
+            terraform.override("move", f'module "lakehead" {{\n{change}\n}}\n')
+            assert reason in terraform.refused_plan()
+        (terraform.folder / "move_override.tf").unlink()
 
         terraform.override("release", RELEASE)
         assert terraform.plan().changes == {

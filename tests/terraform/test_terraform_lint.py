@@ -32,6 +32,7 @@ VALUES = {
     "package": json.dumps(PACKAGE),
     "private_devices": "no",
     "reports": "s3://lake/lakehead/hosts",
+    "secrets": "--prefix lakehead --region us-east-1 --admin admin",
     "settings": "s3://lake/lakehead-settings/brokers.toml",
     "store_region": "us-east-1",
     "hostname": "lakehead-a-0",
@@ -167,8 +168,8 @@ def test_the_unit_drains_on_stop() -> None:
     (start,) = (line for line in unit if line.startswith("ExecStart="))
     assert start.endswith("lakehead start --config /etc/lakehead/lakehead.toml")
     before = [line.partition("=")[2] for line in unit if line.startswith("ExecStartPre=")]
-    assert before[-1] == VALUES["before_start"]
-    scripts = [files_written()[one.lstrip("+").split()[0]] for one in before[:-1]]
+    assert before.pop(1) == VALUES["before_start"]
+    scripts = [files_written()[one.lstrip("+").split()[0]] for one in before]
     assert [script["permissions"] for script in scripts] == ["0755", "0755"]
 
 

@@ -20,7 +20,7 @@ from tests.terraform.test_terraform_cycle import (
     place,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 ACCOUNT = "arn:aws:iam::210987654321:root"
 LINK = "module.lakehead.module.private_link[0]."
 NODES = (0, 1, 100, 101, 200, 201)

@@ -68,6 +68,7 @@ run "a_type_of_another_architecture" {
     name              = "lakehead"
     tags              = {}
     prefix            = "lakehead"
+    store             = "s3://lake-bucket/lakehead"
     tables_prefix     = "tables"
     kms_key_arn       = "arn:aws:kms:us-east-1:123456789012:key/00000000-0000-0000-0000-000000000000"
     services          = []

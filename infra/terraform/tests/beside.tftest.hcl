@@ -112,6 +112,7 @@ run "in_china_services_have_names_of_their_own" {
 }
 
 run "what_prometheus_needs" {
+  state_key = "what_prometheus_needs"
   variables {
     nodes_per_host = 2
     name           = "lake-1"
@@ -193,14 +194,14 @@ run "nothing_beside_unless_asked" {
     error_message = "no roles, no alarms"
   }
   assert {
-    condition     = output.monthly_cost_estimate.fixed == 1.2
-    error_message = "only the key costs, and the two alarms by which the host comes back"
+    condition     = output.monthly_cost_estimate.fixed == 9.3
+    error_message = "only the key costs, two secrets with the way to them, and the two alarms by which the host comes back"
   }
 }
 
 # 2 x 730 h x $0.1008 = 147.17; 2 x 16 GiB x $0.08 = 2.56; 2 x (10 GiB x $0.125 + 500 IOPS x $0.065) = 67.50;
 # 10 MiB/s: 2 x 3,285,000 puts + 4 x 2,628,000 gets = $37.05; 7 days = 5,906.25 GiB x $0.023 = 135.84;
-# key, 8 alarms, dashboard, EC2's endpoint = 12.10.
+# key, 2 secrets, 4 alarms and 4 of healing, dashboard, the endpoints of EC2 and of the secrets = 20.60.
 run "cost_of_io2" {
   variables {
     wal_mode       = "io2-multi-attach"
@@ -208,7 +209,7 @@ run "cost_of_io2" {
   }
   assert {
     condition = output.monthly_cost_estimate == {
-      instances = 147.17, root_volumes = 2.56, wal_volumes = 67.5, wal_puts = 0, requests = 37.05, storage = 135.84, airflow = 0, cross_zone = 0, fixed = 12.5, total = 402.62
+      instances = 147.17, root_volumes = 2.56, wal_volumes = 67.5, wal_puts = 0, requests = 37.05, storage = 135.84, airflow = 0, cross_zone = 0, fixed = 20.6, total = 410.72
     }
     error_message = jsonencode(output.monthly_cost_estimate)
   }
@@ -275,6 +276,7 @@ run "cost_of_an_airflow_without_a_price" {
 
 # Six nodes may put for $50 each; 10 MiB/s = 25,664.06 GiB a month, written once and read twice, two thirds of it across zones.
 run "cost_of_three_zones" {
+  state_key = "cost_of_three_zones"
   variables {
     zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
   }

@@ -37,6 +37,7 @@ run "dns" {
 }
 
 run "dns_in_a_zone_of_that_name" {
+  state_key = "dns_in_a_zone_of_that_name"
   variables {
     bootstrap      = "dns"
     bootstrap_zone = "lake.example.com"

@@ -9,7 +9,8 @@ variables {
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
   package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  force_destroy  = true # the guard would ask S3
+  force_destroy  = true                       # the guard would ask S3
+  security       = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
 }
 
 run "without_it_nothing_is_shipped" {
@@ -69,7 +70,7 @@ run "journals_and_metrics" {
     error_message = "one metric for the cluster, not one for each node, and none of another cluster"
   }
   assert {
-    condition     = [for alarm in module.observability[0].alarm_names : alarm if strcontains(alarm, "brokers")] == [for name in ["blocks", "checkpoints", "leaderless", "store", "wal", "writable"] : "lakehead-lake-bucket-brokers-${name}"]
+    condition     = [for alarm in module.observability[0].alarm_names : alarm if strcontains(alarm, "brokers")] == [for name in ["blocks", "checkpoints", "keys", "leaderless", "plain", "store", "unwraps", "wal", "writable"] : "lakehead-lake-bucket-brokers-${name}"]
     error_message = join(" ", module.observability[0].alarm_names)
   }
   assert {
@@ -143,7 +144,8 @@ run "hosts_of_a_group" {
 }
 
 run "an_existing_vpc_has_to_have_a_way" {
-  command = plan
+  state_key = "an_existing_vpc_has_to_have_a_way"
+  command   = plan
   variables {
     existing_vpc = { vpc_id = "vpc-0123abcd", subnet_ids = { us-east-1a = "subnet-0123abcd" } }
     cloudwatch   = {}

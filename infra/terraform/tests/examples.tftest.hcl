@@ -46,7 +46,7 @@ run "existing_vpc" {
 }
 
 # 730 h x $0.1008 = 73.58; 16 GiB x $0.08 = 1.28; two nodes that may put for $20 each; 2 x 525,600 puts + 2 x 2,628,000 gets = $7.36;
-# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 3 alarms and 2 of healing, dashboard, 3 endpoints = 26.40.
+# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 2 secrets, 3 alarms and 2 of healing, dashboard, 3 endpoints = 27.20.
 run "first_table" {
   module {
     source = "./examples/first-table"
@@ -56,7 +56,7 @@ run "first_table" {
   }
   assert {
     condition = output.monthly_cost_estimate == {
-      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 26.4, total = 238.74
+      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 27.2, total = 239.54
     }
     error_message = jsonencode(output.monthly_cost_estimate)
   }

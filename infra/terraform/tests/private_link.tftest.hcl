@@ -97,6 +97,7 @@ run "with_cross_zone_one_name_is_enough" {
 }
 
 run "with_one_zone_too" {
+  state_key = "with_one_zone_too"
   variables {
     zones = ["us-east-1a"]
   }

@@ -98,6 +98,39 @@ run "two_clusters_of_a_name_have_load_balancers_of_two_names" {
   }
 }
 
+run "nodes_that_speak_tls_behind_a_certificate_of_acm" {
+  command = plan
+  module {
+    source = "./modules/private_link"
+  }
+  variables {
+    subnet_ids      = { us-east-1a = "subnet-0123abcd" }
+    hosts           = { a-0 = { address = "10.42.0.10", node_id = 0 } }
+    certificate_arn = "arn:aws:acm:us-east-1:123456789012:certificate/00000000-0000-0000-0000-000000000000"
+    is_tls          = true
+  }
+  assert {
+    condition     = alltrue([for group in concat(values(aws_lb_target_group.node), [aws_lb_target_group.bootstrap]) : group.protocol == "TLS" && group.health_check[0].protocol == "HTTP"])
+    error_message = "the load balancer begins another TLS connection"
+  }
+}
+
+run "nodes_that_speak_tls_to_clients_by_themselves" {
+  command = plan
+  module {
+    source = "./modules/private_link"
+  }
+  variables {
+    subnet_ids = { us-east-1a = "subnet-0123abcd" }
+    hosts      = { a-0 = { address = "10.42.0.10", node_id = 0 } }
+    is_tls     = true
+  }
+  assert {
+    condition     = alltrue([for one in concat(values(aws_lb_listener.node), [aws_lb_listener.bootstrap]) : one.protocol == "TCP"]) && alltrue([for group in aws_lb_target_group.node : group.protocol == "TCP"])
+    error_message = "the load balancer passes on what it gets"
+  }
+}
+
 run "by_tls_and_from_an_office" {
   command = plan
   module {

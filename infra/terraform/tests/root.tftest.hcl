@@ -21,7 +21,7 @@ run "defaults" {
     error_message = "an object WAL has no volume"
   }
   assert {
-    condition     = output.bootstrap_servers == "10.42.0.10:9092" && output.kcat == "kcat -L -b 10.42.0.10:9092"
+    condition     = output.bootstrap_servers == "10.42.0.10:9092" && output.kcat == "kcat -F client.properties -L -b 10.42.0.10:9092"
     error_message = "bootstrap servers are addresses with ports"
   }
   assert {
@@ -50,7 +50,7 @@ run "the_policy_has_what_a_broker_does_and_no_more" {
   assert {
     condition = toset(flatten([for statement in jsondecode(output.broker_policy_json).Statement : statement.Action])) == toset([
       "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListBucket", "s3:ListBucketMultipartUploads",
-      "kms:GenerateDataKey", "kms:Decrypt",
+      "kms:GenerateDataKey", "kms:Decrypt", "secretsmanager:GetSecretValue",
     ])
     error_message = "actions: ${output.broker_policy_json}"
   }
@@ -75,7 +75,7 @@ run "a_package_by_https_needs_no_permission" {
     lakehead_wheel = "https://packages.example/lakehead-1.0-py3-none-any.whl"
   }
   assert {
-    condition     = length(jsondecode(output.broker_policy_json).Statement) == 5
+    condition     = length(jsondecode(output.broker_policy_json).Statement) == 7
     error_message = "no statement about a package in S3"
   }
 }
@@ -110,15 +110,5 @@ run "force_destroy_is_passed_on" {
   assert {
     condition     = module.storage.force_destroy
     error_message = "force_destroy reaches the bucket"
-  }
-}
-
-run "secrets_are_places" {
-  variables {
-    secrets = true
-  }
-  assert {
-    condition     = toset(keys(module.security.secret_arns)) == toset(["tls", "first-admin"])
-    error_message = "places for certificates and the first administrator"
   }
 }

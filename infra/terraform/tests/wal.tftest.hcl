@@ -9,6 +9,7 @@ variables {
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
   package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+  security       = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
 }
 
 run "io2_is_attached_to_the_hosts_before_it" {
@@ -169,6 +170,7 @@ run "a_block_wal_has_a_way_to_ec2" {
 }
 
 run "an_existing_vpc_has_its_own_way_to_ec2" {
+  state_key = "an_existing_vpc_has_its_own_way_to_ec2"
   variables {
     wal_mode     = "gp3"
     existing_vpc = { vpc_id = "vpc-0123abcd", subnet_ids = { us-east-1a = "subnet-0123abcd" }, services = "endpoints" }
@@ -180,6 +182,7 @@ run "an_existing_vpc_has_its_own_way_to_ec2" {
 }
 
 run "node_ids_stay_when_hosts_are_added" {
+  state_key = "node_ids_stay_when_hosts_are_added"
   variables {
     zones          = ["us-east-1a", "us-east-1b", "us-east-1d"]
     hosts_per_zone = 2

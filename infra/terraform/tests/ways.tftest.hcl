@@ -9,6 +9,7 @@ variables {
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
   package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+  security       = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
 }
 
 run "an_existing_vpc_that_is_entered_by_session_manager" {
@@ -78,6 +79,7 @@ run "clients_in_all_ranges_of_the_vpc" {
 }
 
 run "ranges_of_a_vpc_that_is_made_in_the_same_apply" {
+  state_key = "ranges_of_a_vpc_that_is_made_in_the_same_apply"
   variables {
     existing_vpc = { vpc_id = "vpc-0123abcd", subnet_ids = { us-east-1a = "subnet-0123abcd" }, cidrs = ["10.30.0.0/16", "198.19.0.0/20"] }
   }
@@ -88,6 +90,7 @@ run "ranges_of_a_vpc_that_is_made_in_the_same_apply" {
 }
 
 run "clients_by_their_group_and_dns_servers_of_a_company" {
+  state_key = "clients_by_their_group_and_dns_servers_of_a_company"
   variables {
     client_security_group_ids = { consumers = "sg-0123abcd" }
     dns_cidrs                 = { corporate = "10.1.0.53/32" }

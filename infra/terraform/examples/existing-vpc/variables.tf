@@ -35,7 +35,7 @@ variable "subnet_id" {
 }
 
 variable "services" {
-  description = "Way of hosts to EC2 there, for their volumes: endpoints (the VPC has an interface endpoint of ec2) or nat."
+  description = "Way of hosts to EC2 (their volumes) and Secrets Manager there: endpoints (the VPC has interface endpoints of ec2 and secretsmanager) or nat."
   type        = string
   default     = "endpoints"
 }

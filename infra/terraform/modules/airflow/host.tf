@@ -78,7 +78,7 @@ locals {
     AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS          = "admin:admin"
     AWS_REGION                                        = data.aws_region.current.name
     HOME                                              = "/var/lib/airflow"
-    LAKEHEAD_PATH                                     = "s3://${var.bucket}/${var.prefix}"
+    LAKEHEAD_PATH                                     = var.store
   }
 
   user_data = var.host == null ? null : templatefile("${path.module}/user_data.yaml.tftpl", {

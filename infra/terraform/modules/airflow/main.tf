@@ -7,14 +7,14 @@ locals {
   parameter  = "/airflow/connections/${replace(var.name, "-", "_")}_default"
 
   first_server   = split(",", var.bootstrap_servers)[0]
-  connection_uri = "lakehead://${local.first_server}/?path=${urlencode("s3://${var.bucket}/${var.prefix}")}"
+  connection_uri = "lakehead://${local.first_server}/?path=${urlencode(var.store)}"
 
   ec2      = "ec2.${data.aws_partition.current.dns_suffix}"
   services = setunion(var.services, var.host == null ? [] : [local.ec2])
 
   airflow_policy_json = jsonencode({
     Version   = "2012-10-17"
-    Statement = concat(local.job_statements, [for statement in local.host_statements : statement if var.host != null], local.package_key_statements, [for statement in local.session_statements : statement if try(var.host.session_manager, false)])
+    Statement = concat(local.job_statements, [for statement in local.host_statements : statement if var.host != null], local.package_key_statements, [for statement in local.node_key_statements : statement if var.node_keys != null], [for statement in local.session_statements : statement if try(var.host.session_manager, false)])
   })
 
   job_statements = [
@@ -54,6 +54,27 @@ locals {
       Effect   = "Allow"
       Action   = ["ssm:GetParameter"]
       Resource = "arn:${data.aws_partition.current.partition}:ssm:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:parameter${local.parameter}"
+    },
+  ]
+}
+
+locals {
+  # Jobs read and rewrite objects as nodes do, which use these keys themselves and not through S3 (storage/encryption/kms_keys.py). The context is the
+  # cluster's, so a key that several clusters have opens the data of this one.
+  node_key_statements = [
+    {
+      Sid       = "WrapDataKeys"
+      Effect    = "Allow"
+      Action    = ["kms:GenerateDataKey"]
+      Resource  = try(var.node_keys.current, "none")
+      Condition = { StringEquals = { "kms:EncryptionContext:lakehead:cluster" = try(var.node_keys.cluster, "none") } }
+    },
+    {
+      Sid       = "UnwrapDataKeys"
+      Effect    = "Allow"
+      Action    = ["kms:Decrypt"]
+      Resource  = try(var.node_keys.all, [])
+      Condition = { StringEquals = { "kms:EncryptionContext:lakehead:cluster" = try(var.node_keys.cluster, "none") } }
     },
   ]
 }

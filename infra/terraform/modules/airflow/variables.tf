@@ -18,6 +18,11 @@ variable "prefix" {
   type        = string
 }
 
+variable "store" {
+  description = "The cluster's place as jobs take it: the address of its prefix, with settings of encryption at its end."
+  type        = string
+}
+
 variable "tables_prefix" {
   description = "Prefix of the Delta tables, which jobs write."
   type        = string
@@ -64,4 +69,10 @@ variable "host" {
     session_manager           = bool
   })
   default = null
+}
+
+variable "node_keys" {
+  description = "KMS keys by which nodes encrypt at rest: that of new data, and all that data may have; null: none."
+  type        = object({ current = string, all = list(string), cluster = string })
+  default     = null
 }

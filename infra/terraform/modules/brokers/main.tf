@@ -8,7 +8,8 @@ locals {
 
   # Of all hosts alike, in the bucket: a change of them is a change of that object, and of no instance.
   # An object WAL is there too, since its budget is one of them; a volume is a host's own.
-  settings = merge({ "ec2.notices" = "interruption" }, var.settings, {
+  # The metrics pages are open to the groups that security lets in: Prometheus, load balancers' probes.
+  settings = merge({ "ec2.notices" = "interruption", "metrics.host" = "0.0.0.0" }, var.settings, {
     "nodes"        = var.nodes_per_host
     "host"         = "0.0.0.0"
     "port"         = var.kafka_port
@@ -61,6 +62,7 @@ locals {
       hostname     = "${var.name}-${slot}"
       identity     = jsonencode(local.identity_toml[slot])
       settings     = "s3://${var.bucket}/${local.settings_key}"
+      secrets      = length(var.secret_arns) == 0 ? "" : "--prefix ${var.name} --region ${data.aws_region.current.name} --admin ${var.first_admin}"
       cloudwatch   = "s3://${var.bucket}/${local.agent_key}"
       reports      = "s3://${var.bucket}/${trimsuffix(local.reports_prefix, "/")}"
       store_region = data.aws_region.current.name
@@ -225,6 +227,7 @@ resource "aws_instance" "host" {
     ignore_changes = [
       ami, instance_type, user_data, ebs_optimized, network_interface, root_block_device[0].kms_key_id,
       tags["lakehead:revision"], tags["lakehead:wal-mode"], tags_all["lakehead:revision"], tags_all["lakehead:wal-mode"],
+      tags["lakehead:node-id"], tags_all["lakehead:node-id"],
     ]
 
     # Named here so that volumes are made before the hosts that look for them, and go after them.

@@ -18,6 +18,11 @@ output "wal_modes" {
   value       = { for slot, instance in aws_instance.host : slot => lookup(instance.tags_all, "lakehead:wal-mode", var.wal_mode) }
 }
 
+output "node_ids" {
+  description = "First node id that each slot's instance was made with."
+  value       = { for slot, instance in aws_instance.host : slot => instance.tags["lakehead:node-id"] }
+}
+
 output "private_ips" {
   description = "Address of each slot; it stays when the instance is replaced."
   value       = { for slot, interface in aws_network_interface.host : slot => interface.private_ip }

@@ -137,6 +137,47 @@ locals {
     },
   ]
 
+  # KMS gets the secret's ARN as context from Secrets Manager, so that the key opens no other secret.
+  secret_statements = [
+    {
+      Sid      = "Secrets"
+      Effect   = "Allow"
+      Action   = ["secretsmanager:GetSecretValue"]
+      Resource = values(var.secret_arns)
+    },
+    {
+      Sid      = "KeyThroughSecrets"
+      Effect   = "Allow"
+      Action   = ["kms:Decrypt"]
+      Resource = var.kms_key_arn
+      Condition = {
+        StringEquals = {
+          "kms:ViaService"                  = "secretsmanager.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}"
+          "kms:EncryptionContext:SecretARN" = values(var.secret_arns)
+        }
+      }
+    },
+  ]
+
+  # Nodes use these keys themselves, and not through S3 (storage/encryption/kms_keys.py). The context is the
+  # cluster's, so a key that several clusters have opens the data of this one.
+  node_key_statements = [
+    {
+      Sid       = "WrapDataKeys"
+      Effect    = "Allow"
+      Action    = ["kms:GenerateDataKey"]
+      Resource  = try(var.node_keys.current, "none")
+      Condition = { StringEquals = { "kms:EncryptionContext:lakehead:cluster" = try(var.node_keys.cluster, "none") } }
+    },
+    {
+      Sid       = "UnwrapDataKeys"
+      Effect    = "Allow"
+      Action    = ["kms:Decrypt"]
+      Resource  = try(var.node_keys.all, [])
+      Condition = { StringEquals = { "kms:EncryptionContext:lakehead:cluster" = try(var.node_keys.cluster, "none") } }
+    },
+  ]
+
   session_statements = [
     # What a session takes, by AWS's "Adding Session Manager permissions to an existing IAM role". AWS's own
     # policy AmazonSSMManagedInstanceCore reads every parameter of the account besides.
@@ -165,6 +206,8 @@ locals {
       [for statement in local.wheel_statements : statement if local.wheel_from_s3],
       [for statement in local.package_key_statements : statement if local.wheel_from_s3 && var.package_kms_key_arn != null],
       [for statement in local.volume_statements : statement if var.wal_mode == "gp3" || (var.wal_mode != "object" && !contains(["FreeVolumes", "FromWhereverTheyAre"], statement.Sid))],
+      [for statement in local.secret_statements : statement if length(var.secret_arns) > 0],
+      [for statement in local.node_key_statements : statement if var.node_keys != null],
       [for statement in local.express_statements : statement if var.wal_bucket != null],
       [for statement in local.session_statements : statement if var.session_manager],
       [for statement in local.log_statements : statement if length(var.log_groups) > 0],

@@ -129,6 +129,18 @@ variable "reaches_other_regions" {
   default     = false
 }
 
+variable "secret_arns" {
+  description = "Secrets that hosts read: tls and first-admin; none: they read none."
+  type        = map(string)
+  default     = {}
+}
+
+variable "first_admin" {
+  description = "Name of the first user, whose password is the secret first-admin."
+  type        = string
+  default     = "admin"
+}
+
 variable "session_manager" {
   description = "Allow sessions on hosts by AWS Systems Manager."
   type        = bool
@@ -150,4 +162,10 @@ variable "log_groups" {
   description = "Log groups that hosts write to."
   type        = list(string)
   default     = []
+}
+
+variable "node_keys" {
+  description = "KMS keys by which nodes encrypt at rest: that of new data, and all that data may have; null: none."
+  type        = object({ current = string, all = list(string), cluster = string })
+  default     = null
 }

@@ -49,6 +49,16 @@ locals {
       }
     },
   ]
+  # Spark decrypts what nodes encrypted, and writes nothing that they would read.
+  node_key_statements = [
+    {
+      Sid       = "UnwrapDataKeys"
+      Effect    = "Allow"
+      Action    = ["kms:Decrypt"]
+      Resource  = try(var.node_keys.all, [])
+      Condition = { StringEquals = { "kms:EncryptionContext:lakehead:cluster" = try(var.node_keys.cluster, "none") } }
+    },
+  ]
   glue_statements = [
     {
       Sid    = "Tables"
@@ -90,6 +100,7 @@ locals {
     Version = "2012-10-17"
     Statement = concat(
       local.lake_statements,
+      [for statement in local.node_key_statements : statement if var.node_keys != null],
       [for statement in local.glue_statements : statement if var.glue_database != null],
       [for statement in local.databricks_statements : statement if var.databricks != null],
     )

@@ -47,3 +47,9 @@ variable "glue_database" {
   description = "Name of a Glue database for the tables; null: none."
   type        = string
 }
+
+variable "node_keys" {
+  description = "KMS keys by which nodes encrypt at rest: that of new data, and all that data may have; null: none."
+  type        = object({ current = string, all = list(string), cluster = string })
+  default     = null
+}

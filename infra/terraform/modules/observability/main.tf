@@ -83,6 +83,9 @@ locals {
     store       = { rule = "LakeheadStoreFails", metric = "lakehead_store_waiting", statistic = "Maximum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 5, missing = "notBreaching", what = "Calls of a node to the object store fail and wait." }
     blocks      = { rule = "LakeheadDamage", metric = "lakehead_corrupt_blocks_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node read other bytes than were written." }
     checkpoints = { rule = "LakeheadDamage", metric = "lakehead_metadata_corrupt_checkpoints_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node read another checkpoint than was written." }
+    keys        = { rule = "LakeheadKeysFail", metric = "lakehead_data_keys_make_failures_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node gets no new data key from KMS or the key file." }
+    unwraps     = { rule = "LakeheadKeysFail", metric = "lakehead_data_keys_unwrap_failures_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node cannot unwrap a data key." }
+    plain       = { rule = "LakeheadPlainData", metric = "lakehead_plain_data_refused_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node refused data that are not encrypted." }
   } : name => alarm if var.broker_metrics != null }
   broker_shares = { for name, alarm in {
     wal = { rule = "LakeheadWalFills", used = "lakehead_wal_used_bytes", capacity = "lakehead_wal_capacity_bytes", percent = 80, minutes = 2, what = "The write-ahead log of a node fills." }

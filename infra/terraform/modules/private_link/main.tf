@@ -28,13 +28,15 @@ locals {
   advertised = local.is_zonal ? "{rack}.${var.domain}" : var.domain
   racks      = { for zone in keys(var.subnet_ids) : data.aws_availability_zone.each[zone].zone_id => zone }
 
-  is_service    = length(var.allowed_principals) > 0
-  protocol      = var.certificate_arn == null ? "TCP" : "TLS"
-  client_rules  = merge([for label, cidr in var.client_cidrs : { for what, ports in local.client_ports : "${what}-${label}" => merge(ports, { what = what, cidr = cidr }) }]...)
-  client_ports  = { bootstrap = { first = var.bootstrap_port, last = var.bootstrap_port }, nodes = { first = var.first_port, last = local.last_port } }
-  broker_ports  = { kafka = var.target_port, metrics = var.metrics_port }
-  health_path   = "/ready"
-  health_period = 10
+  is_service = length(var.allowed_principals) > 0
+  protocol   = var.certificate_arn == null ? "TCP" : "TLS"
+  # With a certificate of its own the load balancer begins another TLS connection to such nodes.
+  target_protocol = var.certificate_arn != null && var.is_tls ? "TLS" : "TCP"
+  client_rules    = merge([for label, cidr in var.client_cidrs : { for what, ports in local.client_ports : "${what}-${label}" => merge(ports, { what = what, cidr = cidr }) }]...)
+  client_ports    = { bootstrap = { first = var.bootstrap_port, last = var.bootstrap_port }, nodes = { first = var.first_port, last = local.last_port } }
+  broker_ports    = { kafka = var.target_port, metrics = var.metrics_port }
+  health_path     = "/ready"
+  health_period   = 10
 }
 
 data "aws_availability_zone" "each" {
@@ -125,7 +127,7 @@ resource "aws_lb_target_group" "bootstrap" {
   name_prefix          = "link-"
   vpc_id               = var.vpc_id
   target_type          = "ip"
-  protocol             = "TCP"
+  protocol             = local.target_protocol
   port                 = var.target_port
   preserve_client_ip   = "false"
   deregistration_delay = 30
@@ -178,7 +180,7 @@ resource "aws_lb_target_group" "node" {
   name_prefix          = "link-"
   vpc_id               = var.vpc_id
   target_type          = "ip"
-  protocol             = "TCP"
+  protocol             = local.target_protocol
   port                 = each.value.target_port
   preserve_client_ip   = "false"
   deregistration_delay = 30

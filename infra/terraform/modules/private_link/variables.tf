@@ -109,3 +109,9 @@ variable "alarm_topic_arns" {
   type        = list(string)
   default     = []
 }
+
+variable "is_tls" {
+  description = "Nodes speak TLS at target_port."
+  type        = bool
+  default     = false
+}

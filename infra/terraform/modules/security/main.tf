@@ -78,6 +78,29 @@ resource "aws_vpc_security_group_egress_rule" "brokers" {
   tags                         = var.tags
 }
 
+# Clients reach this listener by no rule at all.
+resource "aws_vpc_security_group_ingress_rule" "nodes" {
+  count                        = var.node_ports == null ? 0 : 1
+  security_group_id            = aws_security_group.brokers.id
+  description                  = "nodes to one another, by mutual TLS"
+  ip_protocol                  = "tcp"
+  from_port                    = var.node_ports.first
+  to_port                      = var.node_ports.last
+  referenced_security_group_id = aws_security_group.brokers.id
+  tags                         = var.tags
+}
+
+resource "aws_vpc_security_group_egress_rule" "nodes" {
+  count                        = var.node_ports == null ? 0 : 1
+  security_group_id            = aws_security_group.brokers.id
+  description                  = "nodes to one another, by mutual TLS"
+  ip_protocol                  = "tcp"
+  from_port                    = var.node_ports.first
+  to_port                      = var.node_ports.last
+  referenced_security_group_id = aws_security_group.brokers.id
+  tags                         = var.tags
+}
+
 resource "aws_vpc_security_group_egress_rule" "s3" {
   for_each          = var.s3_services
   security_group_id = aws_security_group.brokers.id

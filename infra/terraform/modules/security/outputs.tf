@@ -20,6 +20,16 @@ output "secret_arns" {
   value       = { for what, secret in aws_secretsmanager_secret.this : what => secret.arn }
 }
 
+output "secret_names" {
+  description = "Names of the places for secrets."
+  value       = { for what, secret in aws_secretsmanager_secret.this : what => secret.name }
+}
+
+output "node_ingress" {
+  description = "Ports that are open to other nodes alone; null without a listener of their own."
+  value       = one([for rule in aws_vpc_security_group_ingress_rule.nodes : { first_port = rule.from_port, last_port = rule.to_port, group = rule.referenced_security_group_id }])
+}
+
 output "ingress_groups" {
   description = "Allowed connections of security groups: rule, group, first and last port."
   value = {

@@ -35,6 +35,12 @@ variable "kafka_ports" {
   type        = object({ first = number, last = number })
 }
 
+variable "node_ports" {
+  description = "First and last port at which nodes take one another's connections, where that is a listener of its own; null: it is that of clients."
+  type        = object({ first = number, last = number })
+  default     = null
+}
+
 variable "metrics_ports" {
   description = "First and last port of the nodes' metrics pages."
   type        = object({ first = number, last = number })
@@ -58,7 +64,7 @@ variable "kms_key_arn" {
 }
 
 variable "secrets" {
-  description = "Make places for TLS certificates and the first SCRAM administrator in Secrets Manager; brokers do not read them yet."
+  description = "Make places in Secrets Manager for the hosts' certificate and the password of the first user."
   type        = bool
   default     = false
 }

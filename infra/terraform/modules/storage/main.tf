@@ -13,6 +13,21 @@ locals {
     },
   ]
 
+  # The account's IAM policies decide who may use a key, as with AWS's own default.
+  key_policy_json = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [{
+        Sid       = "AccountDecides"
+        Effect    = "Allow"
+        Principal = { AWS = "arn:${data.aws_partition.current.partition}:iam::${data.aws_caller_identity.current.account_id}:root" }
+        Action    = "kms:*"
+        Resource  = "*"
+      }],
+      [for statement in local.key_statements : statement if !var.force_destroy],
+    )
+  })
+
   tls_only_policy_json = jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -41,21 +56,19 @@ resource "aws_kms_key" "this" {
   enable_key_rotation     = true
   deletion_window_in_days = 30
   tags                    = merge(var.tags, { Name = var.name })
+  policy                  = local.key_policy_json
+}
 
-  # The account's IAM policies decide who may use the key, as with AWS's own default.
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = concat(
-      [{
-        Sid       = "AccountDecides"
-        Effect    = "Allow"
-        Principal = { AWS = "arn:${data.aws_partition.current.partition}:iam::${data.aws_caller_identity.current.account_id}:root" }
-        Action    = "kms:*"
-        Resource  = "*"
-      }],
-      [for statement in local.key_statements : statement if !var.force_destroy],
-    )
-  })
+# By which nodes encrypt before S3 has anything. A key apart from the bucket's: roles that read objects
+# through S3 have that one.
+resource "aws_kms_key" "nodes" {
+  count                   = var.node_key ? 1 : 0
+  depends_on              = [aws_s3_bucket.this]
+  description             = "Lakehead ${var.name}: data keys of nodes, bucket ${var.bucket}"
+  enable_key_rotation     = true
+  deletion_window_in_days = 30
+  tags                    = merge(var.tags, { Name = "${var.name}-nodes" })
+  policy                  = local.key_policy_json
 }
 
 # S3 itself refuses to delete a bucket that holds objects, unless force_destroy empties it first.

@@ -18,6 +18,16 @@ output "own_kms_key_policy_json" {
   value       = one(aws_kms_key.this[*].policy)
 }
 
+output "node_key_arn" {
+  description = "ARN of the cluster's own key by which nodes encrypt; null without one."
+  value       = one(aws_kms_key.nodes[*].arn)
+}
+
+output "node_key_policy_json" {
+  description = "Policy of that key; null without one."
+  value       = one(aws_kms_key.nodes[*].policy)
+}
+
 output "bucket_policy_json" {
   description = "The bucket's policy: TLS only."
   value       = local.tls_only_policy_json

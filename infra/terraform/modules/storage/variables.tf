@@ -25,8 +25,14 @@ variable "own_kms_key" {
   default     = true
 }
 
+variable "node_key" {
+  description = "Make a key by which nodes encrypt (encryption at rest by the client), kept as the first one is."
+  type        = bool
+  default     = false
+}
+
 variable "force_destroy" {
-  description = "Allow destroy to delete a bucket with data in it, and the cluster's own key that encrypts the data."
+  description = "Allow destroy to delete a bucket with data in it, and the cluster's own keys that encrypt the data."
   type        = bool
   default     = false
 }
