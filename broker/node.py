@@ -11,7 +11,7 @@ ends with an error.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,19 +24,24 @@ from lakehead.broker.cluster.broker_lifecycle import (
     Session,
     check_advertised_address,
     refuse_duplicate_id,
-    refuse_meta_address,
+    refuse_early_encryption,
     refuse_other_cluster,
 )
 from lakehead.broker.cluster.controller import Controller, ControllerSettings
 from lakehead.broker.cluster.inter_broker_client import InterBrokerClient, PeerNetwork, TcpNetwork
+from lakehead.broker.cluster.listener_network import ListenerNetwork
 from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.metadata_image import MetadataCache
+from lakehead.broker.cluster.read_replicas import ReadReplicas, TailSource
 from lakehead.broker.cluster.replica_manager import ReplicaManager
+from lakehead.broker.cluster.replica_selector import ReplicaSelector
 from lakehead.broker.cluster.replication_control import InternalTopic, ReplicationControl
+from lakehead.broker.cluster.sasl_network import SaslNetwork
 from lakehead.broker.configs.entries import BrokerValues, broker_values
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.share.coordinator import ShareCoordinator
 from lakehead.broker.coordinator.transaction.add_partitions_manager import AddPartitionsToTxnManager
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.markers import MarkerSender
@@ -46,25 +51,61 @@ from lakehead.broker.maintenance.tables_beside import (
     is_lake_installed,
     tables_keeping,
 )
+from lakehead.broker.network.authentication import Authenticator
 from lakehead.broker.network.dispatcher import Dispatcher
-from lakehead.broker.network.listeners import MAIN, Listeners
+from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.network.sasl_listeners import sasl_listener, sasl_settings
 from lakehead.broker.network.server import Server, bind_sockets
+from lakehead.broker.network.tls_contexts import TlsContexts
 from lakehead.broker.observability.health import health
 from lakehead.broker.observability.page import ObservabilityPage
+from lakehead.broker.observability.page_access import PageAccess
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
-from lakehead.broker.partition.partition import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicRegistry
+from lakehead.broker.partition.partition import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+    TopicRegistry,
+)
 from lakehead.broker.producer_ids import ProducerIds
+from lakehead.broker.protocol.node_endpoints import Address
+from lakehead.broker.quota.accept_rates import AcceptRates
+from lakehead.broker.quota.client_quotas import ClientQuotas
+from lakehead.broker.quota.connection_rates import ConnectionRates
+from lakehead.broker.quota.rates import QuotaWindow
+from lakehead.broker.quota.throttles import Throttles
+from lakehead.broker.security.audit import AuditLog
+from lakehead.broker.security.audit_topic import AuditTopic
+from lakehead.broker.security.authorizer import AllowAll, Authorizer
+from lakehead.broker.security.bootstrap_admin import admin_records, check_admin
+from lakehead.broker.security.delegation_tokens import DelegationTokens, remove_expired
+from lakehead.broker.security.sasl.credentials import ScramCredentials
+from lakehead.broker.security.sasl.listener_settings import SaslListenerSettings
+from lakehead.broker.security.standard_authorizer import (
+    CLASS_NAME,
+    StandardAuthorizer,
+    super_users,
+)
 from lakehead.broker.services import BrokerServices, RequestCounts
-from lakehead.broker.settings import Settings
+from lakehead.broker.settings import RACK_AWARE, Settings
+from lakehead.broker.share.partition_ends import PartitionEnds
+from lakehead.broker.share.persister import Persister
+from lakehead.broker.share.share_partition_manager import SharePartitionManager
+from lakehead.broker.telemetry.client_telemetry import ClientTelemetry
+from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
 from lakehead.storage.clock import Clock, SystemClock
-from lakehead.storage.errors import LakeheadError
+from lakehead.storage.encryption.data_keys import DataKeys
+from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore, check_store, open_store
 from lakehead.storage.object_store.counted import CountedStore
+from lakehead.storage.object_store.encrypted import EncryptedStore, encrypted
 from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.read_replica import ReadReplicaServices, TailCache
 from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
@@ -141,6 +182,7 @@ class Node:
     rng: random.Random
     scope: TaskScope
     store: CountedStore
+    data_keys: DataKeys
     network: PeerNetwork
     wal: WriteAheadLog
     engine: StreamEngine
@@ -151,17 +193,24 @@ class Node:
     metadata_cache: MetadataCache
     inter_broker_client: InterBrokerClient
     groups: GroupCoordinator
+    share_coordinator: ShareCoordinator
+    share_partitions: SharePartitionManager
     transaction_coordinator: TransactionCoordinator
     transactions: AddPartitionsToTxnManager
     services: BrokerServices
     dispatcher: Dispatcher
+    authenticator: Authenticator
     server: Server
     memory: RequestMemory
+    quotas: ClientQuotas
+    connection_rates: ConnectionRates
     listeners: Listeners
     fetch_sessions: FetchSessions
     cold_reads: ColdReads
     counts: RequestCounts
     backpressure: Backpressure
+    audit_topic: AuditTopic | None
+    """Writes audit events to a topic, if this node does that."""
     unrecovered_wals: UnrecoveredWals
     log_recovery: LogRecovery
     controller: Controller
@@ -177,7 +226,7 @@ class Node:
     page: ObservabilityPage = field(init=False)
 
     def __post_init__(self) -> None:
-        self.page = ObservabilityPage(self)
+        self.page = ObservabilityPage(self, PageAccess(self.settings))
 
     @property
     def state(self) -> MetadataImage:
@@ -195,13 +244,13 @@ class Node:
 
     @property
     def advertised_host(self) -> str:
-        """The host by which clients and other nodes reach this broker."""
-        return self.services.advertised_host
+        """The host by which clients of the first listener reach this broker."""
+        return self.services.addresses[self.listeners.first.name].host
 
     @property
     def advertised_port(self) -> int:
-        """The port by which clients and other nodes reach this broker."""
-        return self.services.advertised_port
+        """The port by which clients of the first listener reach this broker."""
+        return self.services.addresses[self.listeners.first.name].port
 
     @property
     def failure(self) -> Exception | None:
@@ -227,20 +276,29 @@ class Node:
         self.scope.spawn(self._watch_engine(), name="watch the engine")
         await self.replica_manager.start()
         await self.groups.start()
+        self.share_coordinator.start()
         await self.transaction_coordinator.start()
-        self.scope.spawn_duty(self._expire_producers, name="expire producers")
+        self.scope.spawn_loop(self._expire_producers, name="expire producers")
+        self.scope.spawn_loop(self.services.read_replicas.run, name="close idle read replicas")
+        self.scope.spawn_loop(self.authenticator.run, name="keep validators of tokens")
+        if self.services.delegation_tokens.is_enabled:
+            self.scope.spawn_loop(self._expire_tokens, name="remove expired delegation tokens")
         if settings.metrics_port >= 0:
-            self.page.start(settings.host, settings.metrics_port)
+            self.page.start(settings.metrics_port)
         await self.server.listen()
         await check_advertised_address(self.network, self.lifecycle.own, self.state)
         self.lifecycle.serve()
         self.log_recovery.start()
-        self.scope.spawn_duty(self.unrecovered_wals.give_back_all, name="give volumes back")
+        self.scope.spawn_loop(self.unrecovered_wals.give_back_all, name="give volumes back")
         self.controller.start()
+        if self.audit_topic is not None:
+            self.scope.spawn_loop(self.audit_topic.run, name="write audit events")
+        if (forwarder := self.services.telemetry.forwarder) is not None:
+            self.scope.spawn_loop(forwarder.run, name="forward metrics of clients")
         if self.maintenance is not None:
-            self.scope.spawn_duty(self.maintenance.run, name="start maintenance")
+            self.scope.spawn_loop(self.maintenance.run, name="start maintenance")
         if self.tables is not None:
-            self.scope.spawn_duty(self.tables.run, name="keep declared tables")
+            self.scope.spawn_loop(self.tables.run, name="keep declared tables")
         self.is_ready = True
         _log.info(
             "node_ready",
@@ -274,7 +332,10 @@ class Node:
             await self._hand_over(now + timeout_s / 2)
         self.server.stop_accepting()
         self.groups.shards.close()
+        self.share_coordinator.shards.close()
+        self.share_partitions.close()
         self.transaction_coordinator.shards.close()
+        self.services.read_replicas.close()
         self.inter_broker_client.close()
         self.replica_manager.stop()
         await _close_engine(self.engine, now + timeout_s)
@@ -312,6 +373,15 @@ class Node:
             before_ms = self.clock.now_ms() - self.configs().number("producer.id.expiration.ms")
             for partition in list(self.topics.led()):
                 await partition.expire_producers(before_ms)
+            for _ in self.services.read_replicas.expire_producers(before_ms):
+                await asyncio.sleep(0)
+
+    async def _expire_tokens(self) -> None:
+        interval_s = self.settings.delegation_token_expiry_check_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            if self.state.controller.node_id == self.node_id:
+                await remove_expired(self.engine.metadata, self.clock.now_ms())
 
 
 async def start_node(
@@ -341,6 +411,22 @@ async def start_node(
     return node
 
 
+def _quota_windows(settings: Settings) -> tuple[QuotaWindow, QuotaWindow]:
+    """Return the windows of quotas, and of the controller mutation quota."""
+    return (
+        QuotaWindow(settings.quota_window_num, float(settings.quota_window_size_seconds)),
+        QuotaWindow(
+            settings.controller_quota_window_num,
+            float(settings.controller_quota_window_size_seconds),
+        ),
+    )
+
+
+def _configs(metadata: MetadataLog, settings: Settings) -> BrokerValues:
+    """Return the present configs of this broker."""
+    return broker_values(metadata.state, settings)
+
+
 async def _build(
     settings: Settings,
     clock: Clock,
@@ -350,19 +436,24 @@ async def _build(
     opened: AsyncExitStack,
 ) -> Node:
     """Return a node that is not started; `opened` closes what was opened if this fails."""
+    # It loads the code of the APIs, for hundreds of milliseconds: a registered node would miss its
+    # heartbeats on a slow machine.
+    dispatcher = Dispatcher(api.registry())
     failure = _Failure()
     scope = TaskScope(failure.crashed)
     store = CountedStore(object_store, clock=clock)
-    network = TcpNetwork()
+    encrypting = await _encrypting(store, settings, clock, rng)
     listeners = Listeners(settings)
+    sasl = sasl_settings(settings, listeners.all.values())
+    tls = TlsContexts(listeners.all.values(), settings)
+    network = _peer_network(settings, listeners, tls, rng)
     table_places = TablePlaces(settings)
     await check_store(object_store, rng=rng)
-    advertised_host = settings.advertised_host or settings.host
-    refuse_meta_address(advertised_host)
     sockets = bind_sockets(settings, listeners)
     for bound in sockets.values():
         opened.callback(bound.close)
-    advertised_port = settings.advertised_port or sockets[MAIN].getsockname()[1]
+    ports = {name: bound.getsockname()[1] for name, bound in sockets.items()}
+    addresses = listeners.own_addresses(ports, settings.broker_rack or None)
 
     topics = TopicRegistry()
     opened.push_async_callback(scope.close)
@@ -370,65 +461,74 @@ async def _build(
         settings,
         clock,
         rng,
-        store,
+        encrypting,
         scope,
         network,
-        (advertised_host, advertised_port),
+        addresses[listeners.inter_broker.name],
+        listeners.endpoints(addresses),
+        admin_records(settings, rng),
         LoadMeter(partial(_traffic, topics), clock, time.process_time),
         on_stuck,
     )
     opened.push_async_callback(engine.close)
     metadata = engine.metadata
+    check_admin(settings, metadata.state)
     replicas = ReplicaManager(topics, engine, settings, clock, rng, scope)
     control = ReplicationControl(metadata, replicas, settings, rng, lifecycle.ready)
     cache = MetadataCache(lambda: metadata.state, lifecycle.unreachable)
     producer_ids = ProducerIds(metadata, settings.node_id)
 
-    dispatcher = Dispatcher(api.registry())
-    client = InterBrokerClient(
-        settings.node_id,
-        network,
-        lambda: metadata.state,
-        dispatcher.answer,
-        timeout_s=2 * lifecycle.session_s,
+    delegation_tokens = _delegation_tokens(settings)
+    authenticator = _authenticator(
+        settings, listeners, sasl, delegation_tokens, dispatcher, metadata, clock, rng, scope
     )
-    states = InternalTopic(control, topics, TRANSACTIONS_TOPIC)
-    transaction_coordinator = TransactionCoordinator(
-        states,
-        states.epoch,
-        settings,
-        clock,
-        scope,
-        producer_ids,
-        MarkerSender(client, cache, scope),
-        lifecycle.session.ensure,
+    client = _inter_broker_client(settings, network, metadata, dispatcher, lifecycle)
+    transaction_coordinator, transactions = _transactions(
+        control, topics, cache, client, producer_ids, lifecycle.session, settings, clock, scope
     )
-    transactions = AddPartitionsToTxnManager(
-        settings.node_id, transaction_coordinator, states, cache, client, scope
+    share_coordinator, share_partitions, share_states = _share_groups(
+        control, topics, replicas, cache, client, metadata, lifecycle, settings, clock, scope
     )
     offsets = InternalTopic(control, topics, OFFSETS_TOPIC)
-    groups = GroupCoordinator(offsets, topics, settings, clock, rng, scope)
+    groups = GroupCoordinator(
+        offsets, topics, settings, clock, rng, scope, lambda: metadata.state, share_states
+    )
     replicas.on_deleted(groups.topics_deleted)
     replicas.add_listener(groups.shards)
     replicas.add_listener(transaction_coordinator.shards)
 
     memory = RequestMemory(settings.request_memory_size)
+    window, mutations = _quota_windows(settings)
+    throttles = Throttles()
+    quotas = ClientQuotas(lambda: metadata.state.quotas, clock, window, mutations, throttles)
+    connection_rates = ConnectionRates(lambda: metadata.state.quotas, clock, window, throttles)
+    configs = partial(_configs, metadata, settings)
     server = Server(
         settings,
         clock,
         dispatcher,
-        lambda: broker_values(metadata.state, settings),
+        configs,
         memory,
+        listeners.all,
         sockets,
+        AcceptRates(configs, clock, window, throttles),
+        connection_rates,
+        tls,
+        authenticator.watch,
+        scope,
+    )
+    selector, read_replicas = _read_replicas(
+        settings, engine, encrypting, lifecycle, client, clock, scope
     )
     fetch_sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, clock, rng)
     cold_reads = ColdReads(scope)
     counts, backpressure = RequestCounts(), Backpressure(engine)
+    audit = AuditLog(clock, logs_allowed=settings.audit_log_allowed)
+    audit_topic = _audit_topic(settings, audit, control, cache, client, clock, backpressure)
     services = BrokerServices(
         settings=settings,
         node_id=settings.node_id,
-        advertised_host=advertised_host,
-        advertised_port=advertised_port,
+        addresses=addresses,
         store_uri=store.uri,
         clock=clock,
         rng=rng,
@@ -439,6 +539,10 @@ async def _build(
         replication_control=control,
         topics=topics,
         groups=groups,
+        share_coordinator=share_coordinator,
+        share_partitions=share_partitions,
+        share_states=share_states,
+        partition_ends=PartitionEnds(client, cache),
         transaction_coordinator=transaction_coordinator,
         transactions=transactions,
         metadata_cache=cache,
@@ -447,32 +551,35 @@ async def _build(
         session=lifecycle.session,
         listeners=listeners,
         table_places=table_places,
+        authorizer=_authorizer(settings, metadata),
+        audit=audit,
+        delegation_tokens=delegation_tokens,
+        quotas=quotas,
         memory=memory,
         fetch_sessions=fetch_sessions,
         cold_reads=cold_reads,
+        telemetry=_client_telemetry(settings, metadata, clock, rng),
         is_writable=backpressure.is_writable,
         when_writable=backpressure.when_writable,
-        produced=counts.produced,
-        fetched=counts.fetched,
+        counts=counts,
+        read_replicas=read_replicas,
+        replica_selector=selector,
         crashed=dispatcher.crashed,
         rejected=server.rejected,
     )
     dispatcher.serve(services)
 
-    unrecovered_wals = UnrecoveredWals(engine, settings.wal_uri, settings=settings.block_wal)
-    controller_settings = ControllerSettings(
-        is_balancing=settings.auto_leader_rebalance_enable,
-        balance_s=settings.leader_imbalance_check_interval_seconds,
-        imbalance=settings.leader_imbalance_per_broker_percentage / 100,
+    unrecovered_wals = UnrecoveredWals(
+        engine, settings.wal_uri, settings=settings.block_wal, data_keys=encrypting.keys
     )
-    is_maintaining = settings.maintain and not settings.store_uri.startswith("memory:")
-    has_tables = is_maintaining and settings.maintain_tables
+    maintenance, tables = _maintenance(metadata, settings, clock)
     return Node(
         settings=settings,
         clock=clock,
         rng=rng,
         scope=scope,
         store=store,
+        data_keys=encrypting.keys,
         network=network,
         wal=wal,
         engine=engine,
@@ -483,34 +590,276 @@ async def _build(
         metadata_cache=cache,
         inter_broker_client=client,
         groups=groups,
+        share_coordinator=share_coordinator,
+        share_partitions=share_partitions,
         transaction_coordinator=transaction_coordinator,
         transactions=transactions,
         services=services,
         dispatcher=dispatcher,
+        authenticator=authenticator,
         server=server,
         memory=memory,
+        quotas=quotas,
+        connection_rates=connection_rates,
         listeners=listeners,
         fetch_sessions=fetch_sessions,
         cold_reads=cold_reads,
         counts=counts,
         backpressure=backpressure,
+        audit_topic=audit_topic,
         unrecovered_wals=unrecovered_wals,
         log_recovery=LogRecovery(settings.node_id, metadata, scope, unrecovered_wals.recover),
-        controller=Controller(metadata, lifecycle, clock, scope, controller_settings),
-        maintenance=MaintenanceBeside(metadata, settings, clock) if is_maintaining else None,
-        tables=TablesBeside(metadata, settings, clock, is_lake_installed) if has_tables else None,
+        controller=Controller(metadata, lifecycle, clock, scope, _controller_settings(settings)),
+        maintenance=maintenance,
+        tables=tables,
         stop_reason=failure,
     )
+
+
+def _transactions(
+    control: ReplicationControl,
+    topics: TopicRegistry,
+    cache: MetadataCache,
+    client: InterBrokerClient,
+    producer_ids: ProducerIds,
+    session: Session,
+    settings: Settings,
+    clock: Clock,
+    scope: TaskScope,
+) -> tuple[TransactionCoordinator, AddPartitionsToTxnManager]:
+    states = InternalTopic(control, topics, TRANSACTIONS_TOPIC)
+    coordinator = TransactionCoordinator(
+        states,
+        states.epoch,
+        settings,
+        clock,
+        scope,
+        producer_ids,
+        MarkerSender(client, cache, scope),
+        session.ensure,
+    )
+    manager = AddPartitionsToTxnManager(settings.node_id, coordinator, states, cache, client, scope)
+    return coordinator, manager
+
+
+def _share_groups(
+    control: ReplicationControl,
+    topics: TopicRegistry,
+    replicas: ReplicaManager,
+    cache: MetadataCache,
+    client: InterBrokerClient,
+    metadata: MetadataLog,
+    lifecycle: BrokerLifecycle,
+    settings: Settings,
+    clock: Clock,
+    scope: TaskScope,
+) -> tuple[ShareCoordinator, SharePartitionManager, Persister]:
+    states = InternalTopic(control, topics, SHARE_STATES_TOPIC)
+    coordinator = ShareCoordinator(states, topics, settings, clock, scope, lifecycle.session.ensure)
+    replicas.on_deleted(coordinator.topics_deleted)
+    replicas.add_listener(coordinator.shards)
+    timeout_s = settings.share_coordinator_write_timeout_ms / 1000
+    persister = Persister(client, states, cache, scope, timeout_s=timeout_s)
+    manager = SharePartitionManager(
+        topics, persister, settings, lambda: metadata.state, clock, scope
+    )
+    replicas.add_listener(manager)
+    return coordinator, manager, persister
+
+
+def _controller_settings(settings: Settings) -> ControllerSettings:
+    return ControllerSettings(
+        is_balancing=settings.auto_leader_rebalance_enable,
+        balance_s=settings.leader_imbalance_check_interval_seconds,
+        imbalance=settings.leader_imbalance_per_broker_percentage / 100,
+    )
+
+
+def _inter_broker_client(
+    settings: Settings,
+    network: PeerNetwork,
+    metadata: MetadataLog,
+    dispatcher: Dispatcher,
+    lifecycle: BrokerLifecycle,
+) -> InterBrokerClient:
+    """Return what sends this node's requests to nodes."""
+    return InterBrokerClient(
+        settings.node_id,
+        network,
+        lambda: metadata.state,
+        dispatcher.handle_own,
+        timeout_s=2 * lifecycle.session_s,
+    )
+
+
+def _read_replicas(
+    settings: Settings,
+    engine: StreamEngine,
+    store: ObjectStore,
+    lifecycle: BrokerLifecycle,
+    client: InterBrokerClient,
+    clock: Clock,
+    scope: TaskScope,
+) -> tuple[ReplicaSelector, ReadReplicas]:
+    """Return what chooses nodes for consumers of a zone, and what this node serves as one."""
+    metadata = engine.metadata
+    selector = ReplicaSelector(
+        lambda: metadata.state,
+        lifecycle.unreachable,
+        is_enabled=settings.replica_selector_class == RACK_AWARE,
+    )
+    cache = TailCache(settings.replica_read_cache_size)
+    replicas = ReadReplicas(
+        ReadReplicaServices(cache, engine.reader, metadata),
+        client,
+        clock,
+        scope,
+        node_id=settings.node_id,
+        tail=TailSource(settings.replica_read_tail),
+        store=store,
+    )
+    return selector, replicas
+
+
+def _maintenance(
+    metadata: MetadataLog, settings: Settings, clock: Clock
+) -> tuple[MaintenanceBeside | None, TablesBeside | None]:
+    """Return what maintains objects, and what keeps tables, as far as the settings want them."""
+    if not settings.maintain or settings.store_uri.startswith("memory:"):
+        return None, None
+    has_tables = settings.maintain_tables
+    tables = TablesBeside(metadata, settings, clock, is_lake_installed) if has_tables else None
+    return MaintenanceBeside(metadata, settings, clock), tables
+
+
+def _client_telemetry(
+    settings: Settings, metadata: MetadataLog, clock: Clock, rng: random.Random
+) -> ClientTelemetry:
+    """Return what takes the metrics of clients. Raises SettingsError."""
+    endpoint, headers = settings.telemetry_otlp_endpoint, settings.telemetry_otlp_headers
+    return ClientTelemetry(
+        lambda: metadata.state.client_metrics_configs,
+        clock,
+        rng,
+        settings.telemetry_max_bytes,
+        OtlpForwarder(endpoint, headers) if endpoint else None,
+    )
+
+
+def _audit_topic(
+    settings: Settings,
+    audit: AuditLog,
+    control: ReplicationControl,
+    cache: MetadataCache,
+    client: InterBrokerClient,
+    clock: Clock,
+    backpressure: Backpressure,
+) -> AuditTopic | None:
+    """Return the topic that gets the events of `audit`, if the settings name one."""
+    if not settings.audit_topic:
+        return None
+    topic = AuditTopic(
+        settings.audit_topic,
+        control,
+        cache,
+        client,
+        clock,
+        node_id=settings.node_id,
+        is_writable=backpressure.is_writable,
+    )
+    audit.sinks.append(topic.offer)
+    return topic
+
+
+def _authenticator(
+    settings: Settings,
+    listeners: Listeners,
+    sasl: Mapping[str, SaslListenerSettings],
+    delegation_tokens: DelegationTokens,
+    dispatcher: Dispatcher,
+    metadata: MetadataLog,
+    clock: Clock,
+    rng: random.Random,
+    scope: TaskScope,
+) -> Authenticator:
+    credentials = ScramCredentials(
+        lambda: metadata.state, delegation_tokens, clock.now_ms, rng.randbytes(32)
+    )
+    return Authenticator(
+        {
+            name: sasl_listener(
+                listeners.all[name],
+                own,
+                credentials,
+                clock,
+                rng,
+                node_mechanism=settings.sasl_mechanism_inter_broker_protocol.upper(),
+            )
+            for name, own in sasl.items()
+        },
+        dispatcher,
+        clock,
+        scope,
+        delay_s=settings.connection_failed_authentication_delay_ms / 1000,
+    )
+
+
+def _delegation_tokens(settings: Settings) -> DelegationTokens:
+    return DelegationTokens(
+        settings.delegation_token_secret_key,
+        max_lifetime_ms=settings.delegation_token_max_lifetime_ms,
+        expiry_time_ms=settings.delegation_token_expiry_time_ms,
+    )
+
+
+def _peer_network(
+    settings: Settings, listeners: Listeners, tls: TlsContexts, rng: random.Random
+) -> ListenerNetwork:
+    """Return the network to other nodes, by each listener that one of them may have for nodes."""
+    networks: dict[str, PeerNetwork] = {}
+    for one in listeners.all.values():
+        networks[one.name] = TcpNetwork(partial(tls.client_context, one.name))
+        if one.protocol.is_sasl:
+            mechanism = settings.sasl_mechanism_inter_broker_protocol
+            inner = networks[one.name]
+            networks[one.name] = SaslNetwork(inner, settings.node_id, mechanism, rng)
+    protocols = {one.name: one.protocol.value for one in listeners.all.values()}
+    network = ListenerNetwork(listeners.inter_broker.name, networks, protocols)
+    for channel in networks.values():
+        if isinstance(channel, SaslNetwork):
+            channel.secret = lambda: network.state().node_secret
+    return network
+
+
+async def _encrypting(
+    store: ObjectStore, settings: Settings, clock: Clock, rng: random.Random
+) -> EncryptedStore:
+    """Return the store with encryption by the settings. A wrong key is refused now: raises
+    SettingsError, KeyUnavailable, StoreUnavailable.
+    """
+    made = encrypted(store, settings.encryption, clock=clock, rng=rng)
+    if made.keys.is_on:
+        await made.keys.current()
+    return made
+
+
+def _refuse_other_settings(state: MetadataImage, settings: Settings) -> None:
+    """Raise SettingsError if a cluster is not one that a node with such settings may join."""
+    refuse_other_cluster(state, settings.cluster_id, settings.store_uri)
+    refuse_early_encryption(state, settings.encryption)
+    check_admin(settings, state)
 
 
 async def _open_engine(
     settings: Settings,
     clock: Clock,
     rng: random.Random,
-    store: ObjectStore,
+    store: EncryptedStore,
     scope: TaskScope,
-    network: PeerNetwork,
-    advertised: tuple[str, int],
+    network: ListenerNetwork,
+    advertised: Address,
+    endpoints: str,
+    founding: Sequence[Record],
     load: LoadMeter,
     on_stuck: OnStuck | None,
 ) -> tuple[StreamEngine, WriteAheadLog, BrokerLifecycle]:
@@ -532,15 +881,18 @@ async def _open_engine(
             owner=owner,
             settings=settings.block_wal,
             on_stuck=on_stuck,
+            data_keys=store.keys,
         )
         return wal
 
     async def admit(state: MetadataImage) -> None:
-        refuse_other_cluster(state, settings.cluster_id, settings.store_uri)
+        _refuse_other_settings(state, settings)
+        network.state = lambda: state
         await refuse_duplicate_id(network, state, settings.node_id)
 
     def join(metadata: MetadataLog) -> None:
         nonlocal lifecycle
+        network.state = lambda: metadata.state
         lifecycle = BrokerLifecycle(
             metadata.state.nodes[settings.node_id],
             metadata,
@@ -553,19 +905,19 @@ async def _open_engine(
         )
         lifecycle.start()
 
-    host, port = advertised
     engine = await StreamEngine.open(
         store=store,
         open_wal=open_own_wal,
         node=NodeIdentity(
             node_id=settings.node_id,
-            host=host,
-            port=port,
+            host=advertised.host,
+            port=advertised.port,
             rack=settings.broker_rack or None,
             host_id=settings.host_id or host_name(),
             wal=public_address(wal_uri),
             process=HostProcesses().current().name,
             tables=tables_keeping(settings, is_lake_installed),
+            endpoints=endpoints,
             accept_log_loss=settings.accepted_log_epoch,
         ),
         clock=clock,
@@ -573,6 +925,7 @@ async def _open_engine(
         settings=settings.engine,
         scope=scope,
         admit=admit,
+        founding=founding,
         on_registered=join,
     )
     assert wal is not None, "an engine that is open has opened its log"
@@ -593,6 +946,27 @@ async def _close_engine(engine: StreamEngine, until: float) -> None:
             not_uploaded_bytes=engine.cache.uncommitted,
             recovered_from="the write-ahead log, at the next start",
         )
+
+
+def _authorizer(settings: Settings, metadata: MetadataLog) -> Authorizer:
+    """Return what decides about access. Raises SettingsError."""
+    users = super_users(settings.super_users)
+    if not settings.authorizer_class_name:
+        return AllowAll()
+    if settings.authorizer_class_name != CLASS_NAME:
+        raise SettingsError(
+            f"authorizer.class.name: {settings.authorizer_class_name!r} is not {CLASS_NAME}"
+        )
+    if not metadata.state.node_secret:
+        raise SettingsError(
+            "authorizer.class.name: the nodes of this cluster cannot prove yet that they are such: "
+            "run `lakehead features upgrade` first"
+        )
+    authorizer = StandardAuthorizer(
+        metadata.state, users, by_default=settings.allow_everyone_if_no_acl_found
+    )
+    metadata.follow(authorizer.follow)
+    return authorizer
 
 
 def _traffic(topics: TopicRegistry) -> Iterator[Traffic]:

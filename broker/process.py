@@ -68,7 +68,7 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     beside = TaskScope(log_failure)
-    beside.spawn_duty(partial(feed_watchdog, os.environ), name="feed the watchdog")
+    beside.spawn_loop(partial(feed_watchdog, os.environ), name="feed the watchdog")
     try:
         await _serve_watched(settings, on_ready)
     finally:
@@ -84,17 +84,17 @@ async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) ->
     notices = Ec2Notices(settings.ec2_notices)
     await notices.check()
     node = await start_node(settings, on_stuck=ForcedEnd().begin)
-    node.scope.spawn_duty(partial(notices.watch, stop), name="watch for notices of EC2")
+    node.scope.spawn_loop(partial(notices.watch, stop), name="watch for notices of EC2")
     events = Ec2Events(
         is_on=bool(settings.ec2_notices),
-        drain=drain_by_command(settings.store_uri, [settings.node_id]),
+        drain=drain_by_command(settings.store_address, [settings.node_id]),
         clock=node.clock,
     )
-    node.scope.spawn_duty(events.watch, name="watch for events of EC2")
+    node.scope.spawn_loop(events.watch, name="watch for events of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
-    node.scope.spawn_apart(notices.tell_serving(), name="report to the auto-scaling group")
+    node.scope.spawn_apart(notices.report_serving(), name="report to the auto-scaling group")
     await stop.wait()
     error = failed.result() if failed.done() else None
     await node.close()

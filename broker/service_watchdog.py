@@ -22,8 +22,8 @@ async def feed_watchdog(environment: Mapping[str, str]) -> None:
     wanted = environment.get("WATCHDOG_PID", str(os.getpid()))
     if not address or not period_us.isdecimal() or wanted != str(os.getpid()):
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as told:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as watchdog:
         while True:
             with suppress(OSError):  # its queue is full, or systemd is being restarted
-                told.sendto(_ALIVE, "\0" + address[1:] if address[0] == "@" else address)
+                watchdog.sendto(_ALIVE, "\0" + address[1:] if address[0] == "@" else address)
             await asyncio.sleep(int(period_us) / 1e6 / _SHARE)

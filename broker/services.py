@@ -6,26 +6,40 @@ here, and nothing here leads back to the node. Parts of which handlers need litt
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
 from lakehead.broker.cluster.metadata_image import TopicPartition
+from lakehead.broker.cluster.read_replicas import ReadReplicas
+from lakehead.broker.cluster.replica_selector import ReplicaSelector
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.share.coordinator import ShareCoordinator
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.messages import Producer
 from lakehead.broker.network.connection import Connection
+from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
 from lakehead.broker.partition.partition import Topic, TopicRegistry
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.node_endpoints import Address
+from lakehead.broker.quota.client_quotas import ClientQuotas
+from lakehead.broker.security.audit import AuditLog
+from lakehead.broker.security.authorizer import Authorizer
+from lakehead.broker.security.delegation_tokens import DelegationTokens
 from lakehead.broker.settings import Settings
+from lakehead.broker.share.partition_ends import PartitionEnds
+from lakehead.broker.share.persister import Persister
+from lakehead.broker.share.share_partition_manager import SharePartitionManager
+from lakehead.broker.telemetry.client_telemetry import ClientTelemetry
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import MetadataImage, NodeState
@@ -120,6 +134,12 @@ class ReadSession(Protocol):
     async def ensure(self) -> bool:
         """Return whether reads may be served, after reading the metadata log if necessary."""
 
+    def is_state_current(self) -> bool:
+        """Return true if this node's state was the newest within the session time."""
+
+    async def ensure_state(self) -> bool:
+        """Return the same, after reading the metadata log if necessary."""
+
 
 class TransactionVerifier(Protocol):
     """Checks that a partition is in a transaction (KIP-890): `transaction.transactions`."""
@@ -153,11 +173,15 @@ class ProducerIdSource(Protocol):
         """Return an unused id. Raises StorageError."""
 
 
-class Addresses(Protocol):
-    """The addresses of nodes by listener: `network.listeners.Listeners`."""
+class FetchedTo(StrEnum):
+    """The destination of the records of a fetch response."""
 
-    def address(self, name: str, node: NodeState) -> Address:
-        """Return the address of a node for clients of a listener."""
+    SAME_ZONE = "same zone"
+    OTHER_ZONE = "other zone"
+    UNKNOWN = "unknown"
+    """The consumer, or this node, did not say where it is."""
+    NODE = "node"
+    """Another node: a read replica copies them."""
 
 
 @dataclass(slots=True)
@@ -168,6 +192,10 @@ class RequestCounts:
     """Partitions of produce requests."""
     fetched_total: int = 0
     """Partitions of fetch responses."""
+    sent_bytes: Counter[str] = field(default_factory=Counter)
+    """Bytes of records in fetch responses, by destination: see `FetchedTo`."""
+    redirected_total: int = 0
+    """Partitions for which consumers were sent to a node of their zone."""
 
     def produced(self, partitions: int) -> None:
         """Count the partitions of a produce request."""
@@ -177,6 +205,14 @@ class RequestCounts:
         """Count the partitions of a fetch response."""
         self.fetched_total += partitions
 
+    def sent(self, fetched_to: FetchedTo, size: int) -> None:
+        """Count the bytes of records of a fetch response."""
+        self.sent_bytes[fetched_to] += size
+
+    def redirected(self, partitions: int) -> None:
+        """Count partitions for which a consumer was sent to a node of its zone."""
+        self.redirected_total += partitions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerServices:
@@ -184,8 +220,8 @@ class BrokerServices:
 
     settings: Settings
     node_id: int
-    advertised_host: str
-    advertised_port: int
+    addresses: Mapping[str, Address]
+    """Of this node, by listener."""
     store_uri: str
     clock: Clock
     rng: random.Random
@@ -197,6 +233,10 @@ class BrokerServices:
     replication_control: TopicAdmin
     topics: TopicRegistry
     groups: GroupCoordinator
+    share_coordinator: ShareCoordinator
+    share_partitions: SharePartitionManager
+    share_states: Persister
+    partition_ends: PartitionEnds
     transaction_coordinator: TransactionCoordinator
     transactions: TransactionVerifier
     metadata_cache: Leaders
@@ -204,19 +244,26 @@ class BrokerServices:
     lifecycle: Nodes
     session: ReadSession
     """Says whether this node may serve reads as a leader."""
-    listeners: Addresses
+    listeners: Listeners
     table_places: TablePlaces
+    authorizer: Authorizer
+    audit: AuditLog
+    delegation_tokens: DelegationTokens
+    quotas: ClientQuotas
     memory: RequestMemory
     fetch_sessions: FetchSessions
     cold_reads: ColdReads
+    telemetry: ClientTelemetry
+    """The metrics that clients push."""
     is_writable: Callable[[], bool]
     """True if batches of producers can be accepted now."""
     when_writable: Callable[[Callable[[], None]], None]
     """Calls back once, when `is_writable` turns true again."""
-    produced: Callable[[int], None]
-    """Counts the partitions of a produce request."""
-    fetched: Callable[[int], None]
-    """Counts the partitions of a fetch response."""
+    counts: RequestCounts
+    read_replicas: ReadReplicas
+    """The partitions that this node serves to consumers of its zone."""
+    replica_selector: ReplicaSelector
+    """Chooses the node that consumers of a zone read from."""
     crashed: Callable[[Connection, Exception], None]
     """Closes the connection of a request that failed with an unexpected error."""
     rejected: Callable[[Connection, str], None]

@@ -1,8 +1,10 @@
 """The sources of a node's settings, and their descriptions.
 
 A setting is taken, in this order of precedence, from a flag (`--message.max.bytes`), the
-environment (`LAKEHEAD_MESSAGE_MAX_BYTES`), a TOML file, its default. `SETTINGS` lists them for
-`--help` and the generated docs.
+environment (`LAKEHEAD_MESSAGE_MAX_BYTES`), a TOML file, its default. A text of any of them may have
+references to values that lie elsewhere (`config_providers`). `SETTINGS` lists the settings for
+`--help` and the generated docs. Settings of a single listener (`listener.name.<name>.<setting>`)
+have no flag; `--override NAME=VALUE` sets them.
 """
 
 import dataclasses
@@ -14,22 +16,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakehead.broker.configs.definition import Effect
+from immutables import Map
+
+from lakehead.broker.configs.definition import ConfigType, Effect
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.broker.settings import GIB, KIB, MIB, Settings
+from lakehead.broker.settings import GIB, KIB, MIB, OVERRIDE_PREFIX, Settings
+from lakehead.storage.config_providers import (
+    AwsCall,
+    ConfigProviders,
+    Secret,
+    is_reference,
+)
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.hidden_fields import HIDDEN
 
 ENVIRONMENT_PREFIX = "LAKEHEAD_"
+_OVERRIDE_VARIABLE = f"{ENVIRONMENT_PREFIX}LISTENER_NAME_"
 
 _OTHER_VARIABLES = {
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in (
         *("CONFIG", "PATH", "CACHE", "SUPERVISOR", "FAILPOINT", "CI", "SEED", "DAGS"),
-        *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CA_FILE", "REGISTRY_BOOTSTRAP"),
+        *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CA_FILE", "REGISTRY_BOOTSTRAP", "COMMAND_CONFIG"),
     )
 }
 """Variables that other commands read, and tests."""
+_OF_ONE_BROKER = frozenset({"cordoned.log.dirs"})
+"""Configs that are set for a single broker while it runs, and not by settings."""
 _SERVICE_LINK = re.compile(rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT.*|PORT_\d+_.*)$")
 """Variables that Kubernetes gives to containers for a Service with the name lakehead."""
 
@@ -52,6 +66,8 @@ class Setting:
     most: int | None
     choices: tuple[str, ...]
     """Texts that it may be, in any case; empty: any text."""
+    is_secret: bool = False
+    """True if its value is shown nowhere, and not taken from a command line."""
 
     @property
     def environment(self) -> str:
@@ -64,13 +80,16 @@ class Setting:
             value = self._parsed(text)
         except ValueError:
             raise SettingsError(f"{self.name}: {text!r} is not {_ARTICLES[self.kind]}") from None
+        if self.is_secret:
+            return Secret(value)
         if isinstance(value, int) and not isinstance(value, bool):
             if self.least is not None and value < self.least:
                 raise SettingsError(f"{self.name}: {value} is less than {self.least}")
             if self.most is not None and value > self.most:
                 raise SettingsError(f"{self.name}: {value} is more than {self.most}")
-        if self.choices and value.lower() not in self.choices:
-            raise SettingsError(f"{self.name}: {value!r} is not one of: {', '.join(self.choices)}")
+        if self.choices and value.lower() not in {choice.lower() for choice in self.choices}:
+            shown = ", ".join(choice for choice in self.choices if choice)
+            raise SettingsError(f"{self.name}: {value!r} is not one of: {shown}")
         return value
 
     def _parsed(self, given: object) -> Any:
@@ -89,7 +108,7 @@ class Setting:
             if match is None or (match[2] and self.unit != "bytes"):
                 raise ValueError(given)
             return int(match[1]) * _UNITS[match[2].lower()]
-        return str(given)
+        return given if isinstance(given, str) else str(given)
 
 
 _ARTICLES = {"bool": "true or false", "int": "a whole number", "str": "a text"}
@@ -105,8 +124,10 @@ SETTINGS: tuple[Setting, ...] = tuple(
         least=field.metadata["least"],
         most=field.metadata["most"],
         choices=field.metadata["choices"],
+        is_secret=field.metadata["is_secret"],
     )
     for field in dataclasses.fields(Settings)
+    if field.metadata
 )
 """Every setting, in the order of the documentation."""
 
@@ -119,7 +140,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a TOML table with nested tables (`[upload] size = …`) as dotted names."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        name = f"{prefix}{key.replace('_', '.')}"
+        is_override = f"{prefix}{key}".startswith(OVERRIDE_PREFIX)  # a listener may be SASL_SSL
+        name = f"{prefix}{key if is_override else key.replace('_', '.')}"
         if isinstance(value, Mapping):
             flat.update(_flat(value, f"{name}."))
         else:
@@ -137,9 +159,9 @@ def _read_file(path: str) -> dict[str, Any]:
         raise SettingsError(f"the settings file {path} is not TOML: {error}") from None
 
 
-def _of_file(path: str) -> dict[str, Any]:
+def _of_file(path: str, providers: ConfigProviders) -> dict[str, Any]:
     """Return a file's settings, checked, without those of Kafka's that have no effect here."""
-    given = _read_file(path)
+    given = {name: providers.resolved(name, value) for name, value in _read_file(path).items()}
     for name in _ALIASES_MS:
         if name in given:
             value = given.pop(name)
@@ -163,9 +185,11 @@ def _check_kafkas(name: str, value: object) -> None:
     config = KAFKA_CONFIGS[name]
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if config.effect is Effect.HONOURED:
+        is_of_one = name in _OF_ONE_BROKER
+        brokers, entity = ("a broker", "name ID") if is_of_one else ("all brokers", "default")
         raise SettingsError(
-            f"{name}: set it for all brokers of a running cluster, with kafka-configs "
-            "--entity-type brokers --entity-default"
+            f"{name}: set it for {brokers} of a running cluster, with kafka-configs "
+            f"--entity-type brokers --entity-{entity}"
         )
     if config.effect is Effect.REFUSED and text != (config.default or ""):
         raise SettingsError(f"{name}: {config.note}")
@@ -179,7 +203,91 @@ def _check_choice(name: str, text: str) -> None:
     try:
         config.parse(text)
     except KafkaError as error:
-        raise SettingsError(f"{name}: {error}") from None
+        reason = HIDDEN if isinstance(text, Secret) else error
+        raise SettingsError(f"{name}: {reason}") from None
+
+
+_LISTENER_SETTINGS = frozenset(
+    {"connections.max.reauth.ms", "max.connection.creation.rate", "max.connections"}
+)
+"""Settings that a listener may have of its own, beside those of TLS and SASL."""
+_MECHANISMS = frozenset({"gssapi", "oauthbearer", "plain", "scram-sha-256", "scram-sha-512"})
+
+
+def is_listener_setting(name: str) -> bool:
+    """Return true if a listener may have this setting of its own. Those of SASL may begin with the
+    name of a mechanism, as in Kafka.
+    """
+    mechanism, _, rest = name.partition(".")
+    if mechanism in _MECHANISMS:
+        name = rest
+        if not name.startswith("sasl.") and name != "connections.max.reauth.ms":
+            return False
+    if name not in _BY_NAME and name not in KAFKA_CONFIGS:
+        return False
+    return name.startswith(("ssl.", "sasl.")) or name in _LISTENER_SETTINGS
+
+
+def split_override(name: str) -> tuple[str, str]:
+    """Return the listener's name, in small letters, and the setting of a name that begins with
+    `OVERRIDE_PREFIX`. Raises SettingsError if listeners have no such setting.
+    """
+    listener, _, setting = name.removeprefix(OVERRIDE_PREFIX).partition(".")
+    if not listener or not is_listener_setting(setting):
+        raise SettingsError(f"unknown setting: {name}: listeners have no {setting} of their own")
+    return listener.lower(), setting
+
+
+def is_secret_setting(name: str) -> bool:
+    """Return true if the value of a setting is a secret, also of a single listener's."""
+    if name.startswith(OVERRIDE_PREFIX):
+        _, name = split_override(name)
+    if name in _BY_NAME:
+        return _BY_NAME[name].is_secret
+    mechanism, _, rest = name.partition(".")
+    config = KAFKA_CONFIGS.get(rest if mechanism in _MECHANISMS else name)
+    return config is not None and config.kind is ConfigType.PASSWORD
+
+
+def _checked_override(name: str, value: object) -> str:
+    listener, setting = split_override(name)
+    known = _BY_NAME.get(setting)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if is_secret_setting(name):
+        text = Secret(text)
+    if known is not None:
+        try:
+            known.parse(value)
+        except SettingsError as error:
+            raise SettingsError(f"{OVERRIDE_PREFIX}{listener}.{error}") from None
+    return text
+
+
+def _overrides_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of single listeners that the environment has:
+    LAKEHEAD_LISTENER_NAME_INTERNAL_SSL_CLIENT_AUTH.
+    """
+    found = {}
+    for variable, value in environment.items():
+        name = override_of(variable)
+        if name is not None:
+            found[name] = value
+    return found
+
+
+def override_of(variable: str) -> str | None:
+    """Return the setting of a listener that a variable of the environment is; None if it is not
+    one.
+    """
+    rest = variable.removeprefix(_OVERRIDE_VARIABLE)
+    if rest == variable:
+        return None
+    # The longest setting that it ends with: ssl.keystore.key is not a setting `key`.
+    for setting in sorted(_BY_NAME, key=len, reverse=True):
+        suffix = f"_{setting.upper().replace('.', '_')}"
+        if rest.endswith(suffix) and is_listener_setting(setting):
+            return f"{OVERRIDE_PREFIX}{rest.removesuffix(suffix).lower()}.{setting}"
+    return None
 
 
 def without_effect(file: str | None) -> list[str]:
@@ -208,6 +316,8 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     for name in sorted(environment):
         if not name.startswith(ENVIRONMENT_PREFIX) or name in known or _SERVICE_LINK.match(name):
             continue
+        if override_of(name) is not None:
+            continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
         hint = f": did you mean {near[0]}?" if near else ""
         lines.append(f"the environment's {name} is not a setting{hint}")
@@ -218,22 +328,48 @@ def load(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     file: str | None = None,
+    aws: AwsCall | None = None,
 ) -> Settings:
     """Return the settings from flags (by name), environment and TOML file.
 
     A value of None in `flags` means not given. A file may hold settings of Kafka that have no
-    effect here (see `without_effect`). Raises SettingsError for unknown names and bad values.
+    effect here (see `without_effect`). `aws` replaces calls of AWS, by references. Raises
+    SettingsError for unknown names, bad values, and references that lead nowhere.
     """
-    given = _of_file(file) if file else {}
+    providers = ConfigProviders(environment or {}, aws)
+    given = _of_file(file, providers) if file else {}
+    others: dict[str, Any] = dict(_overrides_of(environment or {}))
     for setting in SETTINGS:
         text = (environment or {}).get(setting.environment)
         if text is not None:
-            given[setting.name] = text
-    given.update({key.replace("_", "."): v for key, v in (flags or {}).items() if v is not None})
+            others[setting.name] = text
+    for key, value in (flags or {}).items():
+        if value is not None:
+            others[key if key.startswith(OVERRIDE_PREFIX) else key.replace("_", ".")] = value
+    given |= {name: providers.resolved(name, value) for name, value in others.items()}
+    overrides = {
+        "{}{}.{}".format(OVERRIDE_PREFIX, *split_override(name)): _checked_override(
+            name, given.pop(name)
+        )
+        for name in list(given)
+        if name.startswith(OVERRIDE_PREFIX)
+    }
     unknown = sorted(set(given) - set(_BY_NAME))
     if unknown:
         raise SettingsError(f"unknown setting: {', '.join(unknown)}")
     values = {_BY_NAME[name].field: _BY_NAME[name].parse(value) for name, value in given.items()}
     for name, value in given.items():
-        _check_choice(name, str(value))
-    return Settings(**values)
+        _check_choice(name, value if isinstance(value, str) else str(value))
+    return Settings(**values, listener_overrides=Map(overrides))
+
+
+def check_flags(flags: Mapping[str, str | None]) -> None:
+    """Raise SettingsError for a secret that was written on a command line, where every user of the
+    machine can read it.
+    """
+    for name, value in flags.items():
+        if value and is_secret_setting(name) and not is_reference(value):
+            raise SettingsError(
+                f"{name}: a command line is shown in lists of processes: give it in the settings "
+                "file or the environment, or as a reference like ${file:/path:key}"
+            )

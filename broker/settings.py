@@ -5,17 +5,33 @@ A setting has Kafka's name where Kafka has the setting (`message.max.bytes`), el
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from immutables import Map
+
 from lakehead.broker.observability.event_log import LOG_FORMATS
+from lakehead.storage.encryption.settings import (
+    KEY_FILE,
+    KMS_KEY,
+    PROVIDER,
+    PROVIDERS,
+    REQUIRED,
+    EncryptionSettings,
+    joined_address,
+)
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.maintenance.configs import BROKER_DEFAULTS, CLEANER_MEMORY
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal.block_settings import BlockWalSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The value of `replica.selector.class` by which consumers read in their zone."""
+OVERRIDE_PREFIX = "listener.name."
+"""Of settings of a single listener: `listener.name.<name>.<setting>`."""
 
 
 def _setting(
@@ -26,9 +42,17 @@ def _setting(
     least: int | None = None,
     most: int | None = None,
     choices: tuple[str, ...] = (),
+    is_secret: bool = False,
 ) -> Any:
-    metadata = {"doc": doc, "unit": unit, "least": least, "most": most, "choices": choices}
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {
+        "doc": doc,
+        "unit": unit,
+        "least": least,
+        "most": most,
+        "choices": choices,
+        "is_secret": is_secret,
+    }
+    return dataclasses.field(default=default, metadata=metadata, repr=not is_secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +79,27 @@ class Settings:
         "refusal of the start says it; of several nodes by commas. It counts for that one loss.",
     )
 
+    # encryption at rest
+    encryption_key_provider: str = _setting(
+        "none",
+        "Provider of the key that wraps data keys: this node encrypts the objects and the "
+        "write-ahead log that it writes. none: it does not, and still reads by the keys below.",
+        choices=PROVIDERS,
+    )
+    encryption_key_file: str = _setting(
+        "",
+        "File with wrapping keys, made by `lakehead encryption-key`: the first encrypts, the "
+        "others decrypt. It is read again for each new data key.",
+    )
+    encryption_kms_key: str = _setting(
+        "", "Id, ARN or alias of the wrapping key in AWS KMS, with encryption.key.provider=kms."
+    )
+    encryption_required: bool = _setting(
+        False,
+        "Refuse plain data: objects with records, metadata and records of a write-ahead log that "
+        "are not encrypted. For clusters that have none any more (`lakehead inspect keys`).",
+    )
+
     # node and network
     node_id: int = _setting(0, "Id of this broker in the cluster.", least=0)
     broker_rack: str = _setting("", "Rack or zone of this broker.")
@@ -76,18 +121,229 @@ class Settings:
     advertised_port: int = _setting(
         0, "Port in responses to clients. 0: the one listened on.", least=0, most=65535
     )
+    listeners: str = _setting(
+        "",
+        "Addresses to listen at, NAME://host:port, separated by commas: in place of host and port, "
+        "which are one listener PLAINTEXT. With nodes, ports are counted up.",
+    )
+    advertised_listeners: str = _setting(
+        "",
+        "Addresses in responses to clients, NAME://host:port, of those listeners that clients get. "
+        "They may be one pattern for all nodes: {node.id} and {rack} in the host, {20000+node.id} "
+        "for the port. Empty: advertised.host, or the host listened on, with the port listened on.",
+    )
+    listener_security_protocol_map: str = _setting(
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "Security protocol of each listener, NAME:PROTOCOL, separated by commas.",
+    )
+    inter_broker_listener_name: str = _setting(
+        "",
+        "Listener that nodes use between each other: PLAINTEXT, or SSL with certificates on both "
+        "sides. Empty: PLAINTEXT if there is one, else the first SSL.",
+    )
+    security_inter_broker_protocol: str = _setting(
+        "", "The same by protocol, of the listener with that name. Set one of the two."
+    )
     extra_listeners: str = _setting(
         "",
-        "Further addresses to listen at, NAME://host:port, separated by commas; responses to "
-        "clients have those of extra.advertised.listeners. With nodes, ports are counted up.",
+        "Listeners beside those of listeners, or of host and port. PLAINTEXT unless "
+        "listener.security.protocol.map has them.",
     )
     extra_advertised_listeners: str = _setting(
-        "",
-        "Addresses in responses to clients of extra.listeners, NAME://host:port for each, one "
-        "pattern for all nodes: {node.id} and {rack} in the host, {20000+node.id} for the port.",
+        "", "Addresses in responses to clients of extra.listeners, one for each of them."
     )
+    ssl_keystore_type: str = _setting(
+        "PEM", "Format of the key and its certificate: PEM or PKCS12."
+    )
+    ssl_keystore_location: str = _setting(
+        "",
+        "File with the private key and the chain of its certificate, of listeners with SSL. A "
+        "change of the file counts within seconds, for new connections.",
+    )
+    ssl_keystore_password: str = _setting("", "Password of a PKCS12 keystore.", is_secret=True)
+    ssl_keystore_key: str = _setting(
+        "", "The private key as PEM text, in place of a file.", is_secret=True
+    )
+    ssl_keystore_certificate_chain: str = _setting(
+        "", "The certificates of ssl.keystore.key as PEM text.", is_secret=True
+    )
+    ssl_key_password: str = _setting(
+        "", "Password of the private key, if it is encrypted.", is_secret=True
+    )
+    ssl_truststore_type: str = _setting(
+        "PEM", "Format of the certificates of trusted authorities: PEM or PKCS12."
+    )
+    ssl_truststore_location: str = _setting(
+        "",
+        "File with the certificates of authorities whose certificates clients and nodes may show. "
+        "Empty: those of the system.",
+    )
+    ssl_truststore_password: str = _setting("", "Password of a PKCS12 truststore.", is_secret=True)
+    ssl_truststore_certificates: str = _setting(
+        "", "The same certificates as PEM text, in place of a file.", is_secret=True
+    )
+    ssl_client_auth: str = _setting(
+        "none",
+        "Certificates of clients: required, requested (a client without one is let in), or none. "
+        "Nodes always show theirs to each other.",
+        choices=("none", "requested", "required"),
+    )
+    ssl_principal_mapping_rules: str = _setting(
+        "DEFAULT",
+        "Names of clients from the subjects of their certificates: rules by Kafka's grammar, "
+        "RULE:pattern/replacement/[LU], separated by commas; DEFAULT: the whole subject.",
+    )
+    ssl_enabled_protocols: str = _setting(
+        "TLSv1.2,TLSv1.3", "Versions of TLS, separated by commas: TLSv1.2, TLSv1.3."
+    )
+    ssl_cipher_suites: str = _setting(
+        "", "Cipher suites by their standard names, separated by commas. Empty: OpenSSL's choice."
+    )
+    ssl_endpoint_identification_algorithm: str = _setting(
+        "https",
+        "Check that a node's certificate has the name of its address: https; empty: no check.",
+        choices=("https", ""),
+    )
+    ssl_handshake_timeout_ms: int = _setting(
+        10_000, "Time limit of a TLS handshake.", unit="ms", least=100
+    )
+    ssl_handshakes_max: int = _setting(
+        256,
+        "Maximum TLS handshakes at the same time. Beyond it the oldest is closed.",
+        least=1,
+    )
+    sasl_enabled_mechanisms: str = _setting(
+        "",
+        "Mechanisms of listeners with SASL, separated by commas: SCRAM-SHA-256, SCRAM-SHA-512, "
+        "PLAIN, OAUTHBEARER.",
+    )
+    sasl_jaas_config: str = _setting(
+        "",
+        "Users of PLAIN, with PlainLoginModule, and options of OAUTHBEARER, by Kafka's grammar. It "
+        "is set for a listener and a mechanism: listener.name.NAME.plain.sasl.jaas.config.",
+        is_secret=True,
+    )
+    sasl_mechanism_inter_broker_protocol: str = _setting(
+        "SCRAM-SHA-512",
+        "Mechanism by which nodes authenticate to each other if their listener has SASL. Their "
+        "password follows from the secret of the cluster.",
+        choices=("scram-sha-256", "scram-sha-512"),
+    )
+    connections_max_reauth_ms: int = _setting(
+        0,
+        "Time after which a client has to authenticate again on its connection; 0: never. The "
+        "connection of one that does not is closed.",
+        unit="ms",
+        least=0,
+    )
+    connection_failed_authentication_delay_ms: int = _setting(
+        100,
+        "Delay of the response to a client that cannot authenticate, before it is disconnected.",
+        unit="ms",
+        least=0,
+        most=30_000,
+    )
+    sasl_server_max_receive_size: int = _setting(
+        524_288, "Maximum size of a request before authentication.", unit="bytes", least=1024
+    )
+    sasl_server_callback_handler_class: str = _setting(
+        "",
+        "For OAUTHBEARER, Kafka's OAuthBearerUnsecuredValidatorCallbackHandler with its package "
+        "accepts tokens without a signature, for tests. Empty: tokens are checked.",
+    )
+    sasl_oauthbearer_jwks_endpoint_url: str = _setting(
+        "", "URL of the public keys (JWK set) of the issuer of OAUTHBEARER tokens."
+    )
+    sasl_oauthbearer_expected_issuer: str = _setting(
+        "", "The issuer that tokens must have (iss). Empty: any that the keys are of."
+    )
+    sasl_oauthbearer_expected_audience: str = _setting(
+        "", "Audiences, of which tokens must have one (aud), separated by commas. Empty: any."
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = _setting(
+        30, "Allowed difference to the clock of the issuer.", unit="seconds", least=0
+    )
+    sasl_oauthbearer_scope_claim_name: str = _setting("scope", "Claim with the scopes of a token.")
+    sasl_oauthbearer_sub_claim_name: str = _setting(
+        "sub", "Claim with the name of the principal of a token."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _setting(
+        3_600_000, "Interval between fetches of the keys.", unit="ms", least=1_000
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = _setting(
+        100, "Wait after a fetch of the keys that failed, doubled each time.", unit="ms", least=1
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = _setting(
+        10_000, "Longest wait after a fetch of the keys that failed.", unit="ms", least=1
+    )
+    sasl_login_connect_timeout_ms: int = _setting(
+        10_000, "Time limit of a connection to an issuer of tokens.", unit="ms", least=1
+    )
+    sasl_login_read_timeout_ms: int = _setting(
+        10_000, "Time limit of a response of an issuer of tokens.", unit="ms", least=1
+    )
+    sts_cluster: str = _setting(
+        "",
+        "Name of this cluster in presigned requests to AWS STS, by which AWS roles log in as "
+        "OAUTHBEARER clients. Empty: such tokens are refused.",
+    )
+    sts_accounts: str = _setting(
+        "", "AWS accounts whose roles and users may log in, separated by commas."
+    )
+    sts_regions: str = _setting("", "AWS regions whose STS may check tokens, separated by commas.")
+    sts_endpoint: str = _setting(
+        "",
+        "URL to which requests to AWS STS are sent, such as that of a VPC endpoint. Empty: the "
+        "host that the token names.",
+    )
+    delegation_token_secret_key: str = _setting(
+        "",
+        "Key from which delegation tokens are made, the same for all nodes. Empty: there are no "
+        "delegation tokens.",
+        is_secret=True,
+    )
+    delegation_token_max_lifetime_ms: int = _setting(
+        604_800_000, "Longest life of a delegation token.", unit="ms", least=1
+    )
+    delegation_token_expiry_time_ms: int = _setting(
+        86_400_000, "Life of a delegation token until it is renewed.", unit="ms", least=1
+    )
+    delegation_token_expiry_check_interval_ms: int = _setting(
+        3_600_000, "Interval between removals of expired delegation tokens.", unit="ms", least=1
+    )
+    bootstrap_admin: str = _setting(
+        "",
+        "Name of the first user of a new cluster, with a SCRAM-SHA-256 and a SCRAM-SHA-512 "
+        "credential. In a cluster that exists it must have the same password.",
+    )
+    bootstrap_admin_password: str = _setting("", "Password of bootstrap.admin.", is_secret=True)
     metrics_port: int = _setting(
         -1, "Port of the Prometheus metrics page; -1: none, 0: a free one.", least=-1, most=65535
+    )
+    metrics_host: str = _setting(
+        "",
+        "Address that the metrics page listens at. Empty: that of host if the page has TLS and "
+        "authentication, else 127.0.0.1. Give it to open the page without them.",
+    )
+    metrics_users: str = _setting(
+        "",
+        "Users of the metrics page by HTTP Basic, name:password, separated by commas. Empty, as "
+        "metrics.tokens: no authentication.",
+        is_secret=True,
+    )
+    metrics_tokens: str = _setting(
+        "",
+        "Bearer tokens that open the metrics page, separated by commas: the next one beside the "
+        "present one while it is changed.",
+        is_secret=True,
+    )
+    metrics_ssl_keystore_location: str = _setting(
+        "",
+        "PEM file with a private key and its chain of certificates, with which the metrics page is "
+        "https. It is read again when it changes. Empty: http.",
+    )
+    metrics_ssl_key_password: str = _setting(
+        "", "Password of that private key, if it has one.", is_secret=True
     )
     registry_port: int = _setting(
         -1,
@@ -96,13 +352,57 @@ class Settings:
         least=-1,
         most=65535,
     )
+    registry_host: str = _setting(
+        "",
+        "Address that this registry listens at. Empty: that of host if the registry has TLS and "
+        "users, else 127.0.0.1.",
+    )
+    registry_users: str = _setting("", "File of its users, as lakehead registry --users has it.")
+    registry_tokens: str = _setting("", "File of their tokens: lakehead registry --tokens.")
+    registry_roles: str = _setting("", "File of their roles: lakehead registry --roles.")
+    registry_tls_cert: str = _setting("", "Its certificate in PEM: it serves https.")
+    registry_tls_key: str = _setting("", "The key of the certificate, if that file has none.")
+    registry_kafka_config: str = _setting(
+        "", "File of its settings as a client of the nodes: lakehead registry --command-config."
+    )
     max_connections: int = _setting(
         10_000,
         "Maximum open connections; more are closed. Fewer if open files are limited.",
         least=1,
     )
+    max_connection_creation_rate: int = _setting(
+        2**31 - 1,
+        "Maximum new connections per second; others wait to be accepted.",
+        least=0,
+        most=2**31 - 1,
+    )
+    max_connections_per_ip: int = _setting(
+        2**31 - 1, "Maximum open connections of one address; more are closed.", least=0
+    )
+    max_connections_per_ip_overrides: str = _setting(
+        "", "The same for single addresses: ADDRESS:NUMBER, separated by commas."
+    )
     connections_max_idle_ms: int = _setting(
-        600_000, "Time after which idle connections are closed.", unit="ms", least=1
+        600_000,
+        "Time after which idle connections are closed, and those that do not authenticate.",
+        unit="ms",
+        least=1,
+    )
+    quota_window_num: int = _setting(
+        11, "Samples over which rates of clients are measured for quotas.", least=1, most=1000
+    )
+    quota_window_size_seconds: int = _setting(
+        1, "Length of one of these samples.", unit="s", least=1, most=3600
+    )
+    controller_quota_window_num: int = _setting(
+        11,
+        "Samples of the controller mutation quota: a client may use the mutations of all of them "
+        "at once.",
+        least=1,
+        most=1000,
+    )
+    controller_quota_window_size_seconds: int = _setting(
+        1, "Length of one of these samples.", unit="s", least=1, most=3600
     )
     socket_request_max_bytes: int = _setting(
         100 * MIB,
@@ -168,6 +468,44 @@ class Settings:
         most=1000,
     )
 
+    # access
+    authorizer_class_name: str = _setting(
+        "",
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer: access rules (ACLs) decide about "
+        "each request. Empty: every client may do everything.",
+        choices=("", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    )
+    super_users: str = _setting(
+        "", "Principals that may do everything, type:name, separated by semicolons."
+    )
+    allow_everyone_if_no_acl_found: bool = _setting(
+        False, "Allow everyone to use a resource that no rule is about."
+    )
+    audit_log_allowed: bool = _setting(
+        False, "Write what is allowed to the audit log, too, not only what is denied."
+    )
+    audit_topic: str = _setting(
+        "", "Topic that the events of the audit log are written to as well. Empty: none."
+    )
+
+    # metrics of clients
+    telemetry_max_bytes: int = _setting(
+        MIB,
+        "Largest push of a client's metrics (KIP-714), as it comes and decompressed.",
+        unit="bytes",
+        least=1,
+    )
+    telemetry_otlp_endpoint: str = _setting(
+        "",
+        "URL of an OpenTelemetry collector that metrics of clients are forwarded to, by OTLP over "
+        "HTTP: https://host:4318/v1/metrics. Empty: none.",
+    )
+    telemetry_otlp_headers: str = _setting(
+        "",
+        "Headers of these requests, such as a token: name=value, separated by commas.",
+        is_secret=True,
+    )
+
     # topics and messages
     num_partitions: int = _setting(1, "Partitions of a topic created without a number.", least=1)
     auto_create_topics_enable: bool = _setting(
@@ -226,6 +564,23 @@ class Settings:
     fetch_max_bytes: int = _setting(
         55 * MIB, "Maximum bytes in one fetch response.", unit="bytes", least=1024
     )
+    replica_selector_class: str = _setting(
+        "",
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector: consumers that say where they "
+        "are (client.rack) read from a node of that rack (KIP-392). Empty: from leaders.",
+        choices=("", RACK_AWARE),
+    )
+    replica_read_tail: str = _setting(
+        "leader",
+        "Source of records that are not in objects yet for such a node. leader: it copies them "
+        "from the leader, once for all its consumers. wal: it reads them from the leader's log, if "
+        "that is in the cluster's store (object:), else as with leader. objects: consumers wait "
+        "for the objects, up to upload.age.ms. With wal and objects no records cross zones.",
+        choices=("leader", "wal", "objects"),
+    )
+    replica_read_cache_size: int = _setting(
+        32 * MIB, "Memory for what such a node copies from leaders.", unit="bytes", least=MIB
+    )
     max_incremental_fetch_session_cache_slots: int = _setting(
         1000, "Maximum fetch sessions in memory.", least=0
     )
@@ -247,7 +602,45 @@ class Settings:
         unit="bytes",
         least=MIB,
     )
-    group_max_size: int = _setting(2_147_483_647, "Maximum members of a group.", least=1)
+    group_max_size: int = _setting(2_147_483_647, "Maximum members of a classic group.", least=1)
+    group_consumer_session_timeout_ms: int = _setting(
+        45_000,
+        "Time after which a silent member of a consumer group is fenced. A group may have its own, "
+        "consumer.session.timeout.ms.",
+        unit="ms",
+        least=1,
+    )
+    group_consumer_min_session_timeout_ms: int = _setting(
+        45_000, "Shortest session timeout of a consumer group.", unit="ms", least=1
+    )
+    group_consumer_max_session_timeout_ms: int = _setting(
+        60_000, "Longest session timeout of a consumer group.", unit="ms", least=1
+    )
+    group_consumer_heartbeat_interval_ms: int = _setting(
+        5_000,
+        "Time between heartbeats of a member of a consumer group. A group may have its own, "
+        "consumer.heartbeat.interval.ms.",
+        unit="ms",
+        least=1,
+    )
+    group_consumer_min_heartbeat_interval_ms: int = _setting(
+        5_000, "Shortest heartbeat interval of a consumer group.", unit="ms", least=1
+    )
+    group_consumer_max_heartbeat_interval_ms: int = _setting(
+        15_000, "Longest heartbeat interval of a consumer group.", unit="ms", least=1
+    )
+    group_consumer_max_size: int = _setting(
+        2_147_483_647, "Maximum members of a consumer group.", least=1
+    )
+    group_consumer_assignors: str = _setting(
+        "uniform,range",
+        "Assignors that members of consumer groups may choose; the first one is the default.",
+    )
+    group_consumer_migration_policy: str = _setting(
+        "bidirectional",
+        "Changes of protocol that are allowed to groups with members.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     offset_metadata_max_bytes: int = _setting(
         4_096, "Longest metadata string of an offset commit.", unit="bytes", least=0
     )
@@ -262,6 +655,44 @@ class Settings:
     )
     offsets_commit_timeout_ms: int = _setting(
         5_000, "Time limit of an offset commit.", unit="ms", least=1
+    )
+    group_share_delivery_count_limit: int = _setting(
+        5, "Maximum deliveries of a record to a share group.", least=2, most=10
+    )
+    group_share_partition_max_record_locks: int = _setting(
+        2_000, "Maximum records of a partition in flight in a share group.", least=100, most=10_000
+    )
+    group_share_record_lock_duration_ms: int = _setting(
+        30_000,
+        "Time for which a member of a share group has a record that it acquired.",
+        unit="ms",
+        least=1_000,
+    )
+    group_share_session_timeout_ms: int = _setting(
+        45_000,
+        "Time after which a silent member of a share group is removed.",
+        unit="ms",
+        least=1,
+    )
+    group_share_heartbeat_interval_ms: int = _setting(
+        5_000, "Interval of heartbeats of members of share groups.", unit="ms", least=1
+    )
+    group_share_max_size: int = _setting(
+        200, "Maximum members of a share group.", least=1, most=1_000
+    )
+    group_share_max_share_sessions: int = _setting(
+        2_000, "Maximum share sessions in memory.", least=1
+    )
+    share_coordinator_state_topic_num_partitions: int = _setting(
+        50, "Partitions of __share_group_state; set before its creation.", least=1
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = _setting(
+        500,
+        "Updates of a share-partition's state after which the whole state is written.",
+        least=0,
+    )
+    share_coordinator_write_timeout_ms: int = _setting(
+        5_000, "Time limit of a write by the share coordinator.", unit="ms", least=1
     )
     transaction_max_timeout_ms: int = _setting(
         900_000, "Longest transaction timeout that a producer may set.", unit="ms", least=1
@@ -433,10 +864,28 @@ class Settings:
         choices=LOG_FORMATS,
     )
 
+    listener_overrides: Mapping[str, str] = dataclasses.field(default_factory=Map, repr=False)
+    """Settings of single listeners, by their names: `listener.name.<name>.<setting>`."""
+
     @property
     def store_uri(self) -> str:
         """The object store's URI, with the default filled in."""
         return self.store or f"file:{Path(self.data).absolute()}/store"
+
+    @property
+    def store_address(self) -> str:
+        """The store as other processes get it, which have no settings of this node: with those of
+        encryption.
+        """
+        return joined_address(
+            self.store_uri,
+            {
+                PROVIDER: self.encryption_key_provider.lower().replace("none", ""),
+                KEY_FILE: self.encryption_key_file,
+                KMS_KEY: self.encryption_kms_key,
+                REQUIRED: "true" if self.encryption_required else "",
+            },
+        )
 
     @property
     def wal_uri(self) -> str:
@@ -447,6 +896,18 @@ class Settings:
         if not any(option.startswith("size=") for option in options):
             options.append(f"size={self.wal_size}")
         return f"{place}?{'&'.join(options)}"
+
+    @property
+    def encryption(self) -> EncryptionSettings:
+        """Settings of encryption at rest. Raises SettingsError."""
+        encryption = EncryptionSettings(
+            provider=self.encryption_key_provider.lower(),
+            key_file=self.encryption_key_file,
+            kms_key=self.encryption_kms_key,
+            is_required=self.encryption_required,
+        )
+        encryption.require_key()
+        return encryption
 
     @property
     def accepted_log_epoch(self) -> int:

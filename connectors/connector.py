@@ -1,6 +1,6 @@
 """A connector: a source, a sink and how it runs, put together from its settings.
 
-What runs it is `lakehead connect run` and Airflow's `LakeheadConnectOperator`.
+It is run by `lakehead connect run` and by Airflow's `LakeheadConnectOperator`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """The sink of topics: of the same cluster or of another, every record once, whatever is killed.
 
-How far each partition was read is a record of a compacted topic of the cluster that is written, in
-the transaction of the records.
+The offset to which each partition was read is a record of a compacted topic of the target cluster,
+in the transaction of the records.
 """
 
 from collections.abc import Sequence

@@ -21,13 +21,13 @@ with lakehead_dag(
     deadline=timedelta(hours=24),
     params=FORM.params,
 ):
-    asked = {
+    arguments = {
         "job": "backfill",
         "options": FORM.options,
         **CLUSTER,
     }
     (
-        LakeheadJobOperator(task_id="plan", dry_run=True, **asked)
+        LakeheadJobOperator(task_id="plan", dry_run=True, **arguments)
         >> approval("Backfill the table of {{ params.topic }} from {{ params.begin }}?")
-        >> LakeheadJobOperator(task_id="backfill", wait_s=300, if_taken="retry", **asked)
+        >> LakeheadJobOperator(task_id="backfill", wait_s=300, if_taken="retry", **arguments)
     )

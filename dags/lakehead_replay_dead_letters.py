@@ -24,9 +24,9 @@ with lakehead_dag(
     deadline=timedelta(hours=24),
     params=FORM.params,
 ):
-    asked = {"job": "replay", "options": FORM.options, **CLUSTER}
+    arguments = {"job": "replay", "options": FORM.options, **CLUSTER}
     (
-        LakeheadJobOperator(task_id="plan", dry_run=True, **asked)
+        LakeheadJobOperator(task_id="plan", dry_run=True, **arguments)
         >> approval("Replay the dead letters of {{ params.topic }}?")
-        >> LakeheadJobOperator(task_id="replay", wait_s=300, if_taken="retry", **asked)
+        >> LakeheadJobOperator(task_id="replay", wait_s=300, if_taken="retry", **arguments)
     )

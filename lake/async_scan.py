@@ -19,16 +19,16 @@ class AsyncScan:
         async with lakehead.scan_async(path, "orders") as batches:
             async for batch in batches:
 
-    It plans at the first use, and plans, fetches and decodes in a thread of its own. A wait that
-    is cancelled loses nothing: the next one gets its batch. What is raised is what `lakehead.scan`
-    and its passes raise.
+    It plans at the first use, and plans, fetches and decodes in a thread of its own. A wait that is
+    cancelled loses nothing: the next one gets its batch. Raises the errors of `lakehead.scan` and
+    its passes.
     """
 
     def __init__(self, plan: Callable[[], Scan]) -> None:
         self._plan = plan
         self._scan: Scan | None = None
         self._batches: Iterator[pa.RecordBatch] | None = None
-        self._asked: asyncio.Future[pa.RecordBatch | None] | None = None
+        self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self._closed = False
@@ -40,13 +40,13 @@ class AsyncScan:
         async with self._turn:
             if self._closed:
                 raise ScanClosed("the scan is closed: scan the topic again")
-            if self._asked is None:
-                self._asked = asyncio.get_running_loop().run_in_executor(self._thread, self._next)
+            if self._pending is None:
+                self._pending = asyncio.get_running_loop().run_in_executor(self._thread, self._next)
             try:
-                batch = await asyncio.shield(self._asked)
+                batch = await asyncio.shield(self._pending)
             finally:
-                if self._asked.done():
-                    self._asked = None
+                if self._pending.done():
+                    self._pending = None
         if batch is None:
             raise StopAsyncIteration
         return batch
@@ -54,10 +54,10 @@ class AsyncScan:
     async def aclose(self) -> None:
         """Stop fetching, once the batch that is in work is made. May be repeated."""
         self._closed = True
-        if self._asked is not None:
-            await asyncio.wait([self._asked])
-            if not self._asked.cancelled():
-                self._asked.exception()  # nobody is left to be told
+        if self._pending is not None:
+            await asyncio.wait([self._pending])
+            if not self._pending.cancelled():
+                self._pending.exception()  # no caller is left to get it
         if self._scan is not None:
             self._scan.close()
         self._thread.shutdown(wait=False)

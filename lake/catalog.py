@@ -1,7 +1,7 @@
 """The content of a cluster, from its metadata log: topics, partitions, offsets, and the objects
 that hold them.
 
-Read-only, and one snapshot: open a catalog again to see what came later. Brokers are not asked.
+Read-only, and one snapshot: open a catalog again to see later changes. It needs no broker.
 """
 
 import random

@@ -1,11 +1,12 @@
-"""Tables about a cluster, as Arrow tables: what its metadata log says, and how its tables are.
+"""Tables about a cluster, as Arrow tables: the content of its metadata log, and the state of its
+tables.
 
     tables = lakehead.catalog_tables("s3://bucket/prefix")
     topics = tables.topics
     duckdb.sql("FROM topics"); polars.DataFrame(topics)
 
 Spark has the same in `lakehead sql` as `lakehead.topics` and so on, and with the option `catalog`
-of its source. Brokers are not asked: all is as of what is uploaded.
+of its source. It needs no broker: all is as of the last uploads.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.table_status import TableStatus, table_statuses
 from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import NodeState, ObjectState, StreamState, TopicState
 from lakehead.storage.object_store import ObjectStore
-from lakehead.storage.tables.declaration import PREFIX, is_declared
 
 OFFSETS_FOR = "offsets_for"
 
@@ -57,7 +58,7 @@ CATALOG_SCHEMAS: dict[str, Any] = {
 
 
 class CatalogTables:
-    """Tables about a cluster as it was when this was opened; of `tables`, as they are when asked.
+    """Tables about a cluster as it was when this was opened; `tables` are as they are at a read.
 
     Reading `groups` reads the topic of offsets; `tables` the logs of Delta tables; `offsets_for`
     indexes of objects, and about a block of each partition. All else is in memory.
@@ -197,7 +198,7 @@ class CatalogTables:
             "bytes": sum(extent.size for stream in streams for extent in stream.extents),
             "objects": len({extent.object_key for stream in streams for extent in stream.extents}),
             "value_format": topic.configs.get(f"{PREFIX}value.format", "raw"),
-            "has_table": is_declared(topic),
+            "has_table": topic.declares_table,
             "configs": sorted(topic.configs.items()),
         }
 

@@ -33,7 +33,7 @@ def committed(reader: ObjectReader, logs: Sequence[PartitionLog]) -> tuple[Parti
 
     Raises CorruptObject, UnsupportedFormat, StoreUnavailable, and ObjectNotFound where an object
     went away with all that names it: these partitions are older than the grace period of garbage,
-    so look again (`committed_now`). What an object says that is lost is not known.
+    so look again (`committed_now`). The content of a lost object is not known.
     """
     searches = [_Search(log) for log in logs]
     waiting, count = searches, 1  # mostly the newest object has the state

@@ -79,14 +79,14 @@ def _newest(reader: StoreReader, catalog: Catalog) -> dict[bytes, bytes]:
 
 def _records(reader: StoreReader, catalog: Catalog) -> Iterator[tuple[bytes | None, bytes | None]]:
     logs = committed_now(reader, catalog, OFFSETS_TOPIC)
-    asked = [
+    requested = [
         OffsetRange(log=log, start=log.start_offset, end=log.end_offset)
         for log in logs
         if log.start_offset < log.end_offset
     ]
     decoder = RecordDecoder(("key", "value"))
     # Splits come in the order of offsets, so the last record of a key is its newest.
-    for split in plan_moved(reader, asked):
+    for split in plan_moved(reader, requested):
         for batch in read_records(reader, split.ranges, decoder):
             yield from zip(
                 batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True

@@ -20,60 +20,61 @@ _LOOKS_MAX = 5
 
 def plan_moved(
     reader: ObjectReader,
-    asked: Sequence[OffsetRange],
+    requested: Sequence[OffsetRange],
     *,
     fail_on_data_loss: bool = True,
     **shape: Any,
 ) -> tuple[Split, ...]:
-    """Return splits that cover what is asked, see `plan_splits`, from where the offsets lie now.
+    """Return splits that cover the request, see `plan_splits`, by the present extents of its
+    offsets.
 
     Raises DataLoss for offsets that were deleted since, or that the newest metadata says are in an
-    object that is not there; with `fail_on_data_loss` false they are left out. Raises what reading
-    raises.
+    object that is not there; with `fail_on_data_loss` false they are left out. Raises the errors
+    of reading.
     """
-    asked, indexes = find_indexes(reader, asked, fail_on_data_loss=fail_on_data_loss)
-    return plan_splits(asked, indexes, fail_on_data_loss=fail_on_data_loss, **shape)
+    requested, indexes = find_indexes(reader, requested, fail_on_data_loss=fail_on_data_loss)
+    return plan_splits(requested, indexes, fail_on_data_loss=fail_on_data_loss, **shape)
 
 
 def find_indexes(
-    reader: ObjectReader, asked: Sequence[OffsetRange], *, fail_on_data_loss: bool = True
+    reader: ObjectReader, requested: Sequence[OffsetRange], *, fail_on_data_loss: bool = True
 ) -> tuple[list[OffsetRange], Mapping[str, ObjectIndex]]:
-    """Return what is asked with the extents that hold it now, and the indexes of their objects, but
-    of those that are lost. Raises DataLoss, and what reading raises.
+    """Return the request with its present extents, and the indexes of their objects that are not
+    lost. Raises DataLoss, and the errors of reading.
     """
-    known, asked = dict[str, ObjectIndex](), list(asked)
+    known, requested = dict[str, ObjectIndex](), list(requested)
     for _ in range(_LOOKS_MAX):
-        keys = needed_objects(asked)
+        keys = needed_objects(requested)
         known |= reader.read_indexes([key for key in keys if key not in known])
         gone = {key for key in keys if key not in known}
         if not gone:
             break
         catalog = reader.open_catalog()
-        now = [_asked_now(catalog, one, gone, fail_on_data_loss) for one in asked]
-        if now == asked:
+        now = [_present_range(catalog, one, gone, fail_on_data_loss) for one in requested]
+        if now == requested:
             break
-        asked = [one for one in now if one.start < one.end]
-    return asked, known
+        requested = [one for one in now if one.start < one.end]
+    return requested, known
 
 
-def _asked_now(
-    catalog: Catalog, asked: OffsetRange, gone: set[str], fail_on_data_loss: bool
+def _present_range(
+    catalog: Catalog, requested: OffsetRange, gone: set[str], fail_on_data_loss: bool
 ) -> OffsetRange:
-    """Return what is asked with the extents of a catalog, if it needs an object that is gone."""
-    if gone.isdisjoint(extent.object_key for extent in asked.extents()):
-        return asked
-    log = _log_now(catalog, asked.log)
-    start = asked.end if log is None else max(log.start_offset, asked.start)
-    _check_start(asked.log, asked.start, asked.end, start, fail_on_data_loss)
+    """Return the request with the extents of a catalog, if it needs an object that is gone."""
+    if gone.isdisjoint(extent.object_key for extent in requested.extents()):
+        return requested
+    log = _log_now(catalog, requested.log)
+    start = requested.end if log is None else max(log.start_offset, requested.start)
+    _check_start(requested.log, requested.start, requested.end, start, fail_on_data_loss)
     if log is None:
-        return replace(asked, start=start)
+        return replace(requested, start=start)
     extents = log.extents
-    if log.end_offset < asked.end:  # the tail is where it was
-        tail = tuple(one for one in asked.log.extents if one.start_offset >= log.end_offset)
+    if log.end_offset < requested.end:  # the tail is where it was
+        tail = tuple(one for one in requested.log.extents if one.start_offset >= log.end_offset)
         if not tail or tail[0].start_offset != log.end_offset:
-            return replace(asked, start=start)
+            return replace(requested, start=start)
         extents += tail
-    return replace(asked, log=replace(asked.log, extents=extents), start=start)
+    return replace(requested, log=replace(requested.log, extents=extents), start=start)
 
 
 def _log_now(catalog: Catalog, log: PartitionLog | ByteRange) -> PartitionLog | None:
@@ -136,7 +137,7 @@ def _found_again(
             found.append(range_)
             continue
         log = replace(log, aborted=range_.aborted)
-        asked = [OffsetRange(log=log, start=start, end=range_.end_offset)]
-        splits = plan_moved(reader, asked, fail_on_data_loss=fail_on_data_loss)
+        requested = [OffsetRange(log=log, start=start, end=range_.end_offset)]
+        splits = plan_moved(reader, requested, fail_on_data_loss=fail_on_data_loss)
         found += [one for split in splits for one in split.ranges]
     return tuple(found)

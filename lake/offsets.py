@@ -92,13 +92,13 @@ def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int
         if extent.max_timestamp < timestamp or start >= end:
             continue
         whole = OffsetRange(log=log, start=start, end=end)
-        asked, indexes = find_indexes(reader, [whole])
+        requested, indexes = find_indexes(reader, [whole])
         newest = {
             (key, item.position): item.max_timestamp
             for key, index in indexes.items()
             for item in index.items_of(log.stream_id)
         }
-        for split in plan_splits(asked, indexes, split_bytes=1):
+        for split in plan_splits(requested, indexes, split_bytes=1):
             if all(newest[range_.key, range_.position] < timestamp for range_ in split.ranges):
                 continue
             passed = PassedOver(timestamp)
@@ -116,7 +116,7 @@ def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int
 
 def _side_by_side(work: Callable[[PartitionLog], int], logs: Sequence[PartitionLog]) -> list[int]:
     """Return `work(log)` of each: a timestamp takes a few requests, and there are many partitions.
-    What decoding the few blocks takes at most is bounded by how many are at work at once.
+    The number of workers bounds the memory of decoding the few blocks.
     """
     if len(logs) < 2:
         return [work(log) for log in logs]
@@ -176,7 +176,7 @@ def _end(reader: ObjectReader, log: PartitionLog, position: Position, bounds: Bo
 
 
 def _clamped(which: str, log: PartitionLog, offset: int, bounds: Bounds) -> int:
-    """An asked offset, if it is there."""
+    """A requested offset, if it is there."""
     within = min(max(offset, log.start_offset), log.end_offset)
     if within != offset and bounds.fail_on_data_loss:
         raise DataLoss(

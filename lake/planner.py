@@ -26,7 +26,7 @@ WAL_PREFIX = "wal/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Offsets [start, end) of a partition: what is asked for."""
+    """The requested offsets [start, end) of a partition."""
 
     log: PartitionLog
     start: int
@@ -96,15 +96,15 @@ class Split:
         return sum(range_.length for range_ in self.ranges)
 
 
-def needed_objects(asked: Sequence[OffsetRange]) -> tuple[str, ...]:
+def needed_objects(requested: Sequence[OffsetRange]) -> tuple[str, ...]:
     """Return the keys of the objects whose indexes a plan needs, each once."""
     return tuple(
-        dict.fromkeys(extent.object_key for range_ in asked for extent in range_.extents())
+        dict.fromkeys(extent.object_key for range_ in requested for extent in range_.extents())
     )
 
 
 def plan_splits(
-    asked: Sequence[OffsetRange],
+    requested: Sequence[OffsetRange],
     indexes: Mapping[str, ObjectIndex],
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -120,7 +120,9 @@ def plan_splits(
     offsets, for which several may read one item. An object without an index in `indexes` is lost:
     DataLoss, or left out.
     """
-    pieces = [piece for range_ in asked for piece in _pieces(range_, indexes, fail_on_data_loss)]
+    pieces = [
+        piece for range_ in requested for piece in _pieces(range_, indexes, fail_on_data_loss)
+    ]
     if offsets_max is not None:
         pieces = _cut(pieces, offsets_max)
     total = sum(piece.length for piece in pieces)
@@ -155,16 +157,16 @@ def _cut(pieces: list[ByteRange], most: int) -> list[ByteRange]:
 
 
 def _pieces(
-    asked: OffsetRange,
+    requested: OffsetRange,
     indexes: Mapping[str, ObjectIndex],
     fail_on_data_loss: bool,
 ) -> Iterator[ByteRange]:
-    """Yield one range per index item that holds asked offsets."""
-    log, transactions = asked.log, TransactionIndex(asked.log.aborted)
-    for extent in asked.extents():
+    """Yield one range per index item that holds requested offsets."""
+    log, transactions = requested.log, TransactionIndex(requested.log.aborted)
+    for extent in requested.extents():
         index = indexes.get(extent.object_key)
-        start = max(asked.start, extent.start_offset)
-        end = min(asked.end, extent.end_offset)
+        start = max(requested.start, extent.start_offset)
+        end = min(requested.end, extent.end_offset)
         if index is None:
             if fail_on_data_loss:
                 raise DataLoss(

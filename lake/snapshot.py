@@ -1,8 +1,8 @@
 """Snapshots of a cluster for readers that poll, with or without the tail in object WALs.
 
 A *tail* is what is acknowledged and not in committed objects yet. With an object WAL it lies in the
-cluster's store, in objects that are complete stream objects (docs/storage/object-wal.md). Which of
-them count is decided as recovery decides it: the snapshot is the metadata as it would be if every
+cluster's store, in objects that are complete stream objects (docs/storage/object-wal.md).
+Recovery's rules decide which of them count: the snapshot is the metadata as it would be if every
 node were recovered now. So it is exact beside uploads, moves of partitions and crashes:
 
 - Object k of an epoch counts if all below it, from the floor on, are there.
@@ -97,8 +97,8 @@ class Snapshots:
         if self._log is None:
             self._log = await open_metadata(self._reader.store)
         else:
-            # Who looks seldom may find the next entry deleted: only a sure look tells that from no
-            # news. Who looks often is told soon enough.
+            # A reader that polls seldom may find the next entry deleted: only a sure look can
+            # distinguish that from no change. One that polls often sees the change soon enough.
             is_sure = self._select is not None or now - self._looked_at > _SELDOM_S
             await self._log.refresh(surely=is_sure)
         self._looked_at = now

@@ -56,8 +56,8 @@ def archive_options(folder: Path, java: Path, jars: Path, *, make: bool) -> str:
 
     With `make` a JVM that finds none is given the option to write it when it ends, which takes it
     seconds after its program has ended (150 MB). Two that do so at once write one file each, and
-    the name is that of the later one. Where the environment has options about archives, those
-    count. `java` is the program, `jars` the folder of Spark's.
+    the name is that of the later one. Options about archives in the environment take
+    precedence. `java` is the program, `jars` the folder of Spark's.
     """
     given = " ".join(os.environ.get(name, "") for name in _ENVIRONMENT)
     archive = folder / _NAME.format(_key(java, jars))
@@ -295,7 +295,7 @@ def has_s3a(session: "SparkSession") -> bool:
 
 
 def _with(session: "SparkSession", s3a: bool, config: Mapping[str, str]) -> "SparkSession":
-    """A session that is there already, with what can be set now of what is asked for."""
+    """A session that is there already, with those requested options that can still be set."""
     if s3a and not has_s3a(session):
         raise SettingsError("this Spark session was started without s3a: start another process")
     for name, value in config.items():

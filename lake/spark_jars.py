@@ -132,7 +132,7 @@ def worker_environment() -> Iterator[None]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        # What the JVM and its workers listen on must not be seen from other machines.
+        # Ports of the JVM and its workers must not be reachable from other machines.
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     before = {name: os.environ.get(name) for name in wanted}

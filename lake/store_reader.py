@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.planner import ByteRange
+from lakehead.storage.encryption.settings import EncryptionSettings, of_environment
 from lakehead.storage.errors import ObjectNotFound
 from lakehead.storage.format.stream_object import ObjectIndex, read_index
 from lakehead.storage.object_store import Buffer, ObjectStore, open_retrying_store
@@ -149,22 +150,23 @@ class StoreReader:
 
 
 class _Readers:
-    """The readers of this process, by path."""
+    """The readers of this process, by path and the environment's settings of encryption."""
 
     def __init__(self) -> None:
-        self._by_path: dict[str, StoreReader] = {}
+        self._by_place: dict[tuple[str, EncryptionSettings], StoreReader] = {}
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._forget)
 
     def of(self, path: str) -> StoreReader:
+        place = path, of_environment()
         with self._lock:
-            if path not in self._by_path:
-                self._by_path[path] = StoreReader(open_retrying_store(path, rng=random.Random()))
-            return self._by_path[path]
+            if place not in self._by_place:
+                self._by_place[place] = StoreReader(open_retrying_store(path, rng=random.Random()))
+            return self._by_place[place]
 
     def _forget(self) -> None:
         """In a forked child: the parent's threads are not here, and it may have held the lock."""
-        self._by_path = {}
+        self._by_place = {}
         self._lock = threading.Lock()
 
 

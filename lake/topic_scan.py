@@ -21,6 +21,7 @@ from lakehead.lake.planner import ByteRange
 from lakehead.lake.record_reader import decode_all
 from lakehead.lake.snapshot import Snapshot, Snapshots
 from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.storage.encryption.settings import joined_address
 from lakehead.storage.errors import ObjectNotFound, SettingsError
 from lakehead.storage.object_store import ObjectStore
 
@@ -151,7 +152,7 @@ class _Pass:
         long as that takes with its batch.
         """
         with self._lock:
-            self._batches = None  # the end of a generator gives up what it had asked for
+            self._batches = None  # the end of a generator cancels its requests
 
 
 def scan(
@@ -168,32 +169,38 @@ def scan(
     rows_max: int = 65_536,
     tail: Tail = "objects",
     mode: Mode = "FAILFAST",
+    encryption: Mapping[str, str] | None = None,
 ) -> Scan:
     """Read a topic, partition after partition, each in offset order.
 
     `path` is the cluster's place (`./lakehead-data/store`, `s3://bucket/prefix`) or an open store.
     Offsets are `"earliest"`, `"latest"` or an offset for each partition ({0: 17, 1: 0}); the end is
     exclusive. Timestamps (milliseconds since the epoch) win over offsets: from the first record at
-    or after one, to before the first at or after the other. What lies in objects at the time of
-    this call is read, with `tail="wal"` also what is acknowledged in the WAL objects of nodes (see
-    `lakehead.lake.snapshot`); nothing is fetched before the first batch is asked for. Of
-    transactions only what was committed is there; the end is before the first that is open.
+    or after one, to before the first at or after the other. A scan reads the records
+    in objects at the time of this call and, with `tail="wal"`, the acknowledged ones in WAL objects
+    of nodes (see `lakehead.lake.snapshot`). It fetches nothing before the request for the first
+    batch. Of transactions only committed records are there; the end is before the first open one.
 
     Columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
     timestampType and, with `include_headers`, headers. Only those in `columns` are decoded. Keys
     and values are `binary_view`s into the fetched bytes; `copy=True` makes them plain `binary`. A
     batch has at most `rows_max` rows.
 
-    `mode` is what becomes of a batch that no reader can read, and of a record whose time the column
-    cannot hold: `FAILFAST` raises InvalidRecord in the pass, `DROPMALFORMED` leaves it out,
+    `mode` is the handling of a batch that no reader can read, and of a record with a time that the
+    column cannot hold: `FAILFAST` raises InvalidRecord in the pass, `DROPMALFORMED` leaves it out,
     `PERMISSIVE` has nulls in its place (see `lakehead.lake.decode.invalid`).
 
+    `encryption` has the settings that decrypt the cluster at a path, by their names:
+    `{"encryption.key.provider": "kms"}`. Without it they are the environment's.
+
     Raises SettingsError (no cluster there, unknown column or mode, a tail that lies elsewhere),
-    UnknownTopic, DataLoss (an offset that
+    KeyUnavailable, UnknownTopic, DataLoss (an offset that
     is not there).
     """
     names = chosen_columns(columns, include_headers=include_headers)
     mode = checked_mode(mode)
+    if encryption is not None and isinstance(path, str):
+        path = joined_address(path, encryption)
     reader = store_reader(path)
     try:
         bounds = Bounds(
@@ -232,8 +239,8 @@ def _ranges(snapshots: Snapshots, topic: str, bounds: Bounds) -> list[ByteRange]
 
 def _ranges_in(snapshot: Snapshot, topic: str, bounds: Bounds) -> list[ByteRange]:
     logs = committed(snapshot, snapshot.catalog.partitions(topic))
-    asked = resolve(snapshot, logs, bounds)
-    splits = plan_moved(snapshot, asked)
+    requested = resolve(snapshot, logs, bounds)
+    splits = plan_moved(snapshot, requested)
     return [range_ for split in splits for range_ in split.ranges]
 
 

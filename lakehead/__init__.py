@@ -1,7 +1,7 @@
 """Lakehead: Kafka clients write streams, and Spark, Arrow and Delta tables read them.
 
-This is the interface for programs. What it has is imported when it is first used, so
-`import lakehead` takes no time. The parts are packages of their own: `lakehead.broker`,
+This is the interface for programs. Each name is imported at its first use, so `import lakehead`
+takes no time. The parts are packages of their own: `lakehead.broker`,
 `lakehead.storage`, `lakehead.lake` and `lakehead.connectors`; in the repository each is a folder
 at the top, to which a link in this folder leads (`docs/decisions/packages.md`).
 

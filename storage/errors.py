@@ -66,6 +66,16 @@ class StoreRefused(StoreUnavailable):
     """
 
 
+class KeyUnavailable(StoreRefused):
+    """Data cannot be encrypted or decrypted until an operator acts: the wrapping key is not given,
+    not there, another one, or its provider refuses. Nothing was written.
+    """
+
+
+class NotEncrypted(StoreRefused):
+    """Data are plain where the operator requires encryption (`encryption.required`)."""
+
+
 class StoreThrottled(StoreUnavailable):
     """The store requires fewer requests. Nothing was written."""
 
@@ -129,8 +139,8 @@ class WalFailed(StorageError):
 
 
 class WalHolderEnding(StorageError):
-    """A process that has been ended still has the log: the kernel keeps it in a call to a device.
-    Start again when it is gone.
+    """A process still has the log, and will not for long: it has been ended, and the kernel keeps
+    it in a call to a device; or another node recovers the log by it. Start again when it is gone.
     """
 
 

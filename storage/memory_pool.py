@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 
 class PoolWait:
@@ -22,6 +23,17 @@ class PoolWait:
         self.granted = granted
 
 
+class Waiters(Protocol):
+    """Requests that wait for memory of a pool by an order of their own."""
+
+    @property
+    def waiting(self) -> int:
+        """Their number."""
+
+    def freed(self) -> None:
+        """Take note that bytes were given back."""
+
+
 class MemoryPool:
     """`capacity` bytes. A taker with a `share` below 1 is let in while less than that share of the
     capacity is used: the rest is kept for others. Among those that wait, a larger share goes first,
@@ -32,13 +44,19 @@ class MemoryPool:
         self.capacity = capacity
         self.used = 0
         self.waits_total = 0
+        self._others: list[Waiters] = []
         self._queues: dict[float, deque[PoolWait]] = {}
         self._is_wake_due = False
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return sum(map(len, self._queues.values()))
+        others = sum(one.waiting for one in self._others)
+        return sum(map(len, self._queues.values())) + others
+
+    def add_waiters(self, others: "Waiters") -> None:
+        """Have requests that wait by another order counted, and called when bytes are free."""
+        self._others.append(others)
 
     def has_room(self, share: float = 1.0) -> bool:
         """Return true if a taker with this share would be let in at once."""
@@ -61,8 +79,11 @@ class MemoryPool:
         """Return what was taken. Those that wait are let in soon, not within this call."""
         self.used -= size
         assert self.used >= 0, "more was given back than taken"
-        if self._queues and size:
-            self._wake_soon()
+        if size:
+            if self._queues:
+                self._wake_soon()
+            for one in self._others:
+                one.freed()
 
     def wait(self, size: int, share: float, granted: Callable[[], None]) -> PoolWait:
         """Have `size` bytes taken, and `granted` called, when there is room; `leave` ends that."""

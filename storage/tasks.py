@@ -6,7 +6,7 @@ this).
 
 A task that raises an error that nothing expects ends the node only if the node cannot go on without
 it (`spawn`). One of a request, a connection, a partition or a peer ends alone (`spawn_apart`); a
-duty in the background goes on with its next turn, after a pause (`spawn_duty`).
+duty in the background goes on with its next turn, after a pause (`spawn_loop`).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import structlog
 from lakehead.storage.errors import LakeheadError
 
 T = TypeVar("T")
-DUTY_PAUSE_S = 1.0
+LOOP_PAUSE_S = 1.0
 """Pause before a duty that raised is begun again."""
 _log = structlog.get_logger("storage.tasks")
 OnError = Callable[[str, BaseException], None]
@@ -97,7 +97,7 @@ class TaskScope:
 
         return self._start(coro, name, finished)
 
-    def spawn_duty(
+    def spawn_loop(
         self, run: Callable[[], Coroutine[Any, Any, None]], *, name: str
     ) -> asyncio.Task[None]:
         """Start `run()` as a task, and again after a pause when it raises. Raises as `spawn`."""
@@ -108,7 +108,7 @@ class TaskScope:
                     return await run()
                 except Exception as error:  # noqa: BLE001  # the root of a duty
                     self.on_failure(name, error)
-                await asyncio.sleep(DUTY_PAUSE_S)
+                await asyncio.sleep(LOOP_PAUSE_S)
 
         return self._start(keep(), name, self._finished)
 

@@ -13,9 +13,12 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_GROUP, WRITE_TRANSACTIONAL_ID
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4))
+API = Api(
+    key=25, name="AddOffsetsToTxn", versions=(0, 4), access=(WRITE_TRANSACTIONAL_ID, READ_GROUP)
+)
 
 _FENCED_VERSION = 2
 
@@ -24,6 +27,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Add the partition in which the group is kept."""
     services = context.services
     try:
+        context.check(WRITE_TRANSACTIONAL_ID, request.transactional_id)
+        context.check(READ_GROUP, request.group_id)
         index = await services.groups.partition_for(request.group_id)
         await services.transaction_coordinator.add_partitions(
             request.transactional_id,

@@ -4,7 +4,8 @@
 transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE, which Kafka also sends to
 nodes at version 4.
 
-Versions 4 and up are for nodes only: others get CLUSTER_AUTHORIZATION_FAILED, as on Kafka.
+Versions 4 and up are for nodes, and for principals that access rules grant CLUSTER_ACTION: others
+get CLUSTER_AUTHORIZATION_FAILED, as on Kafka.
 
 One partition that does not exist keeps the other partitions out too, with OPERATION_NOT_ATTEMPTED.
 """
@@ -24,9 +25,18 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import CLUSTER_ACTION, WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 
-API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), is_at_once=True)
+_OF_NODES = CLUSTER_ACTION.noted("From version 4 on, which nodes use; it has no other check.")
+API = Api(
+    key=24,
+    name="AddPartitionsToTxn",
+    versions=(0, 5),
+    is_at_once=True,
+    access=(_OF_NODES, WRITE_TRANSACTIONAL_ID, WRITE_TOPIC),
+)
 
 _FENCED_VERSION = 2
 _BATCH_VERSION = 4
@@ -37,23 +47,23 @@ async def handle(request: Any, context: RequestContext) -> Any:
     durable.
     """
     if context.version >= _BATCH_VERSION:
-        if context.is_stranger:
+        if not context.may_act_as_node(_OF_NODES):
             return entity(
                 context.response,
                 "AddPartitionsToTxnResponse",
-                error_code=ErrorCode.cluster_authorization_failed,
+                error_code=_OF_NODES.error,
                 results_by_transaction=[],
             )
         results, turns = [], Turns()
-        for asked in request.transactions:
-            await turns.step(1 + sum(1 + len(topic.partitions) for topic in asked.topics))
-            codes = await _for_node(asked, context)
+        for requested in request.transactions:
+            await turns.step(1 + sum(1 + len(topic.partitions) for topic in requested.topics))
+            codes = await _for_node(requested, context)
             results.append(
                 entity(
                     context.response,
                     "AddPartitionsToTxnResult",
-                    transactional_id=asked.transactional_id,
-                    topic_results=await _topics(asked.topics, codes, context, turns),
+                    transactional_id=requested.transactional_id,
+                    topic_results=await _topics(requested.topics, codes, context, turns),
                 )
             )
         return entity(
@@ -71,16 +81,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-async def _for_node(asked: Any, context: RequestContext) -> Mapping[TopicPartition, ErrorCode]:
-    partitions = _partitions(asked.topics)
+async def _for_node(requested: Any, context: RequestContext) -> Mapping[TopicPartition, ErrorCode]:
+    partitions = _partitions(requested.topics)
     missing = _missing(partitions, context)
     if missing:
         return missing
     return await context.services.transactions.verify_here(
-        asked.transactional_id,
-        Producer(asked.producer_id, asked.producer_epoch),
+        requested.transactional_id,
+        Producer(requested.producer_id, requested.producer_epoch),
         partitions,
-        is_adding=not asked.verify_only,
+        is_adding=not requested.verify_only,
     )
 
 
@@ -88,12 +98,20 @@ async def _for_producer(
     request: Any, context: RequestContext
 ) -> Mapping[TopicPartition, ErrorCode]:
     partitions = _partitions(request.v3_and_below_topics)
-    missing = _missing(partitions, context)
+    transactional_id = request.v3_and_below_transactional_id
+    if not context.may(WRITE_TRANSACTIONAL_ID, transactional_id):
+        return dict.fromkeys(partitions, WRITE_TRANSACTIONAL_ID.error)
+    denied = {
+        topic.name
+        for topic in request.v3_and_below_topics
+        if topic.name in INTERNAL_TOPICS or not context.may(WRITE_TOPIC, topic.name)
+    }
+    missing = _missing(partitions, context, denied)
     if missing:
         return missing
     try:
         await context.services.transaction_coordinator.add_partitions(
-            request.v3_and_below_transactional_id,
+            transactional_id,
             Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
             partitions,
             TV_0,
@@ -111,15 +129,22 @@ def _partitions(topics: Any) -> list[TopicPartition]:
 
 
 def _missing(
-    partitions: Collection[TopicPartition], context: RequestContext
+    partitions: Collection[TopicPartition],
+    context: RequestContext,
+    denied: Collection[str] = (),
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """Return the codes of a request with partitions that do not exist; nothing if all do."""
+    """Return the codes of a request with partitions that are `denied`, by their topics, or do not
+    exist; nothing if there are none.
+    """
     leaders = context.services.metadata_cache
-    gone = {where for where in partitions if not leaders.exists(where)}
-    if not gone:
-        return {}
-    unknown, kept_out = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
-    return {where: unknown if where in gone else kept_out for where in partitions}
+    wrong = {}
+    for where in partitions:
+        if where[0] in denied:
+            wrong[where] = WRITE_TOPIC.error
+        elif not leaders.exists(where):
+            wrong[where] = ErrorCode.unknown_topic_or_partition
+    kept_out = ErrorCode.operation_not_attempted
+    return {where: wrong.get(where, kept_out) for where in partitions} if wrong else {}
 
 
 async def _topics(

@@ -1,7 +1,7 @@
 """AlterClientQuotas, key 49, versions 0-1: set and remove quotas of entities (KIP-546).
 
-v1: flexible. Each entity on its own: all of its changes, or none. Quotas are stored and shown;
-nothing is throttled by them yet.
+v1: flexible. Each entity on its own: all of its changes, or none. `lakehead.broker.quota` enforces
+quotas.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,17 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CONFIGS_OF_CLUSTER
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import ClientQuota
 
-API = Api(key=49, name="AlterClientQuotas", versions=(0, 1), is_at_once=True)
+API = Api(
+    key=49,
+    name="AlterClientQuotas",
+    versions=(0, 1),
+    is_at_once=True,
+    access=(ALTER_CONFIGS_OF_CLUSTER,),
+)
 
 
 Owner = tuple[tuple[str, str | None], ...]
@@ -25,15 +32,18 @@ Owner = tuple[tuple[str, str | None], ...]
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with a code for each entity, once its quotas are in the metadata."""
-    asked: dict[Owner, list[Any]] = {}
+    requested: dict[Owner, list[Any]] = {}
     for entry in request.entries:
         pairs = {part.entity_type: part.entity_name for part in entry.entity}
-        asked.setdefault(tuple(sorted(pairs.items())), []).append(entry.ops)
+        requested.setdefault(tuple(sorted(pairs.items())), []).append(entry.ops)
     module = context.response
     entries = []
-    for owner, changes in asked.items():
+    is_allowed = context.may(ALTER_CONFIGS_OF_CLUSTER)
+    for owner, changes in requested.items():
         code, message = ErrorCode.none, None
         try:
+            if not is_allowed:
+                raise KafkaError(ALTER_CONFIGS_OF_CLUSTER.error)
             await _alter(owner, changes, request.validate_only, context)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), str(error)

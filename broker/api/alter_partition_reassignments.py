@@ -12,21 +12,28 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.replication_control import MovePlan, plan_reassignments
 from lakehead.broker.protocol.api import Api
-from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CLUSTER
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import MetadataImage
 
-API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1), is_at_once=True)
+API = Api(
+    key=45,
+    name="AlterPartitionReassignments",
+    versions=(0, 1),
+    is_at_once=True,
+    access=(ALTER_CLUSTER,),
+)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Commit the possible moves in one entry; return the response, with a code for each
     partition.
     """
-    asked = [
+    requested = [
         ((topic.name, partition.partition_index), partition.replicas)
         for topic in request.topics
         for partition in topic.partitions
@@ -35,12 +42,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     def plan(state: MetadataImage) -> list[Record]:
         nonlocal planned
-        planned = plan_reassignments(state, asked, context.services.lifecycle.ready())
+        planned = plan_reassignments(state, requested, context.services.lifecycle.ready())
         return [*planned.records()]
 
     code, message = ErrorCode.none, None
     try:
-        await context.services.metadata.commit_with(plan)
+        if context.may(ALTER_CLUSTER):
+            await context.services.metadata.commit_with(plan)
+        else:
+            code = ALTER_CLUSTER.error
+            planned = MovePlan({}, {place: KafkaError(code) for place, _ in requested})
     except LakeheadError as error:
         code, message = error_code(error), str(error)
     turns = Turns()

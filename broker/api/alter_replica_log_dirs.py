@@ -13,24 +13,30 @@ from lakehead.broker.api.turns import Turns
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CLUSTER
 
-API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2))
+API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2), access=(ALTER_CLUSTER,))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with a code for each partition."""
-    answers: dict[str, dict[int, ErrorCode]] = {}
+    found: dict[str, dict[int, ErrorCode]] = {}
     turns = Turns()
+    is_allowed = context.may(ALTER_CLUSTER)
     for directory in request.dirs:
         await turns.step()
         for topic in directory.topics:
             await turns.step()
-            codes = answers.setdefault(topic.name, {})
+            codes = found.setdefault(topic.name, {})
             for index in topic.partitions:
                 await turns.step()
-                codes[index] = _code(directory.path, topic.name, index, context)
+                codes[index] = (
+                    _code(directory.path, topic.name, index, context)
+                    if is_allowed
+                    else ALTER_CLUSTER.error
+                )
     results = []
-    for name, codes in answers.items():
+    for name, codes in found.items():
         partitions = []
         for index, code in codes.items():
             await turns.step()

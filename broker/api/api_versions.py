@@ -17,7 +17,15 @@ from lakehead.broker.protocol.api import Api, schema
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 
-API = Api(key=18, name="ApiVersions", versions=(0, 4))
+API = Api(
+    key=18,
+    name="ApiVersions",
+    versions=(0, 4),
+    open_to_all="The first request of a connection, before a client proves its name.",
+)
+
+SOFTWARE_MAX = 256
+"""Characters that are kept of the name, and of the version, of a client's software."""
 
 
 def handle(request: Any, context: RequestContext) -> Any:
@@ -36,6 +44,9 @@ def handle(request: Any, context: RequestContext) -> Any:
         if not api.is_internal
     ]
     error = _error(request, context) if is_served else ErrorCode.unsupported_version
+    if error is ErrorCode.none and context.version >= 3 and context.connection is not None:
+        context.connection.software_name = request.client_software_name[:SOFTWARE_MAX]
+        context.connection.software_version = request.client_software_version[:SOFTWARE_MAX]
     return entity(
         module, "ApiVersionsResponse", error_code=error, api_keys=keys, **_features(module, context)
     )

@@ -9,8 +9,10 @@ from lakehead.broker.cluster.heartbeat import decode_heartbeat, encode_heartbeat
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.frame import RequestHeader
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import CLUSTER_ACTION
 
-API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
+_OF_NODES = CLUSTER_ACTION.noted("By the proof of a node alone: no access rule grants it.")
+API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True, access=(_OF_NODES,))
 
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:

@@ -1,8 +1,8 @@
 """Shared by AlterConfigs and IncrementalAlterConfigs: resources, validation, the commit.
 
-Each resource is changed on its own: all of its changes, or none. Topics and groups have configs;
-brokers have those that can be set while they run, for one broker or (empty name) for all; so have
-their loggers.
+Each resource is changed on its own: all of its changes, or none. Topics, groups and client metrics
+have configs; brokers have those that can be set while they run, for one broker or (empty name) for
+all; so have their loggers.
 """
 
 from collections import Counter
@@ -12,21 +12,36 @@ from typing import Any, TypeAlias
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api.describe_log_dirs import log_dir
 from lakehead.broker.api.logger_levels import change_levels
 from lakehead.broker.api.turns import Turns
+from lakehead.broker.cluster.cordons import check_cordons
+from lakehead.broker.configs.client_metrics_configs import (
+    known_client_metrics_config,
+    parse_client_metrics_configs,
+)
 from lakehead.broker.configs.definition import ConfigDefinition, Effect
-from lakehead.broker.configs.entries import BROKER_CONFIGS
+from lakehead.broker.configs.entries import BROKER_CONFIGS, listener_config
 from lakehead.broker.configs.group_configs import known_group_config, parse_group_configs
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.configs.topic_configs import known_topic_config, parse_topic_configs
+from lakehead.broker.network.connection_limits import OVERRIDES, parse_overrides
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
-from lakehead.storage.errors import LakeheadError
+from lakehead.broker.security.access import (
+    ALTER_CONFIGS_OF_CLUSTER,
+    ALTER_CONFIGS_OF_GROUP,
+    ALTER_CONFIGS_OF_TOPIC,
+)
+from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
+from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.records import (
     BrokerConfig,
+    ClientMetricsConfig,
     GroupConfig,
     Record,
     TableProgress,
@@ -34,13 +49,16 @@ from lakehead.storage.metadata.records import (
     TopicConfig,
 )
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.tables.declaration import PREFIX
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 
+_OF_CLUSTER = ALTER_CONFIGS_OF_CLUSTER.noted("Configs of brokers, loggers and client metrics.")
+ACCESS = (_OF_CLUSTER, ALTER_CONFIGS_OF_TOPIC, ALTER_CONFIGS_OF_GROUP)
+"""The checks of both APIs."""
 TABLE_PATH = f"{PREFIX}path"
+_DELETE = 1
 _RESOURCE_STEPS = 4
 """Work on one resource, counted in elements of a request."""
 
@@ -59,11 +77,13 @@ def refused(message: str) -> KafkaError:
     return KafkaError(ErrorCode.invalid_request, message)
 
 
-async def answer_changes(
+async def handle_changes(
     request: Any, context: RequestContext, response: str, changes_of: ChangesOf
 ) -> Any:
     """Change the configs of every resource, each on its own; return the response for each."""
-    named = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
+    named = Counter(
+        (requested.resource_type, requested.resource_name) for requested in request.resources
+    )
     responses, turns = [], Turns()
     for resource in request.resources:
         await turns.step(_RESOURCE_STEPS + len(resource.configs))
@@ -72,6 +92,8 @@ async def answer_changes(
             if named[resource.resource_type, resource.resource_name] > 1:
                 raise refused("Each resource must appear at most once.")
             _check_names(resource)
+            _check_nulls(resource)
+            _check_access(resource, context)
             await _change(resource, request.validate_only, context, changes_of)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
@@ -94,19 +116,40 @@ def _check_names(resource: Any) -> None:
         raise refused("Error due to duplicate config keys")
 
 
+def _check_nulls(resource: Any) -> None:
+    for change in resource.configs:
+        if change.value is None and getattr(change, "config_operation", None) != _DELETE:
+            raise refused(f"Null value not supported for : {change.name}")
+
+
+def _check_access(resource: Any, context: RequestContext) -> None:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == BROKER and name:
+        _node_id(name, context.services.state)
+    if kind == TOPIC:
+        context.check(ALTER_CONFIGS_OF_TOPIC, name)
+    elif kind == GROUP:
+        context.check(ALTER_CONFIGS_OF_GROUP, name)
+    elif kind in RESOURCE_TYPES:
+        context.check(_OF_CLUSTER)
+
+
 async def _change(
     resource: Any, validate_only: bool, context: RequestContext, changes_of: ChangesOf
 ) -> None:
     if resource.resource_type == BROKER_LOGGER:  # no metadata: they are this process's
         change_levels(resource, context.services.node_id, only_check=validate_only)
         return
-    planner = _PLANNERS.get(resource.resource_type)
-    if planner is None:
-        raise refused(f"Unknown resource type {resource.resource_type}")
-    places = context.services.table_places
+    kind, services = resource.resource_type, context.services
+    if kind != GROUP and kind not in _PLANNERS:
+        raise refused(f"Unknown resource type {kind}")
 
     def plan(state: MetadataImage) -> Sequence[Record]:
-        return planner(resource, state, changes_of, places)
+        if kind == GROUP:
+            return _plan_group(resource, state, changes_of, services.settings)
+        records = _PLANNERS[kind](resource, state, changes_of, services.table_places)
+        check_cordons(records, log_dir(context))
+        return records
 
     metadata = context.services.metadata
     # Planned twice: what does nothing, or is only tried out, takes no entry of the log.
@@ -185,6 +228,8 @@ def _node_id(name: str, state: MetadataImage) -> int:
 
 def _known_broker_config(name: str) -> ConfigDefinition:
     config = BROKER_CONFIGS.get(name)
+    if config is None and name.startswith(OVERRIDE_PREFIX):
+        config = listener_config(name)
     if config is None:
         raise refused(f"Unknown broker config name: {name}")
     return config
@@ -195,24 +240,38 @@ def _parsed_broker_config(name: str, value: str) -> str:
     if config.effect is Effect.REFUSED:
         raise refused(f"{name} cannot be set: {config.note}")
     if not config.is_dynamic:
-        raise refused(f"Cannot update these configs dynamically: Set({name})")
+        raise refused(f"Cannot update these configs dynamically: [{name}]")
+    if name == OVERRIDES:
+        try:
+            parse_overrides(value)
+        except SettingsError as error:
+            raise refused(str(error)) from None
     return config.parse(value, ErrorCode.invalid_request)
 
 
-def _refuse_metrics(
+def _plan_client_metrics(
     resource: Any, state: MetadataImage, changes_of: ChangesOf, _places: TablePlaces
 ) -> Sequence[Record]:
-    raise refused("This broker takes no metrics from clients.")
+    name = resource.resource_name
+    if not name:
+        raise refused("Subscription name can't be empty")
+    present = state.client_metrics_configs.get(name, Map())
+    changes = parse_client_metrics_configs(
+        changes_of(resource, present, known_client_metrics_config)
+    )
+    changes = {one: value for one, value in changes.items() if value != present.get(one)}
+    return [ClientMetricsConfig(subscription=name, configs=changes)] if changes else []
 
 
 def _plan_group(
-    resource: Any, state: MetadataImage, changes_of: ChangesOf, _places: TablePlaces
+    resource: Any, state: MetadataImage, changes_of: ChangesOf, settings: Settings
 ) -> Sequence[Record]:
     group = resource.resource_name
     if not group:
         raise refused("Default group resources are not allowed.")
-    changes = changes_of(resource, state.group_configs.get(group, Map()), known_group_config)
-    changes = parse_group_configs(changes)
+    present: Configs = state.group_configs.get(group, Map())
+    changes = changes_of(resource, present, known_group_config)
+    changes = parse_group_configs(changes, present, settings)
     return [GroupConfig(group=group, configs=changes)] if changes else []
 
 
@@ -221,6 +280,5 @@ _PLANNERS: Mapping[
 ] = {
     TOPIC: _plan_topic,
     BROKER: _plan_broker,
-    CLIENT_METRICS: _refuse_metrics,
-    GROUP: _plan_group,
+    CLIENT_METRICS: _plan_client_metrics,
 }

@@ -5,6 +5,7 @@ Of a manual assignment the first broker that lives becomes the leader: there are
 """
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -15,30 +16,39 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True)
+API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True, access=(ALTER_TOPIC,))
+STRICT_QUOTA_SINCE = 3
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with a code for each topic."""
     services = context.services
     named = Counter(topic.name for topic in request.topics)
-    is_too_much = are_too_many(_new_partitions(request, context))
+    topics = {topic.name: topic for topic in request.topics}
+    allowed = {name for name in topics if named[name] == 1 and context.may(ALTER_TOPIC, name)}
+    is_too_much = are_too_many(_new_partitions(request, allowed, context))
+    quota = context.mutation_quota(STRICT_QUOTA_SINCE)
     results, turns = [], Turns()
-    for topic in {topic.name: topic for topic in request.topics}.values():
+    for topic in topics.values():
         await turns.step(1 + len(topic.assignments or ()))
         code, message = ErrorCode.none, None
         try:
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if topic.name not in allowed:
+                raise KafkaError(ALTER_TOPIC.error)
             if is_too_much:
                 raise too_many_partitions()
             replicas = None
             if topic.assignments is not None:
-                replicas = [tuple(asked.broker_ids) for asked in topic.assignments]
+                replicas = [tuple(requested.broker_ids) for requested in topic.assignments]
             check_more_partitions(topic.name, topic.count, replicas, services.state)
             if not request.validate_only:
+                known = services.state.topics[topic.name]
+                quota.record(topic.count - len(known.partitions))
                 await services.replication_control.add_partitions(
                     topic.name, topic.count, replicas or ()
                 )
@@ -56,10 +66,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(context.response, "CreatePartitionsResponse", results=results)
 
 
-def _new_partitions(request: Any, context: RequestContext) -> list[int]:
+def _new_partitions(request: Any, allowed: Collection[str], context: RequestContext) -> list[int]:
     known = context.services.state.topics
     return [
         topic.count - len(known[topic.name].partitions)
         for topic in request.topics
-        if topic.name in known
+        if topic.name in known and topic.name in allowed
     ]

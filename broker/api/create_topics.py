@@ -8,11 +8,13 @@ first live broker becomes the leader, and stays the preferred one.
 """
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.topic_rules import (
+    METADATA_TOPIC,
     TopicRequest,
     are_too_many,
     check_collision,
@@ -24,11 +26,27 @@ from lakehead.broker.configs.entries import broker_values, topic_entries
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.quota.client_quotas import MutationQuota
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import (
+    CREATE_IN_CLUSTER,
+    CREATE_TOPIC,
+    DESCRIBE_CONFIGS_OF_TOPIC,
+)
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.state import MetadataImage
 
-API = Api(key=19, name="CreateTopics", versions=(2, 7))
+_IN_CLUSTER = CREATE_IN_CLUSTER.silent("A denial leaves it to CREATE of each topic.")
+_SHOWN_CONFIGS = DESCRIBE_CONFIGS_OF_TOPIC.silent(
+    "A denial leaves the configs, the number of partitions and the replication factor out."
+)
+API = Api(
+    key=19,
+    name="CreateTopics",
+    versions=(2, 7),
+    access=(_IN_CLUSTER, CREATE_TOPIC, _SHOWN_CONFIGS),
+)
+STRICT_QUOTA_SINCE = 6
 
 _REPLICAS = 1
 _TOPIC_STEPS = 10
@@ -38,38 +56,56 @@ _TOPIC_STEPS = 10
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with a code for each topic, once its partitions have leaders."""
     named = Counter(topic.name for topic in request.topics)
-    is_too_much = are_too_many(_new_partitions(request, context))
+    topics = {topic.name: topic for topic in request.topics}
+    allowed = _creatable([name for name in topics if named[name] == 1], context)
+    is_too_much = are_too_many(_new_partitions(request, allowed, context))
+    quota = context.mutation_quota(STRICT_QUOTA_SINCE)
     results, turns = [], Turns()
-    for asked in {topic.name: topic for topic in request.topics}.values():
-        await turns.step(_TOPIC_STEPS + len(asked.assignments) + len(asked.configs))
+    for requested in topics.values():
+        await turns.step(_TOPIC_STEPS + len(requested.assignments) + len(requested.configs))
         try:
-            if named[asked.name] > 1:
+            if named[requested.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if requested.name not in allowed:
+                raise KafkaError(CREATE_TOPIC.error, "Authorization failed.")
             if is_too_much:
                 raise too_many_partitions()
-            results.append(await _create(asked, request.validate_only, context))
+            results.append(await _create(requested, request.validate_only, quota, context))
         except (LakeheadError, TimeoutError) as error:
-            results.append(_failure(asked.name, error, context))
+            results.append(_failure(requested.name, error, context))
     return entity(context.response, "CreateTopicsResponse", topics=results)
 
 
-def _new_partitions(request: Any, context: RequestContext) -> list[int]:
+def _creatable(names: list[str], context: RequestContext) -> Collection[str]:
+    """Return the names of topics that the client may create; METADATA_TOPIC is refused later."""
+    if context.may(_IN_CLUSTER):
+        return names
+    return {name for name in names if name == METADATA_TOPIC or context.may(CREATE_TOPIC, name)}
+
+
+def _new_partitions(request: Any, allowed: Collection[str], context: RequestContext) -> list[int]:
     default = context.services.settings.num_partitions
     return [
-        len(asked.assignments) or (default if asked.num_partitions < 0 else asked.num_partitions)
-        for asked in request.topics
+        len(requested.assignments)
+        or (default if requested.num_partitions < 0 else requested.num_partitions)
+        for requested in request.topics
+        if requested.name in allowed
     ]
 
 
-async def _create(asked: Any, validate_only: bool, context: RequestContext) -> Any:
+async def _create(
+    requested: Any, validate_only: bool, quota: MutationQuota, context: RequestContext
+) -> Any:
     services = context.services
     new = check_new_topic(
         TopicRequest(
-            name=asked.name,
-            partitions=asked.num_partitions,
-            replicas=asked.replication_factor,
-            assignments=[(one.partition_index, tuple(one.broker_ids)) for one in asked.assignments],
-            configs={config.name: config.value for config in asked.configs},
+            name=requested.name,
+            partitions=requested.num_partitions,
+            replicas=requested.replication_factor,
+            assignments=[
+                (one.partition_index, tuple(one.broker_ids)) for one in requested.assignments
+            ],
+            configs={config.name: config.value for config in requested.configs},
         ),
         services.metadata.state,
         services.settings,
@@ -82,6 +118,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
         services.table_places.check(new.name, new.configs, {}, state)
 
     if not validate_only:
+        quota.record(new.partitions)
         topic = await services.replication_control.create(
             new.name,
             new.partitions,
@@ -90,6 +127,17 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
             check=check,
         )
         topic_id = topic.uuid
+    if not context.may(_SHOWN_CONFIGS, new.name):
+        return entity(
+            context.response,
+            "CreatableTopicResult",
+            name=new.name,
+            topic_id=topic_id,
+            error_code=ErrorCode.none,
+            error_message=None,
+            topic_config_error_code=ErrorCode.topic_authorization_failed,
+            configs=[],
+        )
     configs = [
         entity(
             context.response,

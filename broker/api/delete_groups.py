@@ -12,9 +12,10 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DELETE_GROUP
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=42, name="DeleteGroups", versions=(0, 2))
+API = Api(key=42, name="DeleteGroups", versions=(0, 2), access=(DELETE_GROUP,))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -24,6 +25,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await turns.step()
         code = ErrorCode.none
         try:
+            context.check(DELETE_GROUP, group_id)
             await context.services.groups.delete_group(group_id)
         except (LakeheadError, TimeoutError) as error:
             code = error_code(error)

@@ -13,9 +13,10 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DELETE_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=21, name="DeleteRecords", versions=(0, 2))
+API = Api(key=21, name="DeleteRecords", versions=(0, 2), access=(DELETE_TOPIC,))
 
 _HIGH_WATERMARK = -1
 
@@ -26,10 +27,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
     for topic in request.topics:
         await turns.step()
         partitions = []
+        is_allowed = context.may(DELETE_TOPIC, topic.name)
         for partition in topic.partitions:
             await turns.step()
             low_watermark, code = -1, ErrorCode.none
             try:
+                if not is_allowed:
+                    raise KafkaError(DELETE_TOPIC.error)
                 low_watermark = await _delete(topic.name, partition, context)
             except (LakeheadError, TimeoutError) as error:
                 code = error_code(error)
@@ -50,18 +54,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(context.response, "DeleteRecordsResponse", topics=topics)
 
 
-async def _delete(name: str, asked: Any, context: RequestContext) -> int:
+async def _delete(name: str, requested: Any, context: RequestContext) -> int:
     topic = context.services.topics.find(name)
-    if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+    if topic is None or not 0 <= requested.partition_index < len(topic.partitions):
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
-    partition = topic.partitions[asked.partition_index]
+    partition = topic.partitions[requested.partition_index]
     if partition is None:
         raise KafkaError(ErrorCode.not_leader_or_follower)
     state = context.services.metadata.state.topics.get(name)
     policy = "delete" if state is None else state.configs.get("cleanup.policy", "delete")
-    if "delete" not in policy:
+    if "compact" in policy and "delete" not in policy:
         raise KafkaError(ErrorCode.policy_violation)
-    offset = partition.high_watermark if asked.offset == _HIGH_WATERMARK else asked.offset
+    offset = partition.high_watermark if requested.offset == _HIGH_WATERMARK else requested.offset
     if not 0 <= offset <= partition.high_watermark:
         raise KafkaError(ErrorCode.offset_out_of_range)
     await partition.stream.trim(offset)

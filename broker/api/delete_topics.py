@@ -14,20 +14,32 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DELETE_IN_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=20, name="DeleteTopics", versions=(1, 6))
+_IN_CLUSTER = DELETE_IN_CLUSTER.silent("A denial leaves it to DELETE of each topic.")
+_NAMED = DESCRIBE_TOPIC.noted(
+    "A denial hides if a topic exists, and the name of one that is given by its id."
+)
+API = Api(
+    key=20,
+    name="DeleteTopics",
+    versions=(1, 6),
+    access=(_IN_CLUSTER, _NAMED, DELETE_TOPIC),
+)
 
+STRICT_QUOTA_SINCE = 5
 _TOPIC_ID_VERSION = 6
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with a code for each topic, once it is deleted from the metadata."""
     if context.version >= _TOPIC_ID_VERSION:
-        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        requested = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
-        asked = [(name, None) for name in request.topic_names]
-    named = Counter(asked)
+        requested = [(name, None) for name in request.topic_names]
+    named = Counter(requested)
+    quota = context.mutation_quota(STRICT_QUOTA_SINCE)
     responses, turns = [], Turns()
     for name, topic_id in named:
         await turns.step()
@@ -37,6 +49,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 word = "id" if name is None else "name"
                 raise KafkaError(ErrorCode.invalid_request, f"Duplicate topic {word}.")
             topic = _find(name, topic_id, context)
+            if not context.may(_IN_CLUSTER) and not context.may(DELETE_TOPIC, topic.name):
+                if name is None and context.may(_NAMED, topic.name):
+                    name = topic.name
+                raise KafkaError(DELETE_TOPIC.error)
+            quota.record(len(topic.stream_ids))
             await context.services.replication_control.delete(topic.topic_id)
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
@@ -68,7 +85,10 @@ def _find(name: str | None, topic_id: Any, context: RequestContext) -> Topic:
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_id)
         return topic
-    topic = None if name is None else context.services.topics.find(name)
+    assert name is not None
+    if not context.may(_IN_CLUSTER):
+        context.check(_NAMED, name)
+    topic = context.services.topics.find(name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     return topic

@@ -1,7 +1,7 @@
 """DescribeClientQuotas, key 48, versions 0-1: quotas of the entities that a filter selects
 (KIP-546).
 
-v1: flexible. Quotas are stored and shown; nothing is throttled by them yet.
+v1: flexible.
 """
 
 from typing import Any
@@ -13,17 +13,25 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CONFIGS_OF_CLUSTER
 
-API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1), is_at_once=True)
+API = Api(
+    key=48,
+    name="DescribeClientQuotas",
+    versions=(0, 1),
+    is_at_once=True,
+    access=(DESCRIBE_CONFIGS_OF_CLUSTER,),
+)
 
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Return the response from the metadata."""
     components = [
-        Component(kind=asked.entity_type, match_type=asked.match_type, name=asked.match)
-        for asked in request.components
+        Component(kind=requested.entity_type, match_type=requested.match_type, name=requested.match)
+        for requested in request.components
     ]
     try:
+        context.check(DESCRIBE_CONFIGS_OF_CLUSTER)
         check_filter(components)
     except KafkaError as error:
         return entity(

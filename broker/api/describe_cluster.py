@@ -7,13 +7,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER
+from lakehead.broker.api.authorized_operations import NOT_REQUESTED, NOTHING, on_cluster
 from lakehead.broker.cluster.metadata_image import controller_id
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CLUSTER
 
-API = Api(key=60, name="DescribeCluster", versions=(0, 2))
+_SHOWN_OPERATIONS = DESCRIBE_CLUSTER.silent(
+    "A denial shows no operations of the cluster; its nodes are shown to every client."
+)
+API = Api(key=60, name="DescribeCluster", versions=(0, 2), access=(_SHOWN_OPERATIONS,))
 
 _BROKERS, _CONTROLLERS = 1, 2
 
@@ -41,14 +45,17 @@ async def handle(request: Any, context: RequestContext) -> Any:
             context.response,
             "DescribeClusterBroker",
             broker_id=node.node_id,
-            **context.address_of(node)._asdict(),
+            **address._asdict(),
             rack=node.rack,
             is_fenced=node.is_fenced,
         )
         for _, node in sorted(state.nodes.items())
-        if wants_fenced or not node.is_fenced
+        if (wants_fenced or not node.is_fenced)
+        and (address := context.address_of(node)) is not None
     ]
-    is_asked = request.include_cluster_authorized_operations
+    operations = NOT_REQUESTED
+    if request.include_cluster_authorized_operations:
+        operations = on_cluster(context) if context.may(_SHOWN_OPERATIONS) else NOTHING
     return entity(
         context.response,
         "DescribeClusterResponse",
@@ -58,5 +65,5 @@ async def handle(request: Any, context: RequestContext) -> Any:
         cluster_id=state.cluster_id,
         controller_id=controller_id(state, context.services.node_id),
         brokers=brokers,
-        cluster_authorized_operations=ON_CLUSTER if is_asked else NOT_ASKED,
+        cluster_authorized_operations=operations,
     )

@@ -1,8 +1,8 @@
 """DescribeConfigs, key 32, versions 1-4: configs of topics and brokers with their sources.
 
 v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible. A request
-to a broker is for its own configs, or (empty name) for those that were set for all brokers. Client
-metrics have none here; the only logger is `root`.
+to a broker is for its own configs, or (empty name) for those that were set for all brokers. The
+only logger is `root`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.config_changes import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from lakehead.broker.api.config_changes import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    GROUP,
+    RESOURCE_TYPES,
+    TOPIC,
+)
 from lakehead.broker.api.describe_log_dirs import log_dir
 from lakehead.broker.api.logger_levels import logger_entries
 from lakehead.broker.api.turns import Turns
@@ -18,6 +25,7 @@ from lakehead.broker.configs.entries import (
     ConfigEntry,
     broker_entries,
     broker_values,
+    client_metrics_entries,
     group_entries,
     shared_entries,
     topic_entries,
@@ -27,19 +35,31 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import (
+    DESCRIBE_CONFIGS_OF_CLUSTER,
+    DESCRIBE_CONFIGS_OF_GROUP,
+    DESCRIBE_CONFIGS_OF_TOPIC,
+)
 from lakehead.storage.maintenance.configs import ALL_BROKERS
 
-API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
+_OF_CLUSTER = DESCRIBE_CONFIGS_OF_CLUSTER.noted("Configs of brokers, loggers and client metrics.")
+API = Api(
+    key=32,
+    name="DescribeConfigs",
+    versions=(1, 4),
+    access=(_OF_CLUSTER, DESCRIBE_CONFIGS_OF_TOPIC, DESCRIBE_CONFIGS_OF_GROUP),
+)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for each resource."""
     results, turns = [], Turns()
-    for resource in _asked(request):
+    for resource in _requested(request):
         await turns.step()
         code, message = ErrorCode.none, None
         entries: Sequence[ConfigEntry] = ()
         try:
+            _check_access(resource.resource_type, resource.resource_name, context)
             entries = _entries(resource.resource_type, resource.resource_name, context)
         except KafkaError as error:
             code, message = error_code(error), error_message(error)
@@ -64,10 +84,22 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(context.response, "DescribeConfigsResponse", results=results)
 
 
-def _asked(request: Any) -> list[Any]:
+def _requested(request: Any) -> list[Any]:
     """Return the resources, once each."""
-    named = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
+    named = {
+        (requested.resource_type, requested.resource_name): requested
+        for requested in request.resources
+    }
     return list(named.values())
+
+
+def _check_access(kind: int, name: str, context: RequestContext) -> None:
+    if kind == TOPIC:
+        context.check(DESCRIBE_CONFIGS_OF_TOPIC, name)
+    elif kind == GROUP:
+        context.check(DESCRIBE_CONFIGS_OF_GROUP, name)
+    elif kind in RESOURCE_TYPES:
+        context.check(_OF_CLUSTER)
 
 
 def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEntry]:
@@ -89,7 +121,10 @@ def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEn
     if kind in {CLIENT_METRICS, GROUP}:
         if name == "":
             raise KafkaError(ErrorCode.invalid_request, "The name must not be empty.")
-        return group_entries(services.state.group_configs.get(name, {})) if kind == GROUP else ()
+        if kind == GROUP:
+            values = broker_values(services.state, services.settings)
+            return group_entries(services.state.group_configs.get(name, {}), values)
+        return client_metrics_entries(services.state.client_metrics_configs.get(name, {}))
     raise KafkaError(ErrorCode.invalid_request, f"Resources of type {kind} have no configs.")
 
 
@@ -108,14 +143,17 @@ def _check_broker(name: str, node_id: int) -> None:
 def _facts(context: RequestContext) -> Mapping[str, str]:
     """Return what Kafka's names for places have for values here."""
     services = context.services
-    listener = (
-        f"PLAINTEXT://{services.settings.host}:{services.settings.port or services.advertised_port}"
-    )
+    listeners = services.listeners
     return {
-        "advertised.listeners": f"PLAINTEXT://{services.advertised_host}:{services.advertised_port}",
+        "advertised.listeners": ",".join(
+            f"{name}://{host}:{port}" for name, (host, port) in services.addresses.items()
+        ),
         "broker.id": str(services.node_id),
-        "inter.broker.listener.name": "PLAINTEXT",
-        "listeners": listener,
+        "inter.broker.listener.name": listeners.inter_broker.name,
+        "listeners": ",".join(
+            f"{one.name}://{one.host}:{one.port or services.addresses[one.name].port}"
+            for one in listeners.all.values()
+        ),
         "log.dirs": log_dir(context),
         "node.id": str(services.node_id),
         "process.roles": "broker,controller",

@@ -1,9 +1,9 @@
-"""DescribeLogDirs, key 35, versions 1-4: the storage of partitions.
+"""DescribeLogDirs, key 35, versions 1-5: the storage of partitions.
 
 v2: flexible. v3: an error of the whole response. v4: sizes of volumes (KIP-827): unknown, as object
-stores have none. There is one directory, the cluster's place in the object store; each broker lists
-the partitions that it leads there, with their bytes in objects. Data that is only in the
-write-ahead log is not counted.
+stores have none. v5: cordoned directories (KIP-1066). There is one directory, the cluster's place
+in the object store; each broker lists the partitions that it leads there, with their bytes in
+objects. Data that is only in the write-ahead log is not counted.
 """
 
 import asyncio
@@ -13,24 +13,30 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
+from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CLUSTER
 
-API = Api(key=35, name="DescribeLogDirs", versions=(1, 4))
+_DESCRIBED = DESCRIBE_CLUSTER.noted("Before version 3 a denial is an empty response.")
+API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), access=(_DESCRIBED,))
 
 _EXTENTS_AT_ONCE = 1000
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for the requested partitions that are led here; null requests all."""
+    if not context.may(_DESCRIBED):
+        code = _DESCRIBED.error
+        return entity(context.response, "DescribeLogDirsResponse", error_code=code, results=[])
     registry = context.services.topics
     if request.topics is None:
-        asked = {t.name: range(len(t.partitions)) for t in registry.by_name.values()}
+        requested = {t.name: range(len(t.partitions)) for t in registry.by_name.values()}
     else:
-        asked = {topic.topic: topic.partitions for topic in request.topics}
+        requested = {topic.topic: topic.partitions for topic in request.topics}
     topics, turns = [], Turns()
-    for name, indexes in sorted(asked.items()):
+    for name, indexes in sorted(requested.items()):
         await turns.step()
         partitions = await _partitions(name, indexes, context, turns)
         if partitions:
@@ -43,6 +49,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         error_code=ErrorCode.none,
         log_dir=log_dir(context),
         topics=topics,
+        is_cordoned=is_cordoned(context.services.state, context.services.node_id),
     )
     return entity(
         context.response, "DescribeLogDirsResponse", error_code=ErrorCode.none, results=[directory]

@@ -14,9 +14,10 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=61, name="DescribeProducers", versions=(0, 0))
+API = Api(key=61, name="DescribeProducers", versions=(0, 0), access=(READ_TOPIC,))
 
 _CHEAP = 20
 """Elements handled in one step: only their number is noted."""
@@ -27,29 +28,30 @@ async def handle(request: Any, context: RequestContext) -> Any:
     is_leader = await context.services.session.ensure()
     module, turns = context.response, Turns()
 
-    async def answer(name: str, index: int) -> Any:
-        partition = _answer(name, index, context, is_leader=is_leader)
+    async def one_result(name: str, index: int) -> Any:
+        partition = _result(name, index, context, is_leader=is_leader)
         await turns.step(1 + len(partition.active_producers))
         return partition
 
-    asked: dict[str, dict[int, None]] = {}
+    requested: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         await turns.step(1 + len(topic.partition_indexes) // _CHEAP)
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     topics = []
-    for name, indexes in asked.items():
+    for name, indexes in requested.items():
         await turns.step()
-        partitions = [await answer(name, index) for index in indexes]
+        partitions = [await one_result(name, index) for index in indexes]
         topics.append(entity(module, "TopicResponse", name=name, partitions=partitions))
     return entity(module, "DescribeProducersResponse", topics=topics)
 
 
-def _answer(name: str, index: int, context: RequestContext, *, is_leader: bool) -> Any:
+def _result(name: str, index: int, context: RequestContext, *, is_leader: bool) -> Any:
     error, message, producers = ErrorCode.none, None, []
     try:
         topic = context.services.topics.find(name)
         if topic is None and not is_valid_name(name):
             raise KafkaError(ErrorCode.invalid_topic_exception)
+        context.check(READ_TOPIC, name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if not is_leader:

@@ -17,16 +17,28 @@ from lakehead.broker.cluster.metadata_image import controller_id
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CLUSTER
 
-API = Api(key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True)
+API = Api(
+    key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True, access=(DESCRIBE_CLUSTER,)
+)
 
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Return the response from the metadata. As in Kafka, one wrong partition fails the whole
     request.
     """
-    asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
-    is_known = asked == [(METADATA_TOPIC, 0)]
+    if not context.may(DESCRIBE_CLUSTER):
+        return entity(
+            context.response,
+            "DescribeQuorumResponse",
+            error_code=DESCRIBE_CLUSTER.error,
+            error_message=None,
+            topics=[],
+            nodes=[],
+        )
+    requested = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
+    is_known = requested == [(METADATA_TOPIC, 0)]
     topics = [
         entity(
             context.response,
@@ -107,10 +119,10 @@ def _nodes(context: RequestContext) -> list[Any]:
                     context.response,
                     "Listener",
                     name=context.listener,
-                    **context.address_of(known)._asdict(),
+                    **address._asdict(),
                 )
             ],
         )
         for node_id, known in sorted(context.services.state.nodes.items())
-        if not known.is_fenced
+        if not known.is_fenced and (address := context.address_of(known)) is not None
     ]

@@ -8,16 +8,23 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
+from lakehead.broker.api.authorized_operations import NOT_REQUESTED, on_topic
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.metadata_image import leader_of, replicas_of
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_TOPIC
 from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage, TopicState
 
-API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
+_LISTED = DESCRIBE_TOPIC.silent("A denial leaves a topic out when all are requested.")
+API = Api(
+    key=75,
+    name="DescribeTopicPartitions",
+    versions=(0, 0),
+    access=(DESCRIBE_TOPIC, _LISTED),
+)
 
 _PAGE_MAX = 2000
 
@@ -35,24 +42,32 @@ async def handle(request: Any, context: RequestContext) -> Any:
     room = max(1, min(request.response_partition_limit, _PAGE_MAX))
     topics, turns = [], Turns()
     next_cursor = None
+    access = DESCRIBE_TOPIC if request.topics else _LISTED
+    allowed: list[str] = []
+    denied: list[str] = []
     for name in names:
-        if name < first_name:
-            continue
         await turns.step()
+        if name >= first_name:
+            (allowed if context.may(access, name) else denied).append(name)
+    for name in allowed:
+        await turns.step()
+        if room == 0:  # as in Kafka, the next page may begin with a topic that does not exist
+            next_cursor = _cursor(name, 0, context)
+            break
         topic = state.topics.get(name)
         if topic is None:
             topics.append(_unknown(name, context))
             continue
         start = first_index if name == first_name else 0
         end = min(len(topic.partitions), start + room)
-        if room == 0 and start < len(topic.partitions):
-            next_cursor = _cursor(name, start, context)
-            break
         topics.append(await _known(topic, range(start, end), state, context, turns))
         room -= max(end - start, 0)
         if end < len(topic.partitions):
             next_cursor = _cursor(name, end, context)
             break
+    for name in denied if request.topics else ():
+        await turns.step()
+        topics.append(_refused(name, DESCRIBE_TOPIC.error, context, NOT_REQUESTED))
     return entity(
         context.response,
         "DescribeTopicPartitionsResponse",
@@ -65,7 +80,7 @@ async def _invalid_cursor(names: list[str], context: RequestContext) -> Any:
     topics, turns = [], Turns()
     for name in names:
         await turns.step()
-        topics.append(_refused(name, ErrorCode.invalid_request, context, NOT_ASKED))
+        topics.append(_refused(name, ErrorCode.invalid_request, context, NOT_REQUESTED))
     return entity(
         context.response, "DescribeTopicPartitionsResponse", topics=topics, next_cursor=None
     )
@@ -76,21 +91,21 @@ def _cursor(name: str, index: int, context: RequestContext) -> Any:
 
 
 def _unknown(name: str, context: RequestContext) -> Any:
-    if is_valid_name(name):
-        return _refused(name, ErrorCode.unknown_topic_or_partition, context)
-    return _refused(name, ErrorCode.invalid_topic_exception, context)
+    code = ErrorCode.unknown_topic_or_partition
+    if not is_valid_name(name):
+        code = ErrorCode.invalid_topic_exception
+    return _refused(name, code, context, on_topic(name, context))
 
 
-def _refused(
-    name: str, code: ErrorCode, context: RequestContext, operations: int = ON_TOPICS
-) -> Any:
+def _refused(name: str, code: ErrorCode, context: RequestContext, operations: int) -> Any:
+    is_known = code is not DESCRIBE_TOPIC.error and name in INTERNAL_TOPICS
     return entity(
         context.response,
         "DescribeTopicPartitionsResponseTopic",
         error_code=code,
         name=name,
         topic_id=None,
-        is_internal=name in INTERNAL_TOPICS,
+        is_internal=is_known,
         partitions=[],
         topic_authorized_operations=operations,
     )
@@ -112,7 +127,7 @@ async def _known(
         topic_id=None if registered is None else registered.uuid,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
-        topic_authorized_operations=ON_TOPICS,
+        topic_authorized_operations=on_topic(topic.name, context),
     )
 
 

@@ -11,9 +11,16 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_TOPIC, DESCRIBE_TRANSACTIONAL_ID
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=65, name="DescribeTransactions", versions=(0, 0))
+_LISTED = DESCRIBE_TOPIC.silent("A denial leaves a topic out.")
+API = Api(
+    key=65,
+    name="DescribeTransactions",
+    versions=(0, 0),
+    access=(DESCRIBE_TRANSACTIONAL_ID, _LISTED),
+)
 
 _STATE_STEPS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,6 +37,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 async def _state(transactional_id: str, context: RequestContext) -> Any:
     try:
+        context.check(DESCRIBE_TRANSACTIONAL_ID, transactional_id)
         found = await context.services.transaction_coordinator.describe(transactional_id)
     except LakeheadError as error:
         nothing = Transaction(
@@ -61,5 +69,6 @@ def _entity(found: Transaction, label: str, code: ErrorCode, context: RequestCon
         topics=[
             entity(context.response, "TopicData", topic=topic, partitions=indexes)
             for topic, indexes in by_topic.items()
+            if context.may(_LISTED, topic)
         ],
     )

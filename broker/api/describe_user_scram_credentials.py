@@ -1,7 +1,6 @@
 """DescribeUserScramCredentials, key 50, version 0: the credentials of users (KIP-554).
 
-Null or an empty list requests every user. Secrets are never sent. Credentials cannot be set yet, so
-the response is empty; tools send this request when they show the configs of users.
+Null or an empty list requests every user. Secrets are never sent.
 """
 
 from collections import Counter
@@ -12,14 +11,28 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CLUSTER
+from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS
 
-API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0), is_at_once=True)
-
-_MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+API = Api(
+    key=50,
+    name="DescribeUserScramCredentials",
+    versions=(0, 0),
+    is_at_once=True,
+    access=(DESCRIBE_CLUSTER,),
+)
 
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Return the response from the metadata."""
+    if not context.may(DESCRIBE_CLUSTER):
+        return entity(
+            context.response,
+            "DescribeUserScramCredentialsResponse",
+            error_code=DESCRIBE_CLUSTER.error,
+            error_message=None,
+            results=[],
+        )
     users = sorted({user for user, _ in context.services.state.scram_credentials})
     named = Counter(user.name for user in request.users or ())
     results = []
@@ -47,11 +60,11 @@ def _result(name: str, code: ErrorCode, message: str | None, context: RequestCon
         entity(
             context.response,
             "CredentialInfo",
-            mechanism=number,
-            iterations=credentials[name, mechanism].iterations,
+            mechanism=mechanism.number,
+            iterations=credentials[name, mechanism.name].iterations,
         )
-        for mechanism, number in _MECHANISMS.items()
-        if code is ErrorCode.none and (name, mechanism) in credentials
+        for mechanism in SCRAM_MECHANISMS.values()
+        if code is ErrorCode.none and (name, mechanism.name) in credentials
     ]
     return entity(
         context.response,

@@ -18,11 +18,12 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CLUSTER
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import MetadataImage
 
-API = Api(key=43, name="ElectLeaders", versions=(0, 2), is_at_once=True)
+API = Api(key=43, name="ElectLeaders", versions=(0, 2), is_at_once=True, access=(ALTER_CLUSTER,))
 
 _PREFERRED, _UNCLEAN = 0, 1
 _WAIT_MAX_S = 60.0
@@ -35,7 +36,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """
     election = getattr(request, "election_type", _PREFERRED)
     planned, code = MovePlan({}, {}), ErrorCode.none
-    if election not in {_PREFERRED, _UNCLEAN}:
+    if not context.may(ALTER_CLUSTER):
+        code = ALTER_CLUSTER.error
+        if request.topic_partitions is not None:
+            denied = KafkaError(code)
+            places = _places(request, context.services.metadata.state)
+            planned = MovePlan({}, dict.fromkeys(places, denied))
+    elif election not in {_PREFERRED, _UNCLEAN}:
         code = ErrorCode.invalid_request
         if request.topic_partitions is not None:
             unknown = KafkaError(code, f"Unknown election type {election}.")
@@ -127,5 +134,7 @@ def _places(request: Any, state: MetadataImage) -> list[TopicPartition]:
             for index in range(len(topic.partitions))
         ]
     return [
-        (asked.topic, index) for asked in request.topic_partitions for index in asked.partitions
+        (requested.topic, index)
+        for requested in request.topic_partitions
+        for index in requested.partitions
     ]

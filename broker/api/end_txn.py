@@ -21,9 +21,10 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import WRITE_TRANSACTIONAL_ID
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=26, name="EndTxn", versions=(0, 5))
+API = Api(key=26, name="EndTxn", versions=(0, 5), access=(WRITE_TRANSACTIONAL_ID,))
 
 _FENCED_VERSION = 2
 _EPOCH_VERSION = 5
@@ -33,6 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """End the transaction; return what the producer is from now on."""
     is_bumping = context.version >= _EPOCH_VERSION
     try:
+        context.check(WRITE_TRANSACTIONAL_ID, request.transactional_id)
         producer = await context.services.transaction_coordinator.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),

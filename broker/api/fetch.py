@@ -10,8 +10,12 @@ background: the request waits for them until its deadline, or shortly if other p
 data that comes later is in the block cache for the next request. A cold read first waits for memory
 (`RequestMemory`); the less is left of it, the less a response brings. A node that cannot be sure
 that it still leads reads the metadata before it responds. A request with many partitions is read
-and encoded in turns, between which other work goes on. Left out: replicas (brokers copy nothing
-from each other), preferred read replicas (only leaders serve).
+and encoded in turns, between which other work goes on.
+
+A consumer that says its rack is sent to a node of that rack (KIP-392), if `replica.selector.class`
+is set: the response names the node and has no records. That node serves it from a read replica
+(`lakehead.broker.cluster.read_replicas`). A request for a replica that is not open yet, or lags
+behind, waits; at its deadline OFFSET_NOT_AVAILABLE sends the consumer back to the leader.
 """
 
 import asyncio
@@ -24,6 +28,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
+from lakehead.broker.cluster.read_replicas import TailSource
 from lakehead.broker.network.connection import Connection, Slot
 from lakehead.broker.partition.fetch_session import FetchPlan, Wanted
 from lakehead.broker.partition.partition import Partition, Topic
@@ -41,11 +46,13 @@ from lakehead.broker.protocol.frame import RequestHeader
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 from lakehead.broker.protocol.produce import TopicKey
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_TOPIC
+from lakehead.broker.services import FetchedTo
 from lakehead.storage.errors import StorageError
 from lakehead.storage.format.record_batch import iter_headers, read_header
 from lakehead.storage.memory_pool import PoolWait
 
-API = Api(key=1, name="Fetch", versions=(4, 18), is_at_once=True)
+API = Api(key=1, name="Fetch", versions=(4, 18), is_at_once=True, access=(READ_TOPIC,))
 
 COLD_GRACE_S = 0.1
 """Time that a request with data for some partitions waits for its cold ones, in seconds."""
@@ -59,6 +66,9 @@ PARSED_INLINE_MAX = 64 << 10
 """Longer requests are parsed off the event loop."""
 AGAIN_S = 0.02
 """Pause before a request that was woken while it was read in turns is read again."""
+
+_FRAME_SIZE, _PARTITION_SIZE = 20, 40
+"""Bytes of a response beside its records, as quotas count them."""
 
 Records = Sequence[memoryview]
 
@@ -86,8 +96,9 @@ async def _start_aside(
     """Parse a long request off the event loop, then begin."""
     loop = asyncio.get_running_loop()
     try:
+        work = parse if context.quota is None else context.quota.aside(parse)
         request = await loop.run_in_executor(
-            None, parse, frame, header.body, header.version, elements
+            None, work, frame, header.body, header.version, elements
         )
     except (MalformedFrame, struct.error) as error:
         context.services.rejected(slot.connection, str(error))
@@ -122,7 +133,11 @@ class FetchCall:
         slot: Slot,
     ) -> None:
         self._services = context.services
+        self._quota = context.quota
         self._address_of = context.address_of
+        self._may = context.may
+        self._allowed: dict[str, bool] = {}
+        """By topic, as of the present evaluation: rules may change while a request waits."""
         self._header = header
         self._request = request
         self._is_committed = request.isolation_level == READ_COMMITTED
@@ -133,11 +148,25 @@ class FetchCall:
             context.services.settings.fetch_max_bytes,
             context.services.memory.response_size_max(),
         )
+        if context.quota is not None:
+            self._max_bytes = min(self._max_bytes, context.quota.fetch_bytes_max())
+        self._min_bytes = request.min_bytes
+        if context.quota is not None and 2 * request.min_bytes > self._max_bytes:
+            self._min_bytes = 1  # whole batches may never add up to what the client waits for
         self._cold_share = _KNOWN_SHARE if context.connection.has_fetched else _NEW_SHARE
         self._reserved = 0
         self._room_wait: PoolWait | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._watched: list[Partition] = []
+        self._watched: dict[Partition, None] = {}
+        self._opening: dict[tuple[Topic, int], None] = {}
+        """Read replicas that the request waits for."""
+        self._is_near = (
+            bool(request.rack_id)
+            and request.rack_id == context.services.settings.broker_rack
+            and context.services.replica_selector.is_enabled
+        )
+        """True if this node may serve what it does not lead to the client."""
+        self._fetched_to = _fetched_to(request, context)
         self._is_scheduled = False
         self._is_finished = False
         self._is_long = len(plan.partitions) > STEPS_AT_ONCE
@@ -179,7 +208,11 @@ class FetchCall:
         also when the loop calls this.
         """
         try:
-            self._evaluate_now()
+            if self._quota is None:
+                self._evaluate_now()
+            else:
+                with self._quota:
+                    self._evaluate_now()
         except Exception as error:  # noqa: BLE001  # the root of a request that waits
             self._crash(error)
 
@@ -193,6 +226,7 @@ class FetchCall:
         if not self._is_cut_off and not self._services.session.is_current():
             self._spawn(self._confirm(), name="confirm leadership")
             return
+        self._max_bytes = min(self._max_bytes, self._services.memory.response_size_max())
         if self._is_long:
             self._watch()  # what comes while others are read is not missed
             self._is_in_turns = True
@@ -203,7 +237,7 @@ class FetchCall:
         self._conclude()
 
     async def _read_in_turns(self) -> None:
-        for _ in self._read():
+        for _ in self._timed(self._read()):
             await asyncio.sleep(0)
             if self._is_finished:
                 return
@@ -225,7 +259,7 @@ class FetchCall:
             elif size:
                 self._timers.append(self._after(COLD_GRACE_S, self._expired))
             return
-        if is_settled or self._is_late or size >= self._request.min_bytes:
+        if is_settled or self._is_late or size >= self._min_bytes:
             self._finish()
         else:
             self._watch()
@@ -245,13 +279,24 @@ class FetchCall:
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def _watch(self) -> None:
-        if self._watched:
+        if self._watched and not self._is_near:
             return
         for wanted in self._plan.partitions:
-            partition = self._services.topics.partition(wanted.key, wanted.want.partition)
-            if partition is not None:
+            partition = self._found(wanted)
+            if partition is not None and partition not in self._watched:
                 partition.wait(self._wake)
-                self._watched.append(partition)
+                self._watched[partition] = None
+
+    def _found(self, wanted: Wanted) -> Partition | None:
+        """Return a partition that is led here, or served as a read replica."""
+        topic = self._services.topics.find(wanted.key)
+        if topic is None:
+            return None
+        index = wanted.want.partition
+        led = topic.partitions[index] if 0 <= index < len(topic.partitions) else None
+        if led is not None or not self._is_near:
+            return led
+        return self._services.read_replicas.find(topic, index)
 
     def _wake(self) -> None:
         if not self._is_scheduled:
@@ -265,6 +310,8 @@ class FetchCall:
             timer.cancel()
         for partition in self._watched:
             partition.unwait(self._wake)
+        for topic, index in self._opening:
+            self._services.read_replicas.stop_waiting(topic, index, self._wake)
         responses = self._services.memory.responses
         if self._room_wait is not None:
             responses.leave(self._room_wait)
@@ -279,13 +326,19 @@ class FetchCall:
         Yields where other work may go on.
         """
         size, is_settled = 0, False
+        self._allowed.clear()
         results = self._results = []
         for number, wanted in enumerate(self._plan.partitions, 1):
             if not number % STEPS_AT_ONCE:
                 yield
             result = self._read_partition(wanted, self._max_bytes - size, size == 0)
             size += sum(map(len, result.records))
-            is_settled = is_settled or bool(result.error) or result.diverging is not None
+            is_settled = (
+                is_settled
+                or bool(result.error)
+                or result.diverging is not None
+                or result.read_replica >= 0
+            )
             results.append((wanted, result))
         self._read_size, self._is_settled = size, is_settled
 
@@ -293,14 +346,16 @@ class FetchCall:
         want = wanted.want
         topic = self._services.topics.find(wanted.key)
         try:
-            partition = self._partition(topic, want)
+            partition = self._partition(topic, wanted)
+            if partition is None:
+                return PartitionResult(want.partition, 0, -1, -1, -1)
             diverging = self._diverging(partition, want)
-            if not partition.log_start_offset <= want.fetch_offset <= partition.log_end_offset:
-                raise KafkaError(ErrorCode.offset_out_of_range)
+            self._check_offset(partition, want.fetch_offset)
             high_watermark, stable = partition.high_watermark, partition.last_stable_offset
             end = stable if self._is_committed else high_watermark
+            read_replica = -1 if diverging is not None else self._read_replica(partition, want)
             records: Records = ()
-            if diverging is None and want.fetch_offset < end:
+            if diverging is None and read_replica < 0 and want.fetch_offset < end:
                 records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
                 records = _below(end, records) if end < high_watermark else records
         except (KafkaError, StorageError) as error:
@@ -314,7 +369,34 @@ class FetchCall:
             records,
             aborted=_aborted(partition, records) if self._is_committed else None,
             diverging=diverging,
+            read_replica=read_replica,
         )
+
+    def _check_offset(self, partition: Partition, offset: int) -> None:
+        """Refuse an offset that the log does not have. One that a read replica does not have yet is
+        waited for.
+        """
+        if partition.log_start_offset <= offset <= partition.log_end_offset:
+            return
+        is_led = partition.topic.partitions[partition.index] is partition
+        if is_led or offset < partition.log_start_offset:
+            raise KafkaError(ErrorCode.offset_out_of_range)
+        if self._is_late:
+            raise KafkaError(ErrorCode.offset_not_available)
+
+    def _read_replica(self, partition: Partition, want: FetchPartition) -> int:
+        """Return the node of its rack that the client is to fetch from; -1: this one."""
+        services, rack = self._services, self._request.rack_id
+        if not rack or partition.topic.partitions[partition.index] is not partition:
+            return -1
+        stream = services.state.streams.get(partition.stream.stream_id)
+        node = None if stream is None else services.replica_selector.in_rack(stream, rack)
+        if node is None or node.node_id == services.node_id or self._address_of(node) is None:
+            return -1
+        has_tail = services.settings.replica_read_tail != TailSource.OBJECTS
+        if want.fetch_offset > partition.stream.committed_offset and not has_tail:
+            return -1  # it would wait there for what it gets here at once
+        return node.node_id
 
     def _failed(
         self, topic: Topic | None, want: FetchPartition, error: Exception
@@ -331,17 +413,47 @@ class FetchCall:
                 self._endpoints[endpoint.node_id] = endpoint
         return PartitionResult(want.partition, int(code), -1, -1, -1, leader=leader)
 
-    def _partition(self, topic: Topic | None, want: FetchPartition) -> Partition:
+    def _partition(self, topic: Topic | None, wanted: Wanted) -> Partition | None:
+        """Return a partition to read from; None: a read replica that is being opened."""
+        want = wanted.want
+        name = wanted.key if topic is None else topic.name
+        if isinstance(name, bytes):
+            raise KafkaError(ErrorCode.unknown_topic_id)
+        if not self._may_read(name):
+            raise KafkaError(READ_TOPIC.error)
         if topic is None:
-            by_id = self._header.version >= TOPIC_IDS
-            raise KafkaError(
-                ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
-            )
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if self._is_cut_off:
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        partition = topic.served(want.partition)
-        partition.check_epoch(want.current_leader_epoch)
+        try:
+            partition: Partition | None = topic.served(want.partition)
+        except KafkaError as error:
+            if not self._is_near or error.code is not ErrorCode.not_leader_or_follower:
+                raise
+            partition = self._replica(topic, want.partition)
+        if partition is not None:
+            partition.check_epoch(want.current_leader_epoch)
         return partition
+
+    def _replica(self, topic: Topic, index: int) -> Partition | None:
+        """Return a read replica; None while it is being opened."""
+        services = self._services
+        stream = services.state.streams.get(topic.stream_ids[index])
+        rack = self._request.rack_id
+        if stream is None or services.replica_selector.in_rack(stream, rack) is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        partition = services.read_replicas.get(topic, index, self._wake)
+        if partition is None:
+            self._opening[topic, index] = None
+            if self._is_late:
+                raise KafkaError(ErrorCode.offset_not_available)
+        return partition
+
+    def _may_read(self, name: str) -> bool:
+        is_allowed = self._allowed.get(name)
+        if is_allowed is None:
+            is_allowed = self._allowed[name] = self._may(READ_TOPIC, name)
+        return is_allowed
 
     @staticmethod
     def _diverging(partition: Partition, want: FetchPartition) -> tuple[int, int] | None:
@@ -418,25 +530,42 @@ class FetchCall:
         self._is_finished = True
         if self._is_long:
             self._slot.cancel = self._spawn(
-                self._answer_in_turns(), name="serve a fetch in turns"
+                self._respond_in_turns(), name="serve a fetch in turns"
             ).cancel
             return
         try:
-            for _ in self._answer():
+            for _ in self._respond():
                 pass
         finally:  # by now what the client does not take at once is charged to the response
             self._stop()
 
-    async def _answer_in_turns(self) -> None:
+    async def _respond_in_turns(self) -> None:
         try:
-            for _ in self._answer():
+            for _ in self._timed(self._respond()):
                 await asyncio.sleep(0)
         finally:
             self._stop()
 
-    def _answer(self) -> Iterator[None]:
+    def _timed(self, work: Iterator[None]) -> Iterator[None]:
+        """Yield as work does; its time counts where that is limited."""
+        quota = self._quota
+        if quota is None:
+            yield from work
+            return
+        while True:
+            with quota:
+                if next(work, self) is self:
+                    return
+            yield
+
+    def _respond(self) -> Iterator[None]:
         """Put the response together and give it. Yields where other work may go on."""
-        plan, session = self._plan, self._plan.session
+        plan, session, throttle_ms, redirected = self._plan, self._plan.session, 0, 0
+        if self._quota is not None:
+            throttle_ms, sends_records = self._quota.fetched(self._response_size())
+            if not sends_records:
+                self._respond_without_records(throttle_ms)
+                return
         topics: dict[TopicKey, list[PartitionResult]] = {}
         for number, (wanted, result) in enumerate(self._results, 1):
             if not number % STEPS_AT_ONCE:
@@ -447,9 +576,11 @@ class FetchCall:
                 session.sent(wanted, result)
             if result.records:
                 self._count(wanted, result)
+            redirected += result.read_replica >= 0
             topics.setdefault(wanted.key, []).append(result)
         writer = ResponseWriter(self._header.version)
-        writer.begin(0, 0 if session is None else session.session_id, len(topics))
+        session_id = 0 if session is None else session.session_id
+        writer.begin(0, session_id, len(topics), throttle_ms)
         number = 0
         for key, results in topics.items():
             writer.begin_topic(key, len(results))
@@ -459,11 +590,33 @@ class FetchCall:
                 if not number % STEPS_AT_ONCE:
                     yield
             writer.end_topic()
-        self._services.fetched(len(self._results))
+        counts = self._services.counts
+        counts.fetched(len(self._results))
+        counts.sent(self._fetched_to, self._read_size)
+        counts.redirected(redirected)
         endpoints = self._endpoints.values()
         connection: Connection = self._slot.connection
         connection.has_fetched = connection.has_fetched or self._has_records()
         self._slot.complete(writer.finish(self._header.correlation_id, endpoints))
+
+    def _response_size(self) -> int:
+        """Return about how long the response will be."""
+        news = sum(bool(result.records or result.error) for _, result in self._results)
+        return self._read_size + _FRAME_SIZE + _PARTITION_SIZE * news
+
+    def _respond_without_records(self, throttle_ms: int) -> None:
+        """Respond to a throttled client: it fetches the same again after that time (KIP-219). A new
+        session is given up, as in Kafka.
+        """
+        plan, session_id = self._plan, 0
+        if plan.session is not None:
+            if plan.incremental:
+                session_id = plan.session.session_id
+            else:
+                self._services.fetch_sessions.drop(plan.session)
+        writer = ResponseWriter(self._header.version)
+        writer.begin(0, session_id, 0, throttle_ms)
+        self._slot.complete(writer.finish(self._header.correlation_id))
 
     def _has_records(self) -> bool:
         return any(result.records for _, result in self._results)
@@ -472,6 +625,16 @@ class FetchCall:
         partition = self._services.topics.partition(wanted.key, result.partition)
         if partition is not None:
             partition.bytes_out += sum(map(len, result.records))
+
+
+def _fetched_to(request: FetchRequest, context: RequestContext) -> FetchedTo:
+    """Return where the records of a response go."""
+    own = context.services.settings.broker_rack
+    if context.is_from_node:
+        return FetchedTo.NODE
+    if not own or not request.rack_id:
+        return FetchedTo.UNKNOWN
+    return FetchedTo.SAME_ZONE if request.rack_id == own else FetchedTo.OTHER_ZONE
 
 
 def _below(end: int, batches: Records) -> Records:

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs, key 44, versions 0-1: set, reset, add to or take from configs (KIP-339).
 
-v1: flexible. Topics, groups, loggers, and what brokers let change while they run (see
-`config_changes`); client metrics are refused with INVALID_REQUEST.
+v1: flexible. Topics, groups, client metrics, loggers, and what brokers let change while they run
+(see `config_changes`).
 """
 
 from typing import Any
@@ -9,10 +9,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.config_changes import (
+    ACCESS,
     Changes,
     Configs,
     Definitions,
-    answer_changes,
+    handle_changes,
     refused,
 )
 from lakehead.broker.configs.definition import ConfigType, split_list
@@ -20,7 +21,7 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.request_context import RequestContext
 
-API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), is_at_once=True)
+API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), is_at_once=True, access=ACCESS)
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
@@ -29,14 +30,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with a code for each resource, once its new configs are in the
     metadata.
     """
-    return await answer_changes(request, context, "IncrementalAlterConfigsResponse", _changes)
+    return await handle_changes(request, context, "IncrementalAlterConfigsResponse", _changes)
 
 
 def _changes(resource: Any, present: Configs, definitions: Definitions) -> Changes:
     changes: Changes = {}
-    for change in resource.configs:
-        if change.value is None and change.config_operation != _DELETE:
-            raise refused(f"Null value not supported for : {change.name}")
     for change in resource.configs:
         value = _new_value(change, present, definitions)
         if value is not None or change.name in present:

@@ -18,9 +18,26 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity, milliseconds
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import (
+    IDEMPOTENT_WRITE,
+    TWO_PHASE_COMMIT,
+    WRITE_TOPIC,
+    WRITE_TRANSACTIONAL_ID,
+)
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=22, name="InitProducerId", versions=(0, 6))
+_WITHOUT_ID = IDEMPOTENT_WRITE.noted(
+    "Without a transactional id, unless the client may write to some topic."
+)
+_SOME_TOPIC = WRITE_TOPIC.silent(
+    "Without a transactional id: to any one topic, if IDEMPOTENT_WRITE is denied."
+)
+API = Api(
+    key=22,
+    name="InitProducerId",
+    versions=(0, 6),
+    access=(WRITE_TRANSACTIONAL_ID, TWO_PHASE_COMMIT, _SOME_TOPIC, _WITHOUT_ID),
+)
 
 _FENCED_VERSION = 4
 
@@ -43,7 +60,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
+def _check_access(request: Any, context: RequestContext) -> None:
+    if request.transactional_id is None:
+        if not context.may_for_some(_SOME_TOPIC):
+            context.check(_WITHOUT_ID)
+        return
+    context.check(WRITE_TRANSACTIONAL_ID, request.transactional_id)
+    if getattr(request, "enable2_pc", False):
+        context.check(TWO_PHASE_COMMIT, request.transactional_id)
+
+
 async def _producer(request: Any, context: RequestContext) -> Producer:
+    _check_access(request, context)
     known = Producer(
         getattr(request, "producer_id", NO_PRODUCER_ID),
         getattr(request, "producer_epoch", NO_EPOCH),

@@ -15,8 +15,9 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity, milliseconds
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_GROUP
 
-API = Api(key=11, name="JoinGroup", versions=(0, 9))
+API = Api(key=11, name="JoinGroup", versions=(0, 9), access=(READ_GROUP,))
 
 _KNOWN_MEMBER_VERSION = 4
 _NULLABLE_PROTOCOL_VERSION = 7
@@ -26,13 +27,15 @@ _SKIP_ASSIGNMENT_VERSION = 9
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response when the group's rebalance completes."""
     try:
+        context.check(READ_GROUP, request.group_id)
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
         result = await context.services.groups.join(
             request.group_id, _join_request(request, context)
         )
     except KafkaError as error:
-        result = JoinResult(error=error.code, member_id=request.member_id)
+        is_denied = error.code is READ_GROUP.error
+        result = JoinResult(error=error.code, member_id="" if is_denied else request.member_id)
     protocol_name = result.protocol_name
     if protocol_name is None and context.version < _NULLABLE_PROTOCOL_VERSION:
         protocol_name = ""

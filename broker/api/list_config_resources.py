@@ -1,6 +1,6 @@
 """ListConfigResources, key 74, versions 0-1: the resources with configs (KIP-1000, KIP-1142).
 
-v0: client metrics alone, of which there are none here. v1: resources of the requested types, or of
+v0: client metrics alone. v1: resources of the requested types, or of
 every type.
 """
 
@@ -19,12 +19,20 @@ from lakehead.broker.api.config_changes import (
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CONFIGS_OF_CLUSTER
 
-API = Api(key=74, name="ListConfigResources", versions=(0, 1))
+API = Api(
+    key=74, name="ListConfigResources", versions=(0, 1), access=(DESCRIBE_CONFIGS_OF_CLUSTER,)
+)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response from the metadata."""
+    if not context.may(DESCRIBE_CONFIGS_OF_CLUSTER):
+        code = DESCRIBE_CONFIGS_OF_CLUSTER.error
+        return entity(
+            context.response, "ListConfigResourcesResponse", error_code=code, config_resources=[]
+        )
     wanted = {CLIENT_METRICS}
     if context.version >= 1:
         wanted = set(request.resource_types) or set(RESOURCE_TYPES)
@@ -39,6 +47,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         TOPIC: sorted(state.topics),
         BROKER: brokers,
         BROKER_LOGGER: brokers,
+        CLIENT_METRICS: sorted(state.client_metrics_configs),
         GROUP: sorted(state.group_configs),
     }
     resources = [

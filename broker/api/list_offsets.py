@@ -19,9 +19,10 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=2, name="ListOffsets", versions=(1, 11))
+API = Api(key=2, name="ListOffsets", versions=(1, 11), access=(DESCRIBE_TOPIC,))
 
 SPECIAL = range(-1, -7, -1)
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = SPECIAL
@@ -41,47 +42,55 @@ async def handle(request: Any, context: RequestContext) -> Any:
     named: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
         await turns.step()
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             await turns.step()
-            named[topic.name, asked.partition_index] += 1
+            named[topic.name, requested.partition_index] += 1
 
-    async def answer(name: str, asked: Any) -> Any:
+    async def one_result(name: str, requested: Any, *, is_allowed: bool) -> Any:
         await turns.step()
-        if named[name, asked.partition_index] > 1:
-            return _result(asked, context, error=ErrorCode.invalid_request)
-        return await _answer(name, asked, context, is_leader=is_leader, is_committed=is_committed)
+        if not is_allowed:
+            return _result(requested, context, error=DESCRIBE_TOPIC.error)
+        if named[name, requested.partition_index] > 1:
+            return _result(requested, context, error=ErrorCode.invalid_request)
+        return await _offset_found(
+            name, requested, context, is_leader=is_leader, is_committed=is_committed
+        )
 
     topics = []
     for topic in request.topics:
         await turns.step()
-        partitions = [await answer(topic.name, asked) for asked in topic.partitions]
+        is_allowed = context.may(DESCRIBE_TOPIC, topic.name)
+        partitions = [
+            await one_result(topic.name, requested, is_allowed=is_allowed)
+            for requested in topic.partitions
+        ]
         topics.append(
             entity(module, "ListOffsetsTopicResponse", name=topic.name, partitions=partitions)
         )
     return entity(module, "ListOffsetsResponse", topics=topics)
 
 
-async def _answer(
-    name: str, asked: Any, context: RequestContext, *, is_leader: bool, is_committed: bool
+async def _offset_found(
+    name: str, requested: Any, context: RequestContext, *, is_leader: bool, is_committed: bool
 ) -> Any:
     try:
-        _check_time(asked.timestamp, context.version)
+        _check_time(requested.timestamp, context.version)
         if not is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         topic = context.services.topics.by_name.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        partition = topic.served(asked.partition_index)
-        partition.check_epoch(getattr(asked, "current_leader_epoch", -1))
-        offset, timestamp = await _find(partition, asked.timestamp, is_committed=is_committed)
+        partition = topic.served(requested.partition_index)
+        partition.check_epoch(getattr(requested, "current_leader_epoch", -1))
+        offset, timestamp = await _find(partition, requested.timestamp, is_committed=is_committed)
         epoch = partition.epoch_at(offset) if offset >= 0 else -1
     except LakeheadError as caught:
-        return _result(asked, context, error=error_code(caught))
-    return _result(asked, context, offset, timestamp, epoch)
+        return _result(requested, context, error=error_code(caught))
+    return _result(requested, context, offset, timestamp, epoch)
 
 
 def _result(
-    asked: Any,
+    requested: Any,
     context: RequestContext,
     offset: int = -1,
     timestamp: int = -1,
@@ -92,7 +101,7 @@ def _result(
     return entity(
         context.response,
         "ListOffsetsPartitionResponse",
-        partition_index=asked.partition_index,
+        partition_index=requested.partition_index,
         error_code=error,
         timestamp=timestamp,
         offset=offset,

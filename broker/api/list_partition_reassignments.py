@@ -14,20 +14,23 @@ from lakehead.broker.cluster.replication_control import is_moving
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_CLUSTER
 from lakehead.storage.metadata.state import MetadataImage, TopicState
 
-API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0))
+API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0), access=(DESCRIBE_CLUSTER,))
 
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for the requested partitions; null requests all."""
     state = context.services.state
+    if not context.may(DESCRIBE_CLUSTER):
+        return _denied(request, context)
     if request.topics is None:
-        asked = {name: range(len(topic.partitions)) for name, topic in state.topics.items()}
+        requested = {name: range(len(topic.partitions)) for name, topic in state.topics.items()}
     else:
-        asked = {topic.name: topic.partition_indexes for topic in request.topics}
+        requested = {topic.name: topic.partition_indexes for topic in request.topics}
     topics = []
-    for name, indexes in sorted(asked.items()):
+    for name, indexes in sorted(requested.items()):
         topic = state.topics.get(name)
         partitions = [] if topic is None else _moving(topic, indexes, state, context)
         if partitions:
@@ -43,6 +46,36 @@ def handle(request: Any, context: RequestContext) -> Any:
         context.response,
         "ListPartitionReassignmentsResponse",
         error_code=ErrorCode.none,
+        error_message=None,
+        topics=topics,
+    )
+
+
+def _denied(request: Any, context: RequestContext) -> Any:
+    """As Kafka does, return the partitions of the request with nothing about them."""
+    topics = [
+        entity(
+            context.response,
+            "OngoingTopicReassignment",
+            name=topic.name,
+            partitions=[
+                entity(
+                    context.response,
+                    "OngoingPartitionReassignment",
+                    partition_index=index,
+                    replicas=(),
+                    adding_replicas=(),
+                    removing_replicas=(),
+                )
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return entity(
+        context.response,
+        "ListPartitionReassignmentsResponse",
+        error_code=DESCRIBE_CLUSTER.error,
         error_message=None,
         topics=topics,
     )

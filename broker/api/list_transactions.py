@@ -14,9 +14,11 @@ from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.protocol.patterns import InvalidPattern, Pattern
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_TRANSACTIONAL_ID
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=66, name="ListTransactions", versions=(0, 2))
+_LISTED = DESCRIBE_TRANSACTIONAL_ID.silent("A denial leaves a transactional id out.")
+API = Api(key=66, name="ListTransactions", versions=(0, 2), access=(_LISTED,))
 
 _LABELS = frozenset(state.label for state in TransactionState)
 
@@ -47,6 +49,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 transaction_state=one.state.label,
             )
             for one in found
+            if context.may(_LISTED, one.transactional_id)
         ],
     )
 

@@ -2,8 +2,7 @@
 durable.
 
 v2-4: a retention time, -1 for the broker's (KIP-211). v6: leader epochs (KIP-320). v7: static
-members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: topic ids. Left out:
-the consumer protocol of KIP-848; its member epochs match no group here.
+members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: topic ids.
 """
 
 import asyncio
@@ -18,18 +17,32 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity, milliseconds
 from lakehead.broker.request_context import Deferred, RequestContext
+from lakehead.broker.security.access import READ_GROUP, READ_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=8, name="OffsetCommit", versions=(2, 10), is_at_once=True)
+API = Api(
+    key=8,
+    name="OffsetCommit",
+    versions=(2, 10),
+    is_at_once=True,
+    access=(READ_GROUP, READ_TOPIC),
+)
 
 _Codes: TypeAlias = dict[tuple[int, int], ErrorCode]
 """By the topic's place in the request and the partition."""
-_NOT_FOUND_VERSION = 9
+_NOT_FOUND_VERSION = _EPOCH_VERSION = 9
 _TOPIC_ID_VERSION = 10
 
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Check every partition, store the valid ones in one batch, return the response for each."""
+    if not context.may(READ_GROUP, request.group_id):
+        denied: _Codes = {
+            (position, partition.partition_index): READ_GROUP.error
+            for position, requested in enumerate(request.topics)
+            for partition in requested.partitions
+        }
+        return _response(request, denied, context)
     if _is_loaded(request, context):
         return _handle(request, context)
     return _handle_loaded(request, context)
@@ -45,8 +58,8 @@ def _is_loaded(request: Any, context: RequestContext) -> bool:
 async def _handle_loaded(request: Any, context: RequestContext) -> Any:
     with contextlib.suppress(LakeheadError):  # the check says so
         await context.services.groups.loaded(request.group_id)
-    answer = _handle(request, context)
-    return await answer if isinstance(answer, Deferred) else answer
+    response = _handle(request, context)
+    return await response if isinstance(response, Deferred) else response
 
 
 def _handle(request: Any, context: RequestContext) -> Any:
@@ -54,10 +67,12 @@ def _handle(request: Any, context: RequestContext) -> Any:
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     now_ms = context.services.clock.now_ms()
     refused = None
-    for position, asked in enumerate(request.topics):
-        topic = _find_topic(asked, context)
-        for partition in asked.partitions:
-            code = _missing(topic, partition, context)
+    for position, requested in enumerate(request.topics):
+        topic = _find_topic(requested, context)
+        name = getattr(requested, "name", "") if topic is None else topic.name
+        is_allowed = not name or context.may(READ_TOPIC, name)
+        for partition in requested.partitions:
+            code = _missing(topic, partition, context) if is_allowed else READ_TOPIC.error
             if code is ErrorCode.none:
                 if refused is None:  # Kafka checks the group last
                     refused = _refused(request, context)
@@ -95,6 +110,7 @@ def _refused(request: Any, context: RequestContext) -> ErrorCode:
             request.member_id,
             getattr(request, "group_instance_id", None),
             request.generation_id_or_member_epoch,
+            has_epochs=context.version >= _EPOCH_VERSION,
         )
     except LakeheadError as error:
         return error_code(error)
@@ -103,10 +119,14 @@ def _refused(request: Any, context: RequestContext) -> ErrorCode:
     return code
 
 
-def _find_topic(asked: Any, context: RequestContext) -> Topic | None:
+def _find_topic(requested: Any, context: RequestContext) -> Topic | None:
     if context.version < _TOPIC_ID_VERSION:
-        return context.services.topics.find(asked.name)
-    return None if asked.topic_id is None else context.services.topics.find(asked.topic_id.bytes)
+        return context.services.topics.find(requested.name)
+    return (
+        None
+        if requested.topic_id is None
+        else context.services.topics.find(requested.topic_id.bytes)
+    )
 
 
 def _missing(topic: Topic | None, partition: Any, context: RequestContext) -> ErrorCode:
@@ -139,7 +159,7 @@ def _committed(request: Any, topic: Topic, partition: Any, now_ms: int) -> Commi
 
 def _response(request: Any, codes: _Codes, context: RequestContext) -> Any:
     topics = []
-    for position, asked in enumerate(request.topics):
+    for position, requested in enumerate(request.topics):
         partitions = [
             entity(
                 context.response,
@@ -147,14 +167,14 @@ def _response(request: Any, codes: _Codes, context: RequestContext) -> Any:
                 partition_index=partition.partition_index,
                 error_code=codes[position, partition.partition_index],
             )
-            for partition in asked.partitions
+            for partition in requested.partitions
         ]
         topics.append(
             entity(
                 context.response,
                 "OffsetCommitResponseTopic",
-                name=getattr(asked, "name", None),
-                topic_id=getattr(asked, "topic_id", None),
+                name=getattr(requested, "name", None),
+                topic_id=getattr(requested, "topic_id", None),
                 partitions=partitions,
             )
         )

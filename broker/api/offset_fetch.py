@@ -18,9 +18,16 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=9, name="OffsetFetch", versions=(1, 10))
+_LISTED = DESCRIBE_TOPIC.silent("A denial leaves a topic out when all are requested.")
+API = Api(
+    key=9,
+    name="OffsetFetch",
+    versions=(1, 10),
+    access=(DESCRIBE_GROUP, DESCRIBE_TOPIC, _LISTED),
+)
 
 _ERROR_VERSION = 2
 _GROUPS_VERSION = 8
@@ -60,18 +67,26 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _offsets(
-    asked: Any, context: RequestContext, *, is_stable: bool
+    requested: Any, context: RequestContext, *, is_stable: bool
 ) -> tuple[ErrorCode, Found]:
     """Return the offsets of a group, None for one that a transaction may change. A request for all
     partitions gets only those with an offset, as in Kafka.
     """
     try:
+        context.check(DESCRIBE_GROUP, requested.group_id)
         if not await context.services.session.ensure():
             return ErrorCode.not_coordinator, {}  # another may be, and know newer commits
         groups = context.services.groups
-        offsets = await groups.offsets(asked.group_id)
-        unstable = await groups.unstable(asked.group_id) if is_stable else set()
-        if asked.topics is None:
+        code = await groups.check_fetch(
+            requested.group_id,
+            getattr(requested, "member_id", None),
+            getattr(requested, "member_epoch", -1),
+        )
+        if code is not ErrorCode.none:
+            return code, _NO_OFFSETS
+        offsets = await groups.offsets(requested.group_id)
+        unstable = await groups.unstable(requested.group_id) if is_stable else set()
+        if requested.topics is None:
             unstable = unstable & offsets.keys()
         return ErrorCode.none, {**offsets, **dict.fromkeys(unstable)} if unstable else offsets
     except LakeheadError as error:
@@ -79,18 +94,19 @@ async def _offsets(
 
 
 async def _topics(
-    asked: Any, code: ErrorCode, offsets: Found, context: RequestContext, turns: Turns
+    requested: Any, code: ErrorCode, offsets: Found, context: RequestContext, turns: Turns
 ) -> list[Any]:
     plural = "s" if context.version >= _GROUPS_VERSION else ""
     # Only version 1 has no place for an error of the group.
     partition_code = code if context.version < _ERROR_VERSION else ErrorCode.none
     topics = []
-    for name, topic_id, indexes, topic_code in _selected(asked, offsets, context):
+    for name, topic_id, indexes, topic_code in _selected(requested, offsets, context):
         await turns.step()
         partitions = []
         for index in indexes:
             await turns.step()
-            offset = offsets.get((name, index), _NONE)
+            is_hidden = topic_code is DESCRIBE_TOPIC.error
+            offset = _NONE if is_hidden else offsets.get((name, index), _NONE)
             unstable = ErrorCode.unstable_offset_commit if offset is None else None
             offset = offset or _NONE
             partitions.append(
@@ -117,26 +133,28 @@ async def _topics(
 
 
 def _selected(
-    asked: Any, offsets: Found, context: RequestContext
+    requested: Any, offsets: Found, context: RequestContext
 ) -> Iterator[tuple[str, Any, list[int], ErrorCode | None]]:
     """Yield (name, topic id, partitions, error) of the requested topics; None requests all."""
     registry = context.services.topics
-    if asked is None:
+    if requested is None:
         by_topic: dict[str, list[int]] = {}
         for name, index in sorted(offsets):
             by_topic.setdefault(name, []).append(index)
         for name, indexes in by_topic.items():
             topic = registry.find(name)
-            if topic is not None:
+            if topic is not None and context.may(_LISTED, name):
                 yield name, topic.uuid, indexes, None
         return
-    for topic in asked:
+    for topic in requested:
         indexes = list(topic.partition_indexes)
         if context.version < _TOPIC_ID_VERSION:
-            yield topic.name, None, indexes, None
+            denial = None if context.may(DESCRIBE_TOPIC, topic.name) else DESCRIBE_TOPIC.error
+            yield topic.name, None, indexes, denial
             continue
         found = None if topic.topic_id is None else registry.find(topic.topic_id.bytes)
         if found is None:
             yield "", topic.topic_id, indexes, ErrorCode.unknown_topic_id
         else:
-            yield found.name, topic.topic_id, indexes, None
+            denial = None if context.may(DESCRIBE_TOPIC, found.name) else DESCRIBE_TOPIC.error
+            yield found.name, topic.topic_id, indexes, denial

@@ -19,6 +19,7 @@ transaction (`lakehead.broker.api.transaction_verification`), for batches that a
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -55,6 +56,7 @@ from lakehead.broker.protocol.produce import (
     parse,
 )
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
 from lakehead.storage.errors import StorageError, WalFull
 from lakehead.storage.format.record_batch import (
     HEADER_SIZE,
@@ -64,7 +66,14 @@ from lakehead.storage.format.record_batch import (
     stamp,
 )
 
-API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0, is_at_once=True)
+API = Api(
+    key=0,
+    name="Produce",
+    versions=(3, 13),
+    advertised_from=0,
+    is_at_once=True,
+    access=(WRITE_TRANSACTIONAL_ID, WRITE_TOPIC),
+)
 
 RETRY_S = 0.05
 """A request that waits is tried again after this, if nothing wakes it before."""
@@ -73,18 +82,22 @@ _NONE = int(ErrorCode.none)
 _WITHOUT_START = frozenset(
     {
         *(ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id),
+        ErrorCode.topic_authorization_failed,
         *(ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error),
         *(ErrorCode.message_too_large, ErrorCode.corrupt_message),
     }
 )
 """Codes for which Kafka leaves out the log start offset."""
 _NOTHING = memoryview(b"")
+_UNLIMITED = nullcontext()
 
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
     request = parse(frame, header.body, header.version, elements_max(context.services, API))
     call = ProduceCall(context, header, request, len(frame))
+    if context.quota is not None:
+        context.quota.produced(len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))
     return call.run()
@@ -192,17 +205,26 @@ class ProduceCall:
             results: list[PartitionResult] = []
             self._results.append(TopicResult(key, results))
             topic = self._context.services.topics.find(key)
+            name = key if topic is None else topic.name
+            is_allowed = isinstance(name, bytes) or self._context.may(WRITE_TOPIC, name)
             yield 1
             for data in partitions:
-                work = self._checked(topic, data, results)
+                work = self._checked(topic, data, results, is_allowed=is_allowed)
                 self._work.append(work)
                 yield _steps(work)
 
     def _checked(
-        self, topic: Topic | None, data: PartitionData, results: list[PartitionResult]
+        self,
+        topic: Topic | None,
+        data: PartitionData,
+        results: list[PartitionResult],
+        *,
+        is_allowed: bool,
     ) -> Work:
         records = data.records if data.records is not None else _NOTHING
         try:
+            if not is_allowed:
+                raise KafkaError(WRITE_TOPIC.error)
             partition = self._partition(topic, data.partition)
             header = check_form(records, self._header.version)
         except KafkaError as error:
@@ -280,7 +302,8 @@ class ProduceCall:
         self._waiting -= 1
         if self._waiting == 0:
             try:
-                self._answer()
+                with self._context.quota or _UNLIMITED:
+                    self._respond()
             except Exception as crash:  # noqa: BLE001  # the write-ahead log calls this
                 self._crash(crash)
 
@@ -289,6 +312,10 @@ class ProduceCall:
         self._verification = TransactionVerification(
             self._context.services, self._transactional_id, self._header.version
         )
+        name = self._transactional_id
+        if name is not None and not self._context.may(WRITE_TRANSACTIONAL_ID, name):
+            self._verification.refusal = KafkaError(WRITE_TRANSACTIONAL_ID.error)
+            return False
         known = [(work.partition, work.header) for work in self._work]
         batches = [(one, header) for one, header in known if one is not None and header is not None]
         return self._verification.start(batches, self._go_on, self._crash)
@@ -401,6 +428,8 @@ class ProduceCall:
                 continue
             for data in partitions:
                 if delayed.should_wait(topic, data.partition):
+                    if not self._context.may(WRITE_TOPIC, topic.name):
+                        break  # the time of the response does not show that it exists
                     self._awaited = topic.stream_ids[data.partition]
                     delayed.add(self._awaited, self._resume)
                     return True
@@ -427,21 +456,25 @@ class ProduceCall:
     def _go_on(self) -> None:
         # The client may be gone: nothing of the rest was promised.
         try:
-            if self._connection.is_open and self.run():
-                self._connection.proceed()
+            with self._context.quota or _UNLIMITED:
+                if self._connection.is_open and self.run():
+                    self._connection.proceed()
         except Exception as error:  # noqa: BLE001  # the loop calls this
             self._crash(error)
 
     def _crash(self, error: Exception) -> None:
         self._context.services.crashed(self._connection, error)
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         services = self._context.services
-        services.produced(len(self._work))
+        services.counts.produced(len(self._work))
         if self._slot is not None:
             endpoints = self._name_leaders() if self._has_moved else ()
-            header = self._header
-            frame = encode(self._results, header.version, header.correlation_id, endpoints)
+            header, quota = self._header, self._context.quota
+            throttle_ms = 0 if quota is None else quota.finish()
+            frame = encode(
+                self._results, header.version, header.correlation_id, endpoints, throttle_ms
+            )
             self._slot.complete([frame])
         elif any(result.error for topic in self._results for result in topic.partitions):
             self._connection.close()  # acks=0: closing is the only way to say so, as in Kafka

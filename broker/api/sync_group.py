@@ -12,8 +12,9 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_GROUP
 
-API = Api(key=14, name="SyncGroup", versions=(0, 5), is_at_once=True)
+API = Api(key=14, name="SyncGroup", versions=(0, 5), is_at_once=True, access=(READ_GROUP,))
 
 _PROTOCOL_VERSION = 5
 
@@ -27,6 +28,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             sync.protocol_name,
         ):
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
+        context.check(READ_GROUP, request.group_id)
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
         result = await context.services.groups.sync(request.group_id, sync)

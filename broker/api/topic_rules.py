@@ -194,7 +194,8 @@ def _check_assignments(request: TopicRequest, state: MetadataImage) -> int:
 def _check_brokers(brokers: tuple[int, ...], state: MetadataImage) -> None:
     if not brokers or len(set(brokers)) != len(brokers):
         raise KafkaError(
-            ErrorCode.invalid_replica_assignment, f"Brokers {list(brokers)} are none, or repeated."
+            ErrorCode.invalid_replica_assignment,
+            f"Replica list {list(brokers)} is empty or has duplicates.",
         )
     unknown = [broker for broker in brokers if broker not in state.nodes]
     if unknown:

@@ -48,7 +48,7 @@ def elements_max(services: BrokerServices, api: Api) -> int:
     partitions = len(services.state.streams)
     if api.is_at_once:
         return ELEMENTS_AT_ONCE_MAX + _PER_PARTITION_AT_ONCE * partitions
-    return ELEMENTS_MAX + _PER_PARTITION * partitions
+    return ELEMENTS_MAX + _PER_PARTITION * partitions + api.records_max
 
 
 def is_long(response: Any) -> bool:

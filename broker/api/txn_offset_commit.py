@@ -21,10 +21,17 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import READ_GROUP, READ_TOPIC, WRITE_TRANSACTIONAL_ID
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.format.record_batch import NO_SEQUENCE
 
-API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), is_at_once=True)
+API = Api(
+    key=28,
+    name="TxnOffsetCommit",
+    versions=(0, 5),
+    is_at_once=True,
+    access=(WRITE_TRANSACTIONAL_ID, READ_GROUP, READ_TOPIC),
+)
 
 _LOADING_VERSION = 2
 _ABORTABLE_VERSION = 4
@@ -36,8 +43,20 @@ async def handle(request: Any, context: RequestContext) -> Any:
     codes: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     turns = Turns()
+    denial = None
+    if not context.may(WRITE_TRANSACTIONAL_ID, request.transactional_id):
+        denial = WRITE_TRANSACTIONAL_ID.error
+    elif not context.may(READ_GROUP, request.group_id):
+        denial = READ_GROUP.error
     for topic in request.topics:
         await turns.step(1 + len(topic.partitions))
+        topic_denial = denial
+        if denial is None and not context.may(READ_TOPIC, topic.name):
+            topic_denial = READ_TOPIC.error
+        if topic_denial is not None:
+            for partition in topic.partitions:
+                codes[topic.name, partition.partition_index] = topic_denial
+            continue
         known = context.services.topics.find(topic.name)
         for partition in topic.partitions:
             where = topic.name, partition.partition_index

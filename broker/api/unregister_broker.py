@@ -15,11 +15,12 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CLUSTER
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record, RetireNode
 from lakehead.storage.metadata.state import MetadataImage
 
-API = Api(key=64, name="UnregisterBroker", versions=(0, 0))
+API = Api(key=64, name="UnregisterBroker", versions=(0, 0), access=(ALTER_CLUSTER,))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -30,6 +31,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return [_retirement(state, request.broker_id)]
 
     try:
+        context.check(ALTER_CLUSTER)
         await context.services.metadata.commit_with(plan)
     except (LakeheadError, TimeoutError) as error:
         code, message = error_code(error), error_message(error)

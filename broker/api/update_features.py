@@ -18,12 +18,13 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CLUSTER
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.format.feature_level import METADATA_VERSION
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import MetadataImage
 
-API = Api(key=57, name="UpdateFeatures", versions=(0, 2))
+API = Api(key=57, name="UpdateFeatures", versions=(0, 2), access=(ALTER_CLUSTER,))
 
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
@@ -54,6 +55,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     code, message = ErrorCode.none, None
     try:
+        context.check(ALTER_CLUSTER)
         await context.services.metadata.commit_with(plan)
     except _Refused as error:
         code, message = ErrorCode.invalid_update_version, str(error)
@@ -68,7 +70,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             error_message=None,
         )
         for update in request.feature_updates
-        if message is None and hasattr(context.response, "UpdatableFeatureResult")
+        if code is ErrorCode.none and hasattr(context.response, "UpdatableFeatureResult")
     ]
     return entity(
         context.response,

@@ -26,10 +26,13 @@ from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
+from lakehead.broker.security.access import ALTER_CLUSTER, CLUSTER_ACTION
 from lakehead.broker.services import BrokerServices
 from lakehead.storage.errors import LakeheadError
 
-API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2))
+_ALTERING = ALTER_CLUSTER.silent("A denial leaves it to CLUSTER_ACTION.")
+_OF_NODES = CLUSTER_ACTION.noted("Of a client that is not a node, only certain aborts are taken.")
+API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2), access=(_ALTERING, _OF_NODES))
 
 Outcome = asyncio.Future[ErrorCode]
 
@@ -39,28 +42,33 @@ async def handle(request: Any, context: RequestContext) -> Any:
     module = context.response
     turns = Turns()
     begun = []
+    is_allowed = context.may(_ALTERING) or context.may(_OF_NODES)
     for marker in request.markers:
         await turns.step()
         topics = [
-            (topic.name, await _begin_all(context, marker, topic, turns)) for topic in marker.topics
+            (
+                topic.name,
+                await _begin_all(context, marker, topic, turns, is_allowed=is_allowed),
+            )
+            for topic in marker.topics
         ]
         begun.append((marker, topics))
     markers = []
     for marker, topics in begun:
         await turns.step()
-        answers = [await _answer(name, outcomes, module, turns) for name, outcomes in topics]
+        results = [await _result(name, outcomes, module, turns) for name, outcomes in topics]
         markers.append(
             entity(
                 module,
                 "WritableTxnMarkerResult",
                 producer_id=marker.producer_id,
-                topics=answers,
+                topics=results,
             )
         )
     return entity(module, "WriteTxnMarkersResponse", markers=markers)
 
 
-async def _answer(
+async def _result(
     name: str, outcomes: list[tuple[int, Outcome]], module: ModuleType, turns: Turns
 ) -> Any:
     await turns.step()
@@ -79,22 +87,26 @@ async def _answer(
 
 
 async def _begin_all(
-    context: RequestContext, marker: Any, topic: Any, turns: Turns
+    context: RequestContext, marker: Any, topic: Any, turns: Turns, *, is_allowed: bool
 ) -> list[tuple[int, Outcome]]:
     await turns.step()
     begun = []
     for index in topic.partition_indexes:
         await turns.step()
-        begun.append((index, _begin(context, marker, topic.name, index)))
+        begun.append((index, _begin(context, marker, topic.name, index, is_allowed=is_allowed)))
     return begun
 
 
-def _begin(context: RequestContext, marker: Any, name: str, index: int) -> Outcome:
+def _begin(
+    context: RequestContext, marker: Any, name: str, index: int, *, is_allowed: bool
+) -> Outcome:
     """Append one marker; return what will be known of it."""
     services = context.services
     outcome: Outcome = asyncio.get_running_loop().create_future()
     done = partial(_done, services, marker, name, index, outcome)
     try:
+        if not is_allowed:
+            raise KafkaError(_OF_NODES.error)
         topic = services.topics.find(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)

@@ -57,7 +57,7 @@ def main() -> None:
             raise
         _fail(str(missing))
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); nothing can be said to them any more.
+        # The reader of the output has gone (`| head`): nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (KeyboardInterrupt, asyncio.CancelledError):

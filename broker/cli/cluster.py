@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import MetadataImage
@@ -17,6 +18,8 @@ from lakehead.storage.object_store import ObjectStore, open_retrying_store
 T = TypeVar("T")
 
 DEFAULT_PATH = "./lakehead-data"
+COMMAND_CONFIG = "LAKEHEAD_COMMAND_CONFIG"
+"""Variable of --command-config."""
 
 PathOption = Annotated[
     str,
@@ -47,6 +50,8 @@ def store_uri(path: str) -> str:
     A data folder of `lakehead start` holds its store in `store`. Raises SettingsError for a local
     folder in which there is no cluster.
     """
+    if (plain := plain_address(path)) != path:
+        return store_uri(plain) + path.removeprefix(plain)
     scheme, colon, rest = path.partition(":")
     if colon and "/" not in scheme and scheme != "file":
         return path
@@ -71,7 +76,8 @@ def open_cluster(path: str) -> ObjectStore:
 
 
 async def open_log(store: ObjectStore, *, writer: str) -> MetadataLog:
-    """Return the cluster's metadata log, read to its end; `writer` says who may write to it.
+    """Return the cluster's metadata log, read to its end; `writer` names the process in its
+    entries.
 
     Raises SettingsError when the store holds no cluster.
     """
@@ -89,7 +95,7 @@ async def read_state(store: ObjectStore) -> MetadataImage:
 
 
 async def holds_cluster(uri: str) -> bool:
-    """Whether the store at `uri` has a cluster in it."""
+    """Return true if the store at `uri` has a cluster in it."""
     store = open_at(uri)
     try:
         return bool(await store.list("meta/"))

@@ -68,6 +68,14 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         "features": Command(
             "features.app", "Show the feature level of a cluster, or raise it after an update."
         ),
+        "certs": Command(
+            "certs.certs",
+            "Make an authority and certificates for nodes and clients, for development.",
+        ),
+        "encryption-key": Command(
+            "encryption_key.encryption_key",
+            "Add a key to a file of keys for encryption at rest, or make the file.",
+        ),
         "registry": Command(
             "registry.registry",
             "Serve a schema registry with Confluent's REST interface, and keep running until "

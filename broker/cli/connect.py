@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakehead.connectors.connector import Connector
     from lakehead.connectors.pipelines import Plan
     from lakehead.connectors.runtime.interfaces import Position
-    from lakehead.connectors.runtime.interfaces import Progress as Told
+    from lakehead.connectors.runtime.interfaces import Progress as RunProgress
 
 _FORCED = (
     "ended at once by a second signal; the next run finds out what was committed, and reads the "
@@ -74,16 +74,16 @@ def run(
     ) as shown:
         task = shown.add_task(file.stem, total=None, records=0)
 
-        def tell(told: "Told") -> None:
+        def show(progress: "RunProgress") -> None:
             shown.update(
                 task,
-                description=told.doing[-_NAME_LENGTH:],
-                completed=told.done_bytes,
-                total=told.total_bytes or None,
-                records=told.result.records,
+                description=progress.doing[-_NAME_LENGTH:],
+                completed=progress.done_bytes,
+                total=progress.total_bytes or None,
+                records=progress.result.records,
             )
 
-        connector = _connector(file, tell)
+        connector = _connector(file, show)
         _stop_by_signals(connector, shown)
         with ThreadPoolExecutor(1) as worker:  # a signal does not wait for a call to a cluster
             plan = worker.submit(connector.plan).result() if dry_run else None
@@ -127,13 +127,13 @@ def positions(file: FileArgument, as_json: JsonOption = False) -> None:
     show_rows(rows, {"partition": "partition", "position": "position"}, as_json)
 
 
-def _connector(file: Path, tell: Callable[["Told"], None]) -> "Connector":
+def _connector(file: Path, show: Callable[["RunProgress"], None]) -> "Connector":
     from lakehead.connectors.connector import Connector
     from lakehead.connectors.runtime.settings import load_settings
     from lakehead.connectors.settings import ConnectorSettings
 
     settings = load_settings(file, ConnectorSettings)
-    return Connector(settings, SystemClock(), name=str(file), on_progress=tell)
+    return Connector(settings, SystemClock(), name=str(file), on_progress=show)
 
 
 def _pairs(position: "Position") -> str:

@@ -1,4 +1,4 @@
-"""`lakehead demo`: the whole way once, on real data, with the answer checked at the end."""
+"""`lakehead demo`: the whole way once, on real data, with the result checked at the end."""
 
 import os
 import shlex
@@ -16,21 +16,21 @@ import typer
 from rich.progress import Progress, TaskID
 
 from lakehead.broker.cli.cluster import holds_cluster, load_state, run
-from lakehead.broker.cli.demonstration.answers import (
-    QUESTION,
-    ask,
-    check_equal,
-    make_views,
-    reference,
-    table_in_spark,
-)
 from lakehead.broker.cli.demonstration.broker_process import running_broker
 from lakehead.broker.cli.demonstration.dataset import DATASETS, messages, read_table
 from lakehead.broker.cli.demonstration.loading import Loaded, load
+from lakehead.broker.cli.demonstration.results import (
+    QUERY,
+    check_equal,
+    make_views,
+    query_delays,
+    reference,
+    table_in_spark,
+)
 from lakehead.broker.cli.demonstration.stage import Stage
 from lakehead.broker.cli.extras import require_extras
+from lakehead.lake.declaration.table_declaration import default_table_uri
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.tables.declaration import default_table_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ _UPLOAD_AGE_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a demo leaves what it makes: its folder, and the URIs of store, WAL and Delta table."""
+    """The places of a demo: its folder, and the URIs of store, WAL and Delta table."""
 
     folder: Path
     store: str
@@ -50,7 +50,7 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether the store lies in the folder, so that the folder says it all."""
+        """Return true if the store is in the folder, so that the folder alone names it."""
         return self.store == f"file:{self.folder}/store"
 
 
@@ -109,22 +109,22 @@ def _perform(stage: Stage, place: Place) -> None:
     with _broker(stage, place) as address:
         _fill(stage, place, address, tables)
 
-        stage.step("Ask Spark SQL, straight from the stream objects")
-        stage.statement(QUESTION.format(flights="flights"))
+        stage.step("Query by Spark SQL, straight from the stream objects")
+        stage.statement(QUERY.format(flights="flights"))
         with stage.waiting("Starting Spark"):
             spark = spark_session(app_name="lakehead-demo")
         with stage.waiting("Spark reads the topics"):
             make_views(spark, place.store)
-            from_topics = ask(spark, "flights")
-        stage.answer(from_topics)
+            from_topics = query_delays(spark, "flights")
+        stage.result(from_topics)
 
         stage.step("Turn the topic into a Delta table, each record once")
         settings = MaterializeSettings(path=place.store, topic="flights", table=place.table)
         with stage.waiting("Materializing flights"):
             result = materialize(settings)
         stage.say(f"{result.records:,} rows, {result.bytes_written / 1e6:.1f} MB of Parquet")
-        with stage.waiting("The same question to the table"):
-            from_table = ask(spark, table_in_spark(spark, place.table))
+        with stage.waiting("The same query to the table"):
+            from_table = query_delays(spark, table_in_spark(spark, place.table))
 
         stage.step("Compare with the source's own DataFrames (pandas)")
         wanted = reference(tables["flights"], tables["airlines"])
@@ -132,7 +132,7 @@ def _perform(stage: Stage, place: Place) -> None:
         check_equal("the Delta table", from_table, wanted)
         stage.comparison({"topics": from_topics, "Delta table": from_table, "pandas": wanted})
         stage.say(
-            f"[green]The same answer three times:[/] {len(wanted)} airlines, to the last digit"
+            f"[green]The same result three times:[/] {len(wanted)} airlines, to the last digit"
         )
         spark.stop()
 
@@ -263,7 +263,7 @@ def _finish(stage: Stage, place: Place) -> None:
             ("serve them again to any Kafka client", start),
             ("in another terminal", "kcat -b localhost:9092 -C -t flights -o beginning -c 3"),
             (
-                "ask your own questions",
+                "run your own queries",
                 f'{command} sql --path {path} --json-values flights -e "{sql}"',
             ),
             ("read a topic in Spark", f'{python} -c "{snippet}"'),

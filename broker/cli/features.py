@@ -1,7 +1,7 @@
 """`lakehead features`: the feature level of a cluster, and raising it after an update of all nodes.
 
-Both read the metadata log in the object store and ask every node which levels it supports, as
-`lakehead nodes` does.
+Both read the metadata log in the object store and request from every node the levels that it
+supports, as `lakehead nodes` does.
 """
 
 import random
@@ -20,7 +20,8 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_rows
-from lakehead.broker.cli.nodes import tell_nodes
+from lakehead.broker.cli.node_network import CommandConfigOption
+from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.features import Levels, features, raised, supported
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
@@ -31,7 +32,11 @@ app = CommandLine(help="Show the feature level of a cluster, or raise it after a
 
 
 @app.command("describe")
-def describe(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
+def describe(
+    path: PathOption = DEFAULT_PATH,
+    as_json: JsonOption = False,
+    command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
+) -> None:
     """Show the level of each feature, and the levels that each node supports.
 
     A node whose release does not say what it supports has no numbers.
@@ -68,8 +73,8 @@ async def _look(path: str) -> tuple[MetadataImage, Mapping[int, Levels]]:
 
 
 async def _heard(state: MetadataImage) -> Mapping[int, Levels]:
-    answers = await tell_nodes(state)
-    return {n: answer.levels for n, answer in answers.items() if answer.levels is not None}
+    responses = await nudge_nodes(state)
+    return {n: response.levels for n, response in responses.items() if response.levels is not None}
 
 
 @app.command("upgrade")
@@ -78,6 +83,7 @@ def upgrade(
     level: Annotated[
         int, typer.Option("--level", metavar="N", help="The level of metadata.version.")
     ] = NEWEST_LEVEL,
+    command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
     """Raise metadata.version, when all nodes run a release that supports the level.
 
@@ -101,7 +107,7 @@ async def _upgrade(path: str, level: int) -> tuple[int, int]:
             return _plan(state, level, heard)
 
         state = await log.commit_with(plan)
-        await tell_nodes(state)
+        await nudge_nodes(state)
     finally:
         await store.close()
     return before, state.metadata_version

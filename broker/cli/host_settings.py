@@ -1,7 +1,7 @@
 """`lakehead settings`: the settings of a host that takes them from elsewhere.
 
 A script of the host fetches them (`infra/terraform/modules/brokers`). These commands check them,
-and restart the host's nodes with new ones while all other hosts serve.
+restart the host's nodes with new ones while all other hosts serve, and copy the host's secrets.
 """
 
 import asyncio
@@ -15,27 +15,34 @@ from typing import Annotated
 
 import typer
 
-from lakehead.broker.cli.cluster import open_cluster, open_log, run
+from lakehead.broker.cli.cluster import holds_cluster, open_cluster, open_log, run
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.nodes import leads
 from lakehead.broker.cli.rolling.host_plan import Host
 from lakehead.broker.cli.rolling.host_state import Expected, nodes_of
 from lakehead.broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
+from lakehead.broker.network.listeners import Listeners
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.security.host_secrets import HostSecrets
 from lakehead.broker.setting_sources import load, without_effect
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.placement import node_commands
+from lakehead.storage.config_providers import call_aws
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.metadata.state import MetadataImage
 
 _SERVICE = "lakehead.service"
 _OF_SUPERVISOR = frozenset(
     {
-        *("advertised_port", "ec2_notices", "extra_listeners", "host", "log_level"),
-        *("metrics_port", "nodes", "port", "registry_port", "shutdown_timeout_ms"),
+        *("advertised_listeners", "advertised_port", "ec2_notices", "extra_advertised_listeners"),
+        *("extra_listeners", "host", "listeners", "log_level"),
+        *("metrics_port", "nodes", "port", "shutdown_timeout_ms"),
+        *("registry_host", "registry_kafka_config", "registry_port", "registry_roles"),
+        *("registry_tls_cert", "registry_tls_key", "registry_tokens", "registry_users"),
         *("table_registries", "wal"),
     }
 )
-"""What the supervisor reads when it starts: a rolling restart of its nodes does not change it."""
+"""Settings that the supervisor reads at its start: a rolling restart of nodes changes none."""
 
 app = CommandLine(help="Check a host's settings, and restart its nodes with them.")
 
@@ -54,6 +61,46 @@ def check(file: FileArgument) -> None:
     read_settings(file)
     if ignored := without_effect(str(file)):
         typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
+
+
+@app.command("secrets")
+def secrets(
+    file: FileArgument,
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder for the copies, in memory.")
+    ],
+    prefix: Annotated[
+        str,
+        typer.Option("--prefix", help="Beginning of the names of the secrets, before /tls."),
+    ],
+    region: Annotated[str, typer.Option("--region", help="AWS Region of the secrets.")],
+    admin: Annotated[
+        str, typer.Option("--admin", metavar="USER", help="Name of the first user.")
+    ] = "admin",
+) -> None:
+    """Copy this host's secrets from AWS Secrets Manager to files, for nodes with the settings FILE.
+
+    host.pem and ca.pem are from PREFIX/tls, and are written if nodes would accept the certificate
+    at their address; nodes.properties names both for --command-config of this host's commands.
+    first-admin is from PREFIX/first-admin, as long as there is no cluster yet.
+    Nodes load new certificates by themselves. Status 0: nodes can start, by the last good copies
+    if a secret is bad or out of reach. Otherwise an event names the secret that has to get a value.
+    """
+    settings = read_settings(file)
+    configure_logs(settings.log_level, log_format=settings.log_format)
+
+    def read(name: str) -> str:
+        response = call_aws("secretsmanager", region, "get_secret_value", {"SecretId": name})
+        return str(response.get("SecretString", ""))
+
+    copies = HostSecrets(folder, prefix, read)
+    is_ready = copies.update_tls(_node_address(settings))
+    if _has_cluster(settings, folder):
+        copies.remove_admin()
+    else:
+        is_ready &= copies.update_admin(admin)
+    if not is_ready:
+        raise typer.Exit(1)
 
 
 @app.command("serving")
@@ -127,15 +174,33 @@ def other_hosts(state: MetadataImage, host: Host) -> dict[str, Expected]:
 
 
 def is_only_host(state: MetadataImage, host: Host) -> bool:
-    """Whether no node is live but those of a host."""
+    """Return true if no node is live but those of a host."""
     live = {node.host_id for node in state.nodes.values() if not node.is_fenced}
     return live <= {host.host_id}
 
 
 def needs_restart(now: Settings, then: Settings) -> bool:
-    """Whether something changes that the supervisor itself has to read."""
+    """Return true if a setting changes that the supervisor itself reads."""
     names = (field.name for field in fields(Settings) if field.name in _OF_SUPERVISOR)
     return any(getattr(now, name) != getattr(then, name) for name in names)
+
+
+def _node_address(settings: Settings) -> str:
+    """Return the host by which other nodes reach the nodes of this one."""
+    listener = Listeners(settings).inter_broker
+    if listener.advertised is None:
+        return settings.advertised_host
+    return listener.advertised.address(settings.node_id, settings.broker_rack or None).host
+
+
+def _has_cluster(settings: Settings, folder: Path) -> bool:
+    """Return true if the store has a cluster, which is noted: a cluster does not go away."""
+    note = folder / "cluster-exists"
+    if not note.exists():
+        if not run(holds_cluster(settings.store_address)):
+            return False
+        note.touch()
+    return True
 
 
 async def _serving(settings: Settings, waits: Waits) -> None:
@@ -179,7 +244,7 @@ async def _run_command(command: list[str]) -> None:
 
 @asynccontextmanager
 async def _members(settings: Settings, waits: Waits) -> AsyncIterator[Members]:
-    store = open_cluster(settings.store_uri)
+    store = open_cluster(settings.store_address)
     try:
         log = await open_log(store, writer="settings")
         members = Members(log, waits)

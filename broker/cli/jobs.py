@@ -210,9 +210,9 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 def _defaults(config: str | None) -> BrokerDefaults:
     # Modules of the broker, which most jobs do not need.
     from lakehead.broker.cli.maintain import settings_of
-    from lakehead.broker.configs.entries import upkeep_defaults
+    from lakehead.broker.configs.entries import maintenance_defaults
 
-    return BrokerDefaults(given=upkeep_defaults(settings_of(config)).given)
+    return BrokerDefaults(given=maintenance_defaults(settings_of(config)).given)
 
 
 def _runner(processes: int) -> Runner:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -10,7 +11,8 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from lakehead.storage.errors import BrokerUnavailable, RequestRefused
+from lakehead.connectors.kafka_client_config import read_client_config
+from lakehead.storage.errors import BrokerUnavailable, RequestRefused, SettingsError
 
 _CONNECT_S = 5.0
 _RESPONSE_S = 30.0
@@ -25,18 +27,32 @@ def silent_logger() -> logging.Logger:
 
 
 class KafkaAdmin:
-    """The cluster at `bootstrap` (HOST:PORT). Raises BrokerUnavailable; its methods
-    raise RequestRefused.
+    """The cluster at `bootstrap` (HOST:PORT), reached with a client's settings in `config` (a file
+    of Kafka's `name=value` lines), for listeners with TLS or SASL. Raises BrokerUnavailable,
+    RequestRefused where the login is refused, and SettingsError; its methods raise RequestRefused.
     """
 
-    def __init__(self, bootstrap: str) -> None:
-        self._client = AdminClient({"bootstrap.servers": bootstrap}, logger=silent_logger())
+    def __init__(self, bootstrap: str, config: Path | None = None) -> None:
+        self._errors: list[KafkaError] = []
+        try:
+            given: dict[str, Any] = {} if config is None else {**read_client_config(config)}
+            given |= {"bootstrap.servers": bootstrap, "error_cb": self._errors.append}
+            self._client = AdminClient(given, logger=silent_logger())
+        except OSError as error:
+            raise SettingsError(f"cannot read {config}: {error.strerror}") from None
+        except (KafkaException, ValueError) as error:
+            raise SettingsError(f"{config}: {_text(error)}") from None
         try:
             self._client.list_topics(timeout=_CONNECT_S)
         except KafkaException:
+            self._client.poll(0)  # has the client report its errors
+            for reported in self._errors:
+                if reported.name() in ("_AUTHENTICATION", "_SSL"):
+                    raise RequestRefused(f"{bootstrap}: {reported.str()}") from None
             raise BrokerUnavailable(
-                f"no broker answers at {bootstrap}: start one with `lakehead start`, "
-                "or give another address with --bootstrap-server"
+                f"no broker responds at {bootstrap}: start one with `lakehead start`, "
+                "or give another address with --bootstrap-server; a listener with TLS or SASL "
+                "needs --command-config"
             ) from None
 
     def topics(self) -> set[str]:
@@ -82,3 +98,8 @@ class KafkaAdmin:
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             raise RequestRefused(f"topic {name}: {error.str()}") from None
+
+
+def _text(error: Exception) -> str:
+    cause = error.args[0] if error.args else error
+    return cause.str() if isinstance(cause, KafkaError) else str(cause)

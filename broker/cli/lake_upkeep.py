@@ -12,7 +12,6 @@ import structlog
 
 from lakehead.broker.cli.cluster import load_state, run, store_uri
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.tables.declaration import is_declared
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.declared_tables import TableOutcome
@@ -23,19 +22,19 @@ _log = structlog.get_logger("broker.maintenance")
 
 
 def has_tables(path: str) -> bool:
-    """Whether a topic of the cluster at `path` declares a table."""
-    return any(is_declared(topic) for topic in run(load_state(path)).topics.values())
+    """Return true if a topic of the cluster at `path` declares a table."""
+    return any(topic.declares_table for topic in run(load_state(path)).topics.values())
 
 
 @dataclass(slots=True)
 class TableTurn:
-    """What became of declared tables: of their rows and, where it was due, of their files."""
+    """The result of a turn over declared tables: of their rows and, if due, of their files."""
 
     tables: "list[TableOutcome]" = field(default_factory=list)
     files: "list[MaintenanceResult]" = field(default_factory=list)
 
     def errors(self) -> list[str]:
-        """What went wrong, by topic. A table that another process writes is left to that one."""
+        """Failures by topic. A table that another process writes is left to that process."""
         if not (self.tables or self.files):
             return []
         from lakehead.lake.jobs.table_lease import TableTaken
@@ -96,12 +95,12 @@ def _follow(path: str, stopped: threading.Event) -> None:
 
     tables = DeclaredTables(store_uri(path))
     try:
-        tables.follow(stopped, _tell, on_files=_report_files)
+        tables.follow(stopped, _report, on_files=_report_files)
     finally:
         tables.close()
 
 
-def _tell(outcome: "TableOutcome") -> None:
+def _report(outcome: "TableOutcome") -> None:
     if outcome.error is not None:
         _log.warning("table_not_maintained", topic=outcome.topic, error=str(outcome.error))
     elif outcome.result.commits:

@@ -1,4 +1,4 @@
-"""How commands show things: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -26,7 +26,7 @@ from lakehead.storage.errors import LakeheadError, RequestRefused, SettingsError
 _PORT = 8080
 _UPLOAD_AGE_MS = 2_000
 _DAGS = Path(__file__).resolve().parents[2] / "dags"
-# Quicker than what the DAGs say themselves: nobody wants to watch for an hour.
+# More often than the DAGs' own schedules: a demonstration shows their runs within minutes.
 _DEMO_SCHEDULES = {
     "lakehead_materialize": "* * * * *",
     "lakehead_compact_objects": "*/2 * * * *",
@@ -76,6 +76,7 @@ def local_airflow(
 
     Airflow has a folder, SQLite and a password of its own, and listens on the loopback address. It
     ends, and all that belongs to it, with Ctrl-C or SIGTERM; started again it goes on where it was.
+    With --path, jobs have the LAKEHEAD_ variables of this command: keys of encryption, for one.
     For a look and for tests, not for production: there, give the DAGs to your own Airflow.
     """
     dags = (dags or _DAGS).resolve()
@@ -118,7 +119,9 @@ def _serve(
             variables["lakehead_dags"] = {"schedules": _DEMO_SCHEDULES, "params": _DEMO_PARAMS}
         stage.step("Start Airflow")
         word = home.password()
-        environment = home.environment(os.environ, connection=connection, variables=variables)
+        environment = home.environment(
+            os.environ, connection=connection, variables=variables, keeps_settings=bool(path)
+        )
         with stage.waiting("The first time takes a minute: it makes its database"):
             process = stack.enter_context(running_airflow(home, environment, check=check))
         stage.say(f"[bold]{home.url}[/]  user [bold]{USER}[/]  password [bold]{word}[/]")

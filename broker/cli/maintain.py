@@ -1,6 +1,6 @@
-"""`lakehead maintain`: compaction, retention and merging, where configs and objects ask for it.
+"""`lakehead maintain`: log compaction, retention and object compaction, as far as they are due.
 
-`lakehead start` does the same when something is due, unless it is told not to.
+`lakehead start` does the same in a process of its own, unless `maintain` is false.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from lakehead.broker.cli.cluster import (
 from lakehead.broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
-from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceFigures
+from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceStatistics
 from lakehead.broker.maintenance.tables_beside import is_lake_installed
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
-from lakehead.lake.jobs.table_jobs import UPKEEP
+from lakehead.lake.jobs.table_jobs import TABLE_MAINTENANCE
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import JobIncomplete
@@ -132,7 +132,10 @@ def _table_figures(turn: TableTurn) -> dict[str, int]:
     return {
         "tables": len(turn.tables),
         "records in tables": sum(one.result.records for one in turn.tables),
-        **{care.done: sum(one.job == name for one in done) for name, care in UPKEEP.items()},
+        **{
+            care.done: sum(one.job == name for one in done)
+            for name, care in TABLE_MAINTENANCE.items()
+        },
     }
 
 
@@ -143,11 +146,11 @@ def _tables_due(path: str) -> list[dict[str, object]]:
         if one.error is not None:
             due.append((one.topic, f"{one.job} cannot: {one.error}"))
         else:
-            due.append((one.topic, f"{one.job} {UPKEEP[one.job].words(one)}"))
+            due.append((one.topic, f"{one.job} {TABLE_MAINTENANCE[one.job].words(one)}"))
     return [{"topic": topic, "partition": None, "due": words} for topic, words in due]
 
 
-async def _maintain(path: str, settings: Settings, *, follow: bool) -> MaintenanceFigures:
+async def _maintain(path: str, settings: Settings, *, follow: bool) -> MaintenanceStatistics:
     async with opened_maintainer(path, settings) as maintainer:
         if follow:
             await maintainer.run()

@@ -12,10 +12,11 @@ from lakehead.broker.cli.jobs import JobCall, job_command
 from lakehead.broker.cli.listing import show_fields
 from lakehead.broker.cli.progress import ByteProgress
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
+from lakehead.lake.declaration.table_declaration import default_table_uri
 from lakehead.lake.jobs.table_jobs import (
     BACKFILL,
     MATERIALIZE,
-    UPKEEP,
+    TABLE_MAINTENANCE,
     BackfillOptions,
     Engine,
     TablesOptions,
@@ -24,7 +25,6 @@ from lakehead.lake.jobs.table_jobs import (
     with_topic,
 )
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import default_table_uri
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class ValueFormat(StrEnum):
-    """What values are."""
+    """The format of values."""
 
     JSON = "json"
     RAW = "raw"
@@ -49,7 +49,7 @@ class Tail(StrEnum):
 
 
 class OnError(StrEnum):
-    """What happens to a record that cannot be read."""
+    """The handling of a record that cannot be read."""
 
     PAUSE = "pause"
     DEAD_LETTER = "dead_letter"
@@ -153,11 +153,11 @@ def _materialize(
     if not follow:
         check_metrics(metrics)
     is_alone = len(options.topics) == 1 and not follow
-    is_told = any(one is not None for one in (table, schema, value_format, on_error))
+    has_options = any(one is not None for one in (table, schema, value_format, on_error))
     if is_alone and begin is None and (table or not declares_table(call.store, options.topics[0])):
-        _materialize_as_told(call, table, schema, value_format, on_error, _runner(spark))
+        _materialize_by_options(call, table, schema, value_format, on_error, _runner(spark))
         return
-    if is_told:
+    if has_options:
         raise SettingsError(_DECLARED)
     if begin is not None and (not is_alone or call.dry_run):
         raise SettingsError("--from is for one topic, once: name it, without --follow or --dry-run")
@@ -212,23 +212,23 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
 
-    def tell(outcome: "TableOutcome") -> None:
+    def report(outcome: "TableOutcome") -> None:
         if outcome.error is not None:
             typer.echo(f"lakehead: {with_topic(outcome.topic, outcome.error)}", err=True)
         if outcome.result.commits:
             show_fields(row_of(outcome), as_json)
 
-    def tell_files(result: "MaintenanceResult") -> None:
+    def report_files(result: "MaintenanceResult") -> None:
         if result.error is not None:
             typer.echo(f"lakehead: {with_topic(result.topic, result.error)}", err=True)
         else:
             head = {"topic": result.topic, "table": result.table, "job": result.job}
-            show_fields(head | UPKEEP[result.job].figures(result), as_json)
+            show_fields(head | TABLE_MAINTENANCE[result.job].figures(result), as_json)
 
-    tables.follow(stopped, tell, on_files=tell_files if with_upkeep else None)
+    tables.follow(stopped, report, on_files=report_files if with_upkeep else None)
 
 
-def _materialize_as_told(
+def _materialize_by_options(
     call: JobCall,
     table: str | None,
     schema: str | None,

@@ -1,8 +1,9 @@
-"""`lakehead nodes` and `lakehead drain`: who is in the cluster, and who should lead nothing.
+"""`lakehead nodes` and `lakehead drain`: the nodes of a cluster, and nodes that are to lead
+nothing.
 
 Both read the metadata log in the object store, and need no particular node to be up. `nodes` also
-asks every node for what only it knows: whether it answers, and its traffic. `drain` commits to the
-log itself, and tells the nodes that there is news.
+sends a request to every node: its response shows that it lives, and its traffic. `drain` commits to
+the log itself, and then nudges the nodes.
 """
 
 import asyncio
@@ -21,30 +22,38 @@ from lakehead.broker.cli.cluster import (
     run,
 )
 from lakehead.broker.cli.listing import JsonOption, moment, show_rows
+from lakehead.broker.cli.node_network import CommandConfigOption, node_network
+from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
-from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
+from lakehead.broker.cluster.inter_broker_client import probe
 from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 
-NOBODY = -1
-"""The node id in a heartbeat of somebody who is no node."""
-ANSWER_S = 1.0
+NOT_A_NODE = -1
+"""The node id in a heartbeat of a process that is not a node."""
+REQUEST_TIMEOUT_S = 1.0
 POLL_S = 0.2
 
 NodesArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="Ids of the nodes.")]
 
 
-def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
+def list_nodes(
+    path: PathOption = DEFAULT_PATH,
+    as_json: JsonOption = False,
+    command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
+) -> None:
     """List the nodes of a cluster: state, address, what they lead and their traffic.
 
-    STATE is live, draining, silent (live in the metadata, and it does not answer here), fenced
-    (what it led waits for its log to be recovered) or gone. IN and OUT are bytes per second. The
-    controller has a star. LOST LOG tells of the last write-ahead log that an operator gave up with
-    accept.log.loss: when, in which epoch the node wrote to it, and how many partitions were open.
+    STATE is live, cordoned (live, and gets no new partitions), draining, silent (live in the
+    metadata, without a response to this command), fenced (its partitions wait for the recovery of
+    its log) or gone. IN and OUT are bytes per
+    second. The controller has a star. LOST LOG is the last write-ahead log that an operator gave up
+    with accept.log.loss: the time, the epoch in which the node wrote to it, the number of open
+    partitions.
     """
-    state, answers = run(_look(path))
+    state, responses = run(_look(path))
     columns = {
         "node": "NODE",
         "controller": "",
@@ -59,7 +68,7 @@ def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
         "cpu": "CPU",
         "lost_log": "LOST LOG",
     }
-    rows = _rows(state, answers)
+    rows = _rows(state, responses)
     if not as_json:
         for row in rows:
             row["controller"] = "*" if row["controller"] else ""
@@ -74,48 +83,58 @@ async def _look(path: str) -> tuple[MetadataImage, Mapping[int, HeartbeatRespons
         state = await read_state(store)
     finally:
         await store.close()
-    return state, await tell_nodes(state)
+    return state, await nudge_nodes(state)
 
 
-async def tell_nodes(state: MetadataImage) -> dict[int, HeartbeatResponse]:
-    """Tell every live node how far the metadata log is; return the answers of those that answer."""
-    network = TcpNetwork()
+async def nudge_nodes(state: MetadataImage) -> dict[int, HeartbeatResponse]:
+    """Send the end of the metadata log to every live node; return the responses that come."""
+    network = node_network(state)
     heartbeat = Heartbeat(
-        node_id=NOBODY, epoch=NOBODY, next_entry=state.next_entry, cluster_id=state.cluster_id
+        node_id=NOT_A_NODE,
+        epoch=NOT_A_NODE,
+        next_entry=state.next_entry,
+        cluster_id=state.cluster_id,
     )
-    answers: dict[int, HeartbeatResponse] = {}
+    responses: dict[int, HeartbeatResponse] = {}
 
-    async def ask(node: NodeState) -> None:
+    async def request(node: NodeState) -> None:
         proof = NodeProof(secret=state.node_secret, to_node=node.node_id)
-        answer = await probe(network, node.host, node.port, heartbeat, ANSWER_S, proof)
-        if answer is not None and (answer.node_id, answer.epoch) == (node.node_id, node.epoch):
-            answers[node.node_id] = answer
+        response = await probe(network, node.host, node.port, heartbeat, REQUEST_TIMEOUT_S, proof)
+        if response is None:
+            return
+        if (response.node_id, response.epoch) == (node.node_id, node.epoch):
+            responses[node.node_id] = response
 
     async with asyncio.TaskGroup() as group:
         for node in state.nodes.values():
             if not node.is_fenced:
-                group.create_task(ask(node))
-    return answers
+                group.create_task(request(node))
+    return responses
 
 
-def _rows(state: MetadataImage, answers: Mapping[int, HeartbeatResponse]) -> list[dict[str, Any]]:
+def _rows(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> list[dict[str, Any]]:
     led = leads(state)
     rows = []
     for node_id, node in sorted(state.nodes.items()):
-        answer = answers.get(node_id)
+        response = responses.get(node_id)
         rows.append(
             {
                 "node": node_id,
                 "controller": node_id == state.controller.node_id and not node.is_fenced,
                 "epoch": node.epoch,
-                "state": _state_of(node, led[node_id], answers=answer is not None),
+                "state": _state_of(
+                    node,
+                    led[node_id],
+                    responds=response is not None,
+                    is_cordoned=is_cordoned(state, node_id),
+                ),
                 "address": f"{node.host}:{node.port}",
                 "rack": node.rack,
                 "host": node.host_id or None,
                 "leads": led[node_id],
-                "bytes_in": None if answer is None else round(answer.load.bytes_in),
-                "bytes_out": None if answer is None else round(answer.load.bytes_out),
-                "cpu": None if answer is None else round(answer.load.cpu, 3),
+                "bytes_in": None if response is None else round(response.load.bytes_in),
+                "bytes_out": None if response is None else round(response.load.bytes_out),
+                "cpu": None if response is None else round(response.load.cpu, 3),
                 "lost_log": _lost_log(node),
             }
         )
@@ -145,12 +164,14 @@ def leads(state: MetadataImage) -> Counter[int]:
     return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
 
 
-def _state_of(node: NodeState, leads: int, *, answers: bool) -> str:
+def _state_of(node: NodeState, leads: int, *, responds: bool, is_cordoned: bool) -> str:
     if node.is_fenced:
         return "fenced" if leads else "gone"
-    if not answers:
+    if not responds:
         return "silent"
-    return "draining" if node.is_draining else "live"
+    if node.is_draining:
+        return "draining"
+    return "cordoned" if is_cordoned else "live"
 
 
 def drain(
@@ -162,6 +183,7 @@ def drain(
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when the node leads nothing any more.")
     ] = False,
+    command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
     """Move everything that nodes lead to the other nodes, and assign nothing to them.
 
@@ -199,7 +221,7 @@ async def _drain(
     try:
         log = await open_log(store, writer="drain")
         state = await log.commit_with(plan)
-        await tell_nodes(state)
+        await nudge_nodes(state)
         while wait and any(leads(state)[node_id] for node_id in node_ids):
             await asyncio.sleep(POLL_S)
             state = await log.refresh()

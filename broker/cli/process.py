@@ -13,16 +13,16 @@ from lakehead.broker.process_end import end_now
 def run() -> NoReturn:
     """Run the command line, and end the process with its status.
 
-    The interpreter is not torn down. Threads of the object store's library tell event loops of
-    their answers, and one that does so at that moment is ended by the interpreter, which a thread
-    of Rust's answers with SIGABRT: the command's status would be lost.
+    The interpreter is not torn down. Threads of the object store's library hand responses to
+    event loops. The interpreter would end a thread that does so at that moment, a thread of Rust
+    then raises SIGABRT, and the command's status would be lost.
     """
     status = _status()
-    # What the interpreter does before it is torn down, in its order.
+    # The steps of the interpreter before it is torn down, in its order.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - has no public name
     atexit._run_exitfuncs()  # noqa: SLF001 - has no public name
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # whoever read it has gone, or it is closed
+        with suppress(OSError, ValueError):  # its reader has gone, or it is closed
             stream.flush()
     end_now(status)
 

@@ -31,14 +31,32 @@ TopicOption = Annotated[str, typer.Option(help="Topic of the schemas; made if th
 ReplicationOption = Annotated[
     int, typer.Option(min=1, help="Of the topic when it is made; of other clusters than ours.")
 ]
-KafkaConfigOption = Annotated[
+CommandConfigOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Settings of librdkafka, name=value a line: SASL, TLS."),
+    typer.Option(
+        "--command-config",
+        "--kafka-config",
+        metavar="FILE",
+        help="Settings of a Kafka client, name=value a line: SASL and TLS by the names of Java's "
+        "clients, or by librdkafka's.",
+    ),
 ]
 UsersOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE", help="File of permitted users, name:password a line. None: all clients."
+    ),
+]
+TokensOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File of permitted users, name:token a line, by Bearer."),
+]
+RolesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File of roles, name:role:subjects a line, with the role read, write or admin, and "
+        "subjects as a name or as prefix*. None: each user has all roles.",
     ),
 ]
 CertificateOption = Annotated[
@@ -65,8 +83,10 @@ def registry(
     port: PortOption = 8081,
     topic: TopicOption = "_schemas",
     replication_factor: ReplicationOption = 1,
-    kafka_config: KafkaConfigOption = None,
+    command_config: CommandConfigOption = None,
     users: UsersOption = None,
+    tokens: TokensOption = None,
+    roles: RolesOption = None,
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
     timeout_ms: TimeoutOption = 20_000,
@@ -78,17 +98,15 @@ def registry(
 
     Schemas are in a compacted topic of the cluster, so any number of registries may serve it.
     """
+    from lakehead.connectors.kafka_client_config import read_client_config
+    from lakehead.connectors.schema_registry.access import Access
     from lakehead.connectors.schema_registry.server import run
-    from lakehead.connectors.schema_registry.settings import (
-        RegistrySettings,
-        read_client_settings,
-        read_users,
-    )
+    from lakehead.connectors.schema_registry.settings import RegistrySettings
 
     if is_supervised(os.environ):
         stop_with_supervisor(os.environ)
     configure_logs(log_level, log_format=log_format)
-    client = {} if kafka_config is None else read_client_settings(kafka_config)
+    client = {} if command_config is None else read_client_config(command_config)
     settings = RegistrySettings(
         client={**client, "bootstrap.servers": bootstrap},
         topic=topic,
@@ -96,7 +114,7 @@ def registry(
         host=host,
         port=port,
         timeout_ms=timeout_ms,
-        users={} if users is None else read_users(users),
+        access=Access(users=users, tokens=tokens, roles=roles),
         tls_cert=tls_cert,
         tls_key=tls_key,
     )

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lakehead.broker.cli.cluster import open_cluster, open_log, run
 from lakehead.broker.cli.listing import JsonOption, show_rows
-from lakehead.broker.cli.rolling.conductor import Conductor, Figures
+from lakehead.broker.cli.rolling.conductor import Conductor, StepTimes
 from lakehead.broker.cli.rolling.host_plan import HostPlan, Step, check_data, check_hosts, read_plan
 from lakehead.broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
 from lakehead.broker.cli.rolling.terraform import Terraform
@@ -65,7 +65,7 @@ DeleteOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the steps, change nothing.")]
 ApproveOption = Annotated[
-    bool, typer.Option("--auto-approve", help="Do not ask before the first step.")
+    bool, typer.Option("--auto-approve", help="Start the first step without a confirmation.")
 ]
 
 
@@ -90,8 +90,9 @@ def rolling_update(
     next. Hosts that are to go are drained, removed and unregistered first; new ones come before any
     is replaced. Whatever else differs is applied with them or at the end.
 
-    A step that would touch more than it shows is not applied. What keeps data, such as a volume of
-    a host that stays, a bucket or a key, is deleted only if --delete names it, and never replaced.
+    A step that would touch more than it shows is not applied. A resource that keeps data, such as a
+    volume of a host that stays, a bucket or a key, is deleted only if --delete names it. It is
+    never replaced.
 
     It stops at the first failure, and Ctrl-C stops it; run again, it goes on. Two runs at once do
     not harm: Terraform locks its state, and no host is drained while another is down.
@@ -106,7 +107,7 @@ def rolling_update(
             show_rows([_step_row(step) for step in steps], _STEP_COLUMNS, as_json)
         return not dry_run and (auto_approve or _confirmed())
 
-    figures: list[Figures] = []
+    figures: list[StepTimes] = []
     with tempfile.TemporaryDirectory(prefix="lakehead-plan-") as scratch:
         terraform = Terraform(program, folder, Path(scratch), options)
         try:
@@ -131,7 +132,7 @@ async def _update(
     named: frozenset[str],
     waits: Waits,
     approved: Callable[[list[Step]], bool],
-    done: list[Figures],
+    done: list[StepTimes],
 ) -> None:
     """Do what the user approves of; each step's figures are in `done` once it is."""
     console = _Console()
@@ -246,7 +247,7 @@ def _step_row(step: Step) -> dict[str, Any]:
     }
 
 
-def _figures_row(figures: Figures) -> dict[str, Any]:
+def _figures_row(figures: StepTimes) -> dict[str, Any]:
     return {
         "step": figures.action.value,
         "hosts": ", ".join(figures.slots),

@@ -6,7 +6,7 @@ from lakehead.broker.setting_sources import SETTINGS, Setting
 
 # The first setting of each section, in the order of SETTINGS.
 _FIRST = {
-    "data": "Where things are",
+    "data": "Places of data",
     "node_id": "Node and network",
     "cluster_id": "Cluster",
     "num_partitions": "Topics and messages",

@@ -35,8 +35,8 @@ def claim(
     """Take a free slot of this machine's zone, and print its settings as variables.
 
     On EC2 only, by the network interfaces with the tags lakehead:bucket, lakehead:cluster,
-    lakehead:slot and lakehead:node-id. A machine that has a slot keeps it; EC2 is not asked where
-    FILE names one whose address is here. The variables are read by lakehead start: node.id,
+    lakehead:slot and lakehead:node-id. A machine that has a slot keeps it, without a request to EC2
+    if FILE names a slot whose address is here. The variables are read by lakehead start: node.id,
     host.id, broker.rack, advertised.host.
     """
     configure_logs("info")
@@ -48,7 +48,7 @@ def claim(
     if write is None:
         typer.echo(text, nl=False)
         return
-    # Whoever reads the file finds all of it, whatever happens meanwhile.
+    # A reader of the file finds all of it at any moment.
     new = write.with_name(f"{write.name}.new")
     new.write_text(text)
     new.replace(write)
@@ -57,7 +57,7 @@ def claim(
 
 def kept_address(file: Path) -> str:
     """Return the address that a file names, if this machine has it: then it has the slot. Nodes
-    start again while EC2 answers nobody.
+    can then start again while EC2 does not respond.
     """
     try:
         lines = file.read_text().splitlines()

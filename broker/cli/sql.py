@@ -10,7 +10,7 @@ from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 
 
 class RowFormat(StrEnum):
-    """How rows are printed."""
+    """The format of printed rows."""
 
     TABLE = "table"
     CSV = "csv"
@@ -18,7 +18,7 @@ class RowFormat(StrEnum):
 
 
 class Mode(StrEnum):
-    """What becomes of a batch that cannot be read, and of a time beyond its column."""
+    """The handling of a batch that cannot be read, and of a time beyond its column."""
 
     FAILFAST = "failfast"
     DROPMALFORMED = "dropmalformed"
@@ -26,7 +26,7 @@ class Mode(StrEnum):
 
 
 class Undecodable(StrEnum):
-    """What becomes of a value that cannot be decoded."""
+    """The handling of a value that cannot be decoded."""
 
     FAIL = "fail"
     NULL = "null"
@@ -105,7 +105,7 @@ def sql(
     """Open a Spark SQL shell in which every topic is a view.
 
     Values are columns as their topics declare (lakehead.table.value.format). lakehead.topics,
-    .partitions, .objects, .groups, .nodes and .tables tell of the cluster.
+    .partitions, .objects, .groups, .nodes and .tables are tables about the cluster.
 
     Needs no broker: topics are read in place, from the object store. Without -e, statements come
     from the terminal or from a pipe, each ended by a semicolon.

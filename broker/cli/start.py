@@ -1,4 +1,4 @@
-"""`lakehead start`: run a broker in the foreground until it is told to stop.
+"""`lakehead start`: run a broker in the foreground until Ctrl-C or SIGTERM.
 
 The flags are the settings of `lakehead.broker.settings`, one each, under Kafka's names; dashes and
 underscores are taken for dots (`--message-max-bytes`).
@@ -15,6 +15,7 @@ from lakehead.broker.cli.sections import sections, shown_default
 from lakehead.broker.setting_sources import (
     SETTINGS,
     Setting,
+    check_flags,
     load,
     unknown_variables,
     without_effect,
@@ -25,6 +26,7 @@ from lakehead.storage.errors import (
     EntryRejected,
     Fenced,
     LakeheadError,
+    SettingsError,
     StoreUnavailable,
     WalHolderEnding,
 )
@@ -45,7 +47,8 @@ registry beside them.
 
 Each setting is taken from its flag, else from the environment (LAKEHEAD_ and the setting's name, \
 like LAKEHEAD_NUM_PARTITIONS), else from the file given by --config, else its default. \
-Sizes take k, m, g and t (64MiB).
+Sizes take k, m, g and t (64MiB). Values that lie elsewhere are ${file:/path:key}, \
+${directory:/path:name}, ${env:NAME}, ${secretsmanager:name:field} and ${ssm::name}.
 """
 
 
@@ -56,10 +59,17 @@ def _dotted(name: str) -> str:
 def _command() -> Any:
     """Return a function whose signature has every setting; typer reads it to make the flags."""
 
-    def start(config: str | None = None, no_maintain: bool = False, **flags: str | None) -> None:
+    def start(
+        config: str | None = None,
+        no_maintain: bool = False,
+        override: list[str] | None = None,
+        **flags: str | None,
+    ) -> None:
         given = {setting.name: flags[setting.field] for setting in SETTINGS}
+        given |= _overrides(override or [])
         if no_maintain:
             given["maintain"] = "false"
+        check_flags(given)
         settings = load(given, os.environ, config)
         if ignored := without_effect(config):
             typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
@@ -71,7 +81,11 @@ def _command() -> Any:
         else:
             _supervise(settings, given, config)
 
-    annotations: dict[str, Any] = {"config": _config_option(), "no_maintain": _NO_MAINTAIN}
+    annotations: dict[str, Any] = {
+        "config": _config_option(),
+        "no_maintain": _NO_MAINTAIN,
+        "override": _OVERRIDE,
+    }
     for title, settings in sections():
         annotations |= {setting.field: _option(setting, title) for setting in settings}
     parameters = [
@@ -104,6 +118,28 @@ def _config_option() -> Any:
 _NO_MAINTAIN: Any = Annotated[
     bool, typer.Option("--no-maintain", help="The same as --maintain false.", show_default=False)
 ]
+
+
+_OVERRIDE: Any = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override",
+        metavar="NAME=VALUE",
+        help="Any setting by its name, also of a single listener: "
+        "listener.name.internal.ssl.client.auth=required. May be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def _overrides(given: list[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise SettingsError(f"--override: {one!r} is not NAME=VALUE")
+        found[name] = value
+    return found
 
 
 def _option(setting: Setting, panel: str) -> Any:

@@ -9,7 +9,6 @@ from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, moment, show_rows
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import is_declared
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.table_status import TableStatus
@@ -55,7 +54,7 @@ def list_tables(
 
     catalog = store_reader(store_uri(path)).open_catalog()
     for topic in topics or ():
-        if not is_declared(catalog.topic(topic)):
+        if not catalog.topic(topic).declares_table:
             raise SettingsError(
                 f"topic {topic} declares no table: set lakehead.table.enable=true to have one kept"
             )

@@ -6,11 +6,12 @@ any Kafka client do.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run
+from lakehead.broker.cli.cluster import COMMAND_CONFIG, DEFAULT_PATH, PathOption, load_state, run
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.storage.errors import NotFound, SettingsError
@@ -22,6 +23,15 @@ NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the 
 BootstrapOption = Annotated[
     str,
     typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker of the cluster."),
+]
+ClientConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar=COMMAND_CONFIG,
+        help="Settings of a Kafka client (client.properties), for a listener with TLS or SASL.",
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -131,12 +141,13 @@ def create_topic(
     ] = None,
     changes: SetOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    command_config: ClientConfigOption = None,
 ) -> None:
     """Create a topic through a broker."""
     from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
     configs = _configs([*(config or ()), *(changes or ())])
-    KafkaAdmin(bootstrap).create_topic(name, partitions, configs)
+    KafkaAdmin(bootstrap, command_config).create_topic(name, partitions, configs)
     typer.echo(f"created topic {name} with {partitions} partition{'s' * (partitions > 1)}")
 
 
@@ -157,6 +168,7 @@ def alter_topic(
         typer.Option("--partitions", min=1, metavar="N", help="Add partitions, up to this number."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    command_config: ClientConfigOption = None,
 ) -> None:
     """Change a topic's configs or add partitions to it, through a broker.
 
@@ -170,7 +182,7 @@ def alter_topic(
         raise SettingsError("nothing to change: give --set, --unset or --partitions")
     if both := set(_configs(changes or ())) & set(unset or ()):
         raise SettingsError(f"--set and --unset both name {', '.join(sorted(both))}")
-    admin = KafkaAdmin(bootstrap)
+    admin = KafkaAdmin(bootstrap, command_config)
     if configs:
         admin.alter_configs(name, configs)
         typer.echo(f"altered {', '.join(sorted(configs))} of topic {name}")
@@ -191,9 +203,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 @app.command("delete")
-def delete_topic(name: NameArgument, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+def delete_topic(
+    name: NameArgument,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    command_config: ClientConfigOption = None,
+) -> None:
     """Delete a topic and its records through a broker."""
     from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
-    KafkaAdmin(bootstrap).delete_topic(name)
+    KafkaAdmin(bootstrap, command_config).delete_topic(name)
     typer.echo(f"deleted topic {name}")

@@ -31,6 +31,7 @@ from lakehead.broker.cluster.membership import HANGS, Membership, MembershipView
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.clock import Clock
+from lakehead.storage.encryption.settings import EncryptionSettings
 from lakehead.storage.errors import SettingsError, StorageError
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.log import MetadataLog
@@ -50,6 +51,8 @@ _AHEAD_MAX = 256
 """Entries that another node may plausibly have before this one."""
 _LEVELS = (LOWEST_LEVEL, NEWEST_LEVEL)
 _SHUTDOWN_POLL_S = 0.1
+ENCRYPTION_LEVEL = 2
+"""The feature level from which on every release reads encrypted objects."""
 
 _log = structlog.get_logger("broker.cluster")
 
@@ -70,18 +73,15 @@ def refuse_other_cluster(state: MetadataImage, wanted: str, store_uri: str) -> N
     )
 
 
-def refuse_meta_address(host: str) -> None:
-    """Raise SettingsError if `host` is a meta-address such as 0.0.0.0, which a process can listen
-    on but no client can connect to.
+def refuse_early_encryption(state: MetadataImage, encryption: EncryptionSettings) -> None:
+    """Raise SettingsError if a node would encrypt in a cluster whose older releases read what it
+    writes.
     """
-    try:
-        is_meta = ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return
-    if is_meta:
+    if encryption.is_on and state.cluster_id and state.metadata_version < ENCRYPTION_LEVEL:
         raise SettingsError(
-            f"advertised.host: clients and other nodes cannot connect to {host}: set the name or "
-            "address by which they reach this machine"
+            f"encryption.key.provider needs metadata.version {ENCRYPTION_LEVEL}, and the cluster "
+            f"is at {state.metadata_version}: start every node with this release, then run: "
+            "lakehead features upgrade"
         )
 
 
@@ -241,13 +241,12 @@ class HeartbeatChannel:
         """Test whether the silent peer accepts connections. The present connection stays."""
         try:
             async with asyncio.timeout(self._session_s / 3):
-                channel = await self._network.connect(self.peer.host, self.peer.port, lambda: None)
+                await self._network.probe(self.peer.host, self.peer.port)
         except ConnectionRefusedError:
             self._listener.refused(self.peer)
         except (OSError, TimeoutError):
             pass
         else:
-            channel.close()
             self._listener.accepted(self.peer)
 
     def _closed(self) -> None:
@@ -335,6 +334,10 @@ class Session:
     cannot use this proof, since a successor may have been started meanwhile: the log, or a node
     that has read it, must respond first.
 
+    Access rules require more (`is_state_current`): a state that was the newest within the session
+    time, so that a node that is cut off soon allows nothing by rules that are not in force any
+    more.
+
     `is_unfenced` reads this node's own state. `is_unanimous(since)` returns whether every other
     registered node has responded since then and knows no entry that this node lacks.
     """
@@ -359,6 +362,7 @@ class Session:
         self._is_unanimous = is_unanimous
         self._proven_at = float("-inf")
         self._current_at = float("-inf")
+        self._agreed_at = float("-inf")
         self._slept_at = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
 
@@ -402,6 +406,23 @@ class Session:
             await asyncio.shield(self._renew())
         return self.is_current()
 
+    def is_state_current(self) -> bool:
+        """Return true if this node's state was the newest at a moment within the session time: what
+        was decided before that moment (access rules above all) is in it. A renewal starts well
+        before.
+        """
+        now = self._clock.monotonic()
+        age = now - max(self._current_at, self._metadata.fresh_at, self._agreed_at)
+        if age >= self._session_s * (0.5 if self.is_first else 0.75):
+            self._renew()
+        return age < self._session_s and self._is_unfenced()
+
+    async def ensure_state(self) -> bool:
+        """Return the same, after reading the metadata log if necessary."""
+        if not self.is_state_current():
+            await asyncio.shield(self._renew())
+        return self.is_state_current()
+
     def _renew(self) -> asyncio.Task[None]:
         if self._renewal is None or self._renewal.done():
             self._renewal = self._scope.spawn(
@@ -417,6 +438,7 @@ class Session:
         except (TimeoutError, StorageError):
             if self._is_unanimous(began) and self.proven_at >= self._slept_at:
                 self._proven_at = max(self._proven_at, began)
+                self._agreed_at = began  # none of them knows an entry that this node lacks
 
 
 class Leaderships(Protocol):
@@ -783,7 +805,7 @@ class BrokerLifecycle:
                 interval_s=self.interval_s,
                 session_s=self.session_s,
             )
-            task = self._scope.spawn_duty(channel.run, name=f"heartbeats to node {node_id}")
+            task = self._scope.spawn_loop(channel.run, name=f"heartbeats to node {node_id}")
             self._channels[node_id] = (channel, task)
         self._report_change()
 

@@ -22,6 +22,7 @@ import structlog
 
 from lakehead.broker.cluster.balance import STREAMS_AT_ONCE, balance
 from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle
+from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.cluster.heartbeat import NodeLoad
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import StorageError
@@ -134,7 +135,7 @@ class Controller:
         self._balance_at = self._started_at + self._settings.balance_s
         self._metadata.subscribe(self._changed)
         self._lifecycle.on_change.append(self._wakeup.set)
-        self._scope.spawn_duty(self._run, name="controller")
+        self._scope.spawn_loop(self._run, name="controller")
 
     def _changed(self, state: MetadataImage) -> None:
         if state.nodes is not self._nodes or state.topics is not self._topics:
@@ -327,6 +328,8 @@ class Survey:
     leader could. `moving`: the number of streams that are moving to their leader now; a stream in
     a log that no node reaches does not count. `waiting`: the number of streams that could return
     to a preferred leader that is not settled yet, and one more while all live nodes drain.
+    `cordoned`: nodes of `leads` that keep what they lead and get back what they are the preferred
+    leaders of, and nothing else.
     """
 
     leads: Mapping[int, Sequence[int]]
@@ -334,6 +337,7 @@ class Survey:
     non_preferred: Sequence[StreamState]
     moving: int
     waiting: int
+    cordoned: frozenset[int]
 
     @property
     def is_unsettled(self) -> bool:
@@ -385,6 +389,7 @@ def survey_streams(
         non_preferred=non_preferred,
         moving=moving,
         waiting=waiting,
+        cordoned=frozenset(node_id for node_id in leads if is_cordoned(state, node_id)),
     )
 
 
@@ -421,11 +426,13 @@ def plan(state: MetadataImage, view: ClusterView) -> Generator[None, None, Seque
 
 def _assign_leaderless(survey: Survey) -> Generator[None, None, list[tuple[int, int]]]:
     """Return (stream, node) for each stream that needs a leader: the node that has it open, else
-    its preferred leader, else the node that leads fewest streams.
+    its preferred leader, else the node that leads fewest streams. A cordoned node gets another
+    node's only if all are cordoned.
     """
     counts = {node_id: len(streams) for node_id, streams in survey.leads.items()}
     if not counts:
         return []
+    takers = [node_id for node_id in counts if node_id not in survey.cordoned] or list(counts)
     chosen = []
     for number, stream in enumerate(survey.needs_leader, 1):
         if not number % STREAMS_AT_ONCE:
@@ -434,7 +441,7 @@ def _assign_leaderless(survey: Survey) -> Generator[None, None, list[tuple[int, 
         if target not in counts:
             target = stream.preferred
         if target not in counts:
-            target = min(counts, key=lambda node_id: (counts[node_id], node_id))
+            target = min(takers, key=lambda node_id: (counts[node_id], node_id))
         counts[target] += 1
         chosen.append((stream.stream_id, target))
     return chosen
@@ -444,7 +451,8 @@ def _balancing(survey: Survey, view: ClusterView, term: int) -> Generator[None, 
     if survey.non_preferred:
         back = [(stream.stream_id, stream.preferred) for stream in survey.non_preferred]
         return _assignments(back, term, is_preferred=False)
-    moves = yield from balance(survey.leads, view.loads, imbalance=view.imbalance)
+    leads = {n: streams for n, streams in survey.leads.items() if n not in survey.cordoned}
+    moves = yield from balance(leads, view.loads, imbalance=view.imbalance)
     return _assignments(moves, term, is_preferred=True)
 
 

@@ -8,6 +8,7 @@ with many requests groups them. `probe` sends a single heartbeat.
 
 import asyncio
 import errno
+import ssl
 import struct
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -60,15 +61,35 @@ class PeerNetwork(Protocol):
         Raises ConnectionRefusedError if the address refuses connections, else OSError.
         """
 
+    async def probe(self, host: str, port: int) -> None:
+        """Connect, send nothing and close: TLS and authentication would need the other process,
+        and for one that was stopped the system takes connections. Raises like `connect`.
+        """
+
 
 class TcpNetwork:
-    """Opens channels over TCP."""
+    """Opens channels over TCP, with TLS if `context` returns a context."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
+        self._context = context
 
     async def connect(self, host: str, port: int, on_closed: Callable[[], None]) -> PeerChannel:
         """See `PeerNetwork.connect`."""
+        return await self._open(host, port, on_closed, self._context())
+
+    async def probe(self, host: str, port: int) -> None:
+        """See `PeerNetwork.probe`."""
+        channel = await self._open(host, port, lambda: None, None)
+        channel.close()
+
+    async def _open(
+        self, host: str, port: int, on_closed: Callable[[], None], context: ssl.SSLContext | None
+    ) -> "_TcpChannel":
         loop = asyncio.get_running_loop()
         try:
-            _, channel = await loop.create_connection(lambda: _TcpChannel(on_closed), host, port)
+            _, channel = await loop.create_connection(
+                lambda: _TcpChannel(on_closed), host, port, ssl=context
+            )
         except OSError as error:
             raise _plain(error) from error
         return channel

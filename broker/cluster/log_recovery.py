@@ -104,7 +104,7 @@ class LogRecovery:
             if self._node_id in turns and key not in self._running:
                 self._running.add(key)
                 step_in_s = STEP_IN_S * turns.index(self._node_id)
-                task = self._scope.spawn_duty(
+                task = self._scope.spawn_loop(
                     partial(self._recover, dead, step_in_s), name=f"recover node {dead.node_id}"
                 )
                 task.add_done_callback(partial(self._ended, key))

@@ -46,7 +46,7 @@ class _Member:
     since: float
     heard_at: float
     """By this node, or by one that it hears."""
-    answered_at: float = float("-inf")
+    responded_at: float = float("-inf")
     """By this node alone."""
     vouched_at: float = float("-inf")
     """When another node said last that it hears it."""
@@ -121,7 +121,7 @@ class Membership:
         if member is None:
             return False
         before = (self._standing(member, now), member.is_starting, member.is_leaving)
-        member.heard_at = member.answered_at = now
+        member.heard_at = member.responded_at = now
         member.refused_at = None
         member.lost_at = None
         if member.is_starting and not is_starting:
@@ -149,9 +149,9 @@ class Membership:
         milliseconds since. Nodes whose connection has just ended are left out.
         """
         return tuple(
-            (node_id, int((now - member.answered_at) * 1000))
+            (node_id, int((now - member.responded_at) * 1000))
             for node_id, member in self._members.items()
-            if now - member.answered_at < 2 * self._interval_s and member.lost_at is None
+            if now - member.responded_at < 2 * self._interval_s and member.lost_at is None
         )
 
     def reached(self, node_id: int, epoch: int) -> None:

@@ -108,10 +108,11 @@ def hint_for(
     topic: Topic | None,
     index: int,
     node_id: int,
-    address_of: Callable[[NodeState], tuple[str, int]],
+    address_of: Callable[[NodeState], tuple[str, int] | None],
 ) -> tuple[tuple[int, int], NodeEndpoint] | None:
     """Return the current leader for a response with NOT_LEADER_OR_FOLLOWER (KIP-951): its id and
-    epoch, and its endpoint as `address_of` gives it. None if `node_id`, which responds, knows none.
+    epoch, and its endpoint as `address_of` gives it. None if `node_id`, which responds, knows none
+    that the client can reach.
     """
     stream_id = topic.stream_ids[index] if topic and 0 <= index < len(topic.stream_ids) else -1
     stream = state.streams.get(stream_id)
@@ -119,7 +120,10 @@ def hint_for(
     if leader is None:
         return None
     node = leader.node
-    endpoint = NodeEndpoint(node.node_id, *address_of(node), node.rack)
+    address = address_of(node)
+    if address is None:
+        return None
+    endpoint = NodeEndpoint(node.node_id, *address, node.rack)
     return (node.node_id, leader.epoch), endpoint
 
 
@@ -136,12 +140,12 @@ def live_nodes(state: MetadataImage) -> list[NodeState]:
     return [node for _, node in sorted(state.nodes.items()) if not node.is_fenced]
 
 
-def controller_id(state: MetadataImage, answering: int) -> int:
-    """Return the controller for clients: the holder of the lease, else the `answering` node, since
+def controller_id(state: MetadataImage, responding: int) -> int:
+    """Return the controller for clients: the holder of the lease, else the `responding` node, since
     any node can do what clients request of a controller.
     """
     holder = _live(state, state.controller.node_id)
-    return answering if holder is None else holder.node_id
+    return responding if holder is None else holder.node_id
 
 
 def _live(state: MetadataImage, node_id: int) -> NodeState | None:

@@ -26,6 +26,7 @@ from lakehead.broker.configs.entries import broker_values, record_rules
 from lakehead.broker.partition.partition import Topic, TopicRegistry, open_partition
 from lakehead.broker.partition.producer_table import LIMITS
 from lakehead.broker.settings import Settings
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import EntryRejected, LakeheadError, OutcomeUnknown
 from lakehead.storage.metadata.records import Entry
@@ -328,7 +329,7 @@ class ReplicaManager:
             for _ in range(min(LOADS_MAX, len(streams))):
                 group.create_task(load_some())
 
-    async def _load(self, stream: Stream, *, retries: bool, pause_s: float = _PAUSE_S) -> None:
+    async def _load(self, stream: Stream, *, retries: bool, backoff: Backoff | None = None) -> None:
         """Load a partition, and serve it if it is still held here. With `retries` a failure is
         logged and tried again later, and other partitions go first.
         """
@@ -345,7 +346,8 @@ class ReplicaManager:
                 self._scope.on_failure(f"load {where}", error)
             if self._is_held(stream):
                 _log.error("partition_not_loaded", partition=where, error=str(error))
-                self._scope.spawn_apart(self._load_later(stream, pause_s), name=f"load {where}")
+                again = self._load_later(stream, backoff or self._backoff())
+                self._scope.spawn_apart(again, name=f"load {where}")
             return
         if self._is_held(stream):
             topic.partitions[index] = partition
@@ -354,9 +356,12 @@ class ReplicaManager:
             for listener in self._listeners:
                 listener.on_election(topic, index)
 
-    async def _load_later(self, stream: Stream, pause_s: float) -> None:
-        await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
-        await self._load(stream, retries=True, pause_s=min(pause_s * 2, _PAUSE_MAX_S))
+    async def _load_later(self, stream: Stream, backoff: Backoff) -> None:
+        await backoff.wait()
+        await self._load(stream, retries=True, backoff=backoff)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._rng, first_s=_PAUSE_S, most_s=_PAUSE_MAX_S)
 
     def _is_held(self, stream: Stream) -> bool:
         return stream.is_open and self.held.get(stream.stream_id) is stream
@@ -364,7 +369,7 @@ class ReplicaManager:
     # Resignation: hand streams over.
 
     async def _keep_resigning(self) -> None:
-        pause = _PAUSE_S
+        backoff = self._backoff()
         due = self._due[Transition.RESIGN]
         while True:
             await self._may_resign.wait()
@@ -373,11 +378,10 @@ class ReplicaManager:
                 batch = list(islice(due, HANDED_OVER_AT_ONCE))
                 try:
                     await self._resign(batch)
-                    pause = _PAUSE_S
+                    backoff.reset()
                 except LakeheadError as error:
                     _log.error("resignation_failed", partitions=len(batch), error=str(error))
-                    await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                    pause = min(pause * 2, _PAUSE_MAX_S)
+                    await backoff.wait()
 
     async def _resign(self, stream_ids: Sequence[int]) -> None:
         await self._engine.hand_over(stream_ids)

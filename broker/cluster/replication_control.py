@@ -18,10 +18,12 @@ from typing import NamedTuple
 import structlog
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.cluster.metadata_image import TopicPartition, leader_of, live_nodes
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.partition.partition import (
     OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
     TRANSACTIONS_TOPIC,
     Partition,
     Topic,
@@ -54,6 +56,12 @@ TRANSACTIONS_CONFIGS = {
     "compression.type": "uncompressed",
     "segment.bytes": "104857600",
     "unclean.leader.election.enable": "false",
+}
+SHARE_STATES_CONFIGS = {
+    "cleanup.policy": "delete",
+    "compression.type": "uncompressed",
+    "retention.ms": "-1",
+    "segment.bytes": "104857600",
 }
 
 _log = structlog.get_logger("broker.replication_control")
@@ -95,7 +103,7 @@ class ReplicationControl:
         `replicas` lists node ids for each partition, the leader first; if empty, nodes take turns.
         `check` raises an error to refuse the topic in the state that it would be added to. Raises
         KafkaError (INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
-        BROKER_NOT_AVAILABLE), TopicExists, StorageError.
+        BROKER_NOT_AVAILABLE, INVALID_REPLICATION_FACTOR), TopicExists, StorageError.
         """
         if not is_valid_name(name):
             raise KafkaError(
@@ -153,6 +161,9 @@ class ReplicationControl:
                 elif name == TRANSACTIONS_TOPIC:
                     number = self._settings.transaction_state_log_num_partitions
                     topic = await self.create(name, number, TRANSACTIONS_CONFIGS)
+                elif name == SHARE_STATES_TOPIC:
+                    number = self._settings.share_coordinator_state_topic_num_partitions
+                    topic = await self.create(name, number, SHARE_STATES_CONFIGS)
                 else:
                     topic = await self.create(name, self._settings.num_partitions, check=check)
             except TopicExists:
@@ -277,14 +288,27 @@ def as_assigned(
 
 def spread(state: MetadataImage, count: int, ready: Collection[int]) -> list[int]:
     """Return the leaders of the next `count` streams: nodes that are `ready` and not draining, or,
-    without any, nodes that are not fenced. Raises KafkaError (BROKER_NOT_AVAILABLE).
+    without any, nodes that are not fenced; none of them is cordoned. Raises KafkaError
+    (BROKER_NOT_AVAILABLE; INVALID_REPLICATION_FACTOR if all are cordoned).
     """
-    chosen = willing_nodes(state, ready) or willing_nodes(state, ()) or live_nodes(state)
-    if not chosen:
-        raise KafkaError(ErrorCode.broker_not_available, "no broker can lead a partition now")
-    order = _racks_in_turn(chosen)
+    order = _racks_in_turn(_takers(state, ready))
     first = state.next_stream_id
     return [order[stream_id % len(order)] for stream_id in range(first, first + count)]
+
+
+def _takers(state: MetadataImage, ready: Collection[int]) -> list[NodeState]:
+    """Return the nodes that new streams go to."""
+    live = live_nodes(state)
+    if not live:
+        raise KafkaError(ErrorCode.broker_not_available, "no broker can lead a partition now")
+    for nodes in (willing_nodes(state, ready), willing_nodes(state, ()), live):
+        takers = [node for node in nodes if not is_cordoned(state, node.node_id)]
+        if takers:
+            return takers
+    raise KafkaError(
+        ErrorCode.invalid_replication_factor,
+        "All brokers are currently fenced, or have all their log directories cordoned.",
+    )
 
 
 def _racks_in_turn(nodes: Sequence[NodeState]) -> list[int]:
@@ -413,12 +437,14 @@ def _unclean(state: MetadataImage, stream: StreamState, ready: Collection[int]) 
     if leader_of(state, stream) is not None:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
     loss = _loss(state, stream)
-    willing = {node.node_id for node in willing_nodes(state, ready)}
+    willing = {one.node_id: is_cordoned(state, one.node_id) for one in willing_nodes(state, ready)}
     if not willing:
         raise KafkaError(
             ErrorCode.eligible_leaders_not_available, "No broker can lead the partition."
         )
-    chosen = stream.assigned if stream.assigned in willing else spread(state, 1, ready)[0]
+    chosen = stream.assigned
+    if chosen not in willing:  # a cordoned node is better than none
+        chosen = min(willing) if all(willing.values()) else spread(state, 1, ready)[0]
     return Move(stream.stream_id, chosen, is_preferred=False, loss=loss)
 
 

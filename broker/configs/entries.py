@@ -6,13 +6,16 @@ from enum import IntEnum
 
 from immutables import Map
 
+from lakehead.broker.configs.client_metrics_configs import CLIENT_METRICS_CONFIGS
 from lakehead.broker.configs.definition import ConfigDefinition, ConfigType, Effect
-from lakehead.broker.configs.group_configs import GROUP_CONFIGS
+from lakehead.broker.configs.group_configs import configs_of_groups
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS, THROTTLES
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
 from lakehead.broker.partition.validation import RecordRules
-from lakehead.broker.setting_sources import SETTINGS, Setting
-from lakehead.broker.settings import Settings
+from lakehead.broker.setting_sources import SETTINGS, Setting, split_override
+from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
+from lakehead.storage.config_providers import Secret
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.compression import CODEC_NAMES
 from lakehead.storage.maintenance.configs import ALL_BROKERS, BROKER_DEFAULTS, MaintenanceDefaults
 from lakehead.storage.metadata.state import MetadataImage
@@ -22,7 +25,10 @@ _READ_WHILE_RUNNING = frozenset(
     (
         *(config.synonym for config in TOPIC_CONFIGS.values()),
         "log.cleaner.dedupe.buffer.size",
+        "max.connection.creation.rate",
         "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
         "producer.id.expiration.ms",
     )
 )
@@ -30,7 +36,9 @@ _READ_WHILE_RUNNING = frozenset(
 
 
 def shown(value: object) -> str:
-    """Return the value of a setting as configs are written."""
+    """Return the value of a setting as configs are written; a Secret remains one."""
+    if isinstance(value, str):
+        return value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -54,8 +62,8 @@ def _of_setting(setting: Setting) -> ConfigDefinition:
         )
     return ConfigDefinition(
         name=setting.name,
-        kind=_TYPES[setting.kind],
-        default=shown(setting.default),
+        kind=ConfigType.PASSWORD if setting.is_secret else _TYPES[setting.kind],
+        default=None if setting.is_secret else shown(setting.default),
         note=setting.doc,
         effect=Effect.HONOURED,
         is_dynamic=False,
@@ -70,8 +78,36 @@ of topics, of what is looked up when it is needed, and of what is only kept.
 """
 
 
+def is_secret_config(name: str) -> bool:
+    """Return true if the value of a broker's config is never shown; that of an unknown one is not
+    either.
+    """
+    config = BROKER_CONFIGS.get(name)
+    return config is None or config.kind is ConfigType.PASSWORD
+
+
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
 _CODECS = {"producer": None, "uncompressed": 0, **{name: n for n, name in CODEC_NAMES.items()}}
+
+
+_DYNAMIC_OF_LISTENERS = ("ssl.", "max.connection")
+
+
+def listener_config(name: str) -> ConfigDefinition | None:
+    """Return the config of a single listener, `listener.name.<name>.<setting>`; None if listeners
+    have no such setting. Those of TLS, and limits of connections, can be set while brokers run, as
+    in Kafka.
+    """
+    try:
+        _, setting = split_override(name)
+    except SettingsError:
+        return None
+    config = BROKER_CONFIGS.get(setting)
+    if config is None:
+        return None
+    least = 1 if setting == "max.connection.creation.rate" else config.least
+    is_dynamic = setting.startswith(_DYNAMIC_OF_LISTENERS)
+    return replace(config, name=name, least=least, is_dynamic=is_dynamic)
 
 
 class ConfigSource(IntEnum):
@@ -83,6 +119,7 @@ class ConfigSource(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -130,6 +167,22 @@ class BrokerValues:
             return shown(getattr(self.settings, setting.field))
         return BROKER_CONFIGS[name].default
 
+    def of_listener(self, prefix: str, name: str) -> str:
+        """Return the value in force of a setting for a listener: of its own, by the `prefix` of
+        its settings, or that of all. Empty without a value.
+        """
+        own = self.own_of_listener(prefix, name)
+        return (self.value(name) or "") if own is None else own
+
+    def own_of_listener(self, prefix: str, name: str) -> str | None:
+        """Return the value in force of a setting that is a listener's own, by the `prefix` of its
+        settings; None if it has none.
+        """
+        for values in (self.own, self.shared, self.settings.listener_overrides):
+            if prefix + name in values:
+                return values[prefix + name]
+        return None
+
     def number(self, name: str) -> int:
         """Return the value in force of a config that is a whole number."""
         value = self.value(name)
@@ -171,7 +224,7 @@ def broker_values(
     )
 
 
-def upkeep_defaults(settings: Settings) -> MaintenanceDefaults:
+def maintenance_defaults(settings: Settings) -> MaintenanceDefaults:
     """Return what upkeep is to know of the node of these settings."""
     values = BrokerValues(settings=settings)
     given = {name: values.value(name) for name in BROKER_DEFAULTS}
@@ -208,7 +261,28 @@ def broker_entries(values: BrokerValues) -> list[ConfigEntry]:
         _entry(config, values.synonyms(name), is_read_only=not config.is_dynamic)
         for name, config in BROKER_CONFIGS.items()
         if name not in THROTTLES or name in values.own or name in values.shared
-    ]
+    ] + _listener_entries(values)
+
+
+def _listener_entries(values: BrokerValues) -> list[ConfigEntry]:
+    """Return the configs of single listeners that are set."""
+    found = []
+    sources = (
+        (values.own, ConfigSource.BROKER),
+        (values.shared, ConfigSource.ALL_BROKERS),
+        (values.settings.listener_overrides, ConfigSource.STATIC_BROKER),
+    )
+    names = {name for given, _ in sources for name in given if name.startswith(OVERRIDE_PREFIX)}
+    for name in sorted(names):
+        config = listener_config(name)
+        if config is not None:
+            synonyms = [
+                Synonym(name=name, value=given[name], source=source)
+                for given, source in sources
+                if name in given
+            ]
+            found.append(_entry(config, synonyms, is_read_only=not config.is_dynamic))
+    return found
 
 
 def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
@@ -221,22 +295,50 @@ def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
     ]
 
 
-def group_entries(configs: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return every config of a group that sets `configs`."""
-    return [_entry(config, [_of_group(config, configs)]) for config in GROUP_CONFIGS.values()]
+def group_entries(configs: Mapping[str, str], values: BrokerValues) -> list[ConfigEntry]:
+    """Return every config of a group that sets `configs`, on a node with these values."""
+    return [
+        _entry(config, _group_synonyms(config, configs, values))
+        for config in configs_of_groups(values.settings).values()
+    ]
 
 
-def _of_group(config: ConfigDefinition, configs: Mapping[str, str]) -> Synonym:
+def _group_synonyms(
+    config: ConfigDefinition, configs: Mapping[str, str], values: BrokerValues
+) -> list[Synonym]:
+    """Return what the group sets, then the broker's value for all groups, as Kafka 4.3 does."""
+    name, of_all_groups = config.name, f"group.{config.name}"
+    synonyms = []
+    if name in configs:
+        synonyms.append(Synonym(name=name, value=configs[name], source=ConfigSource.GROUP))
+    if of_all_groups in BROKER_CONFIGS:
+        return synonyms + values.synonyms(of_all_groups)
+    return [*synonyms, Synonym(name=name, value=config.default, source=ConfigSource.DEFAULT)]
+
+
+def _set_or_default(
+    config: ConfigDefinition, configs: Mapping[str, str], source: ConfigSource
+) -> Synonym:
     name = config.name
     if name in configs:
-        return Synonym(name=name, value=configs[name], source=ConfigSource.GROUP)
+        return Synonym(name=name, value=configs[name], source=source)
     return Synonym(name=name, value=config.default, source=ConfigSource.DEFAULT)
+
+
+def client_metrics_entries(configs: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return every config of a subscription to metrics of clients that sets `configs`."""
+    return [
+        _entry(config, [_set_or_default(config, configs, ConfigSource.CLIENT_METRICS)])
+        for config in CLIENT_METRICS_CONFIGS.values()
+    ]
 
 
 def _entry(
     config: ConfigDefinition, synonyms: list[Synonym], *, is_read_only: bool = False
 ) -> ConfigEntry:
-    is_sensitive = config.kind is ConfigType.PASSWORD
+    is_sensitive = config.kind is ConfigType.PASSWORD or any(
+        isinstance(synonym.value, Secret) for synonym in synonyms
+    )
     return ConfigEntry(
         name=config.name,
         value=synonyms[0].value if synonyms else config.default,

@@ -1,61 +1,142 @@
-"""Configs of groups: the table of Kafka 4.2 (KIP-848, KIP-932, KIP-1071).
+"""Configs of groups: the table of Kafka 4.3 (KIP-848, KIP-932, KIP-1071).
 
-They are of kinds of groups that are not served yet; what is set is kept for when they are. Bounds
-are those that Kafka's brokers have by default.
+Those of consumer groups have the defaults and bounds that a node's settings give
+(`group.consumer.*`). Those of share groups have the bounds that Kafka's brokers have by default,
+and defaults that are settings of nodes (`group.share.*`). Those of streams groups are kept: these
+groups are not served.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.definition import INT_MAX, ConfigDefinition, ConfigType, Effect
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
 
-_NOTE = "Kept: groups of this kind are not served yet."
+_STREAMS_NOTE = "Kept: streams groups are not served."
+_INTERVAL_NOTE = "Large groups are assigned at intervals that follow from their size."
 _OFFSET_RESETS = frozenset({"earliest", "latest"})
 _DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 
 
-def _number(name: str, default: int, least: int, most: int = INT_MAX) -> ConfigDefinition:
+def _number(
+    name: str, default: int, least: int, most: int = INT_MAX, note: str = _STREAMS_NOTE
+) -> ConfigDefinition:
     return ConfigDefinition(
         name=name,
         kind=ConfigType.INT,
         default=str(default),
-        note=_NOTE,
+        note=note,
         effect=Effect.NO_EFFECT,
         least=least,
         most=most,
     )
 
 
-def _text(name: str, default: str, choices: tuple[str, ...] | None) -> ConfigDefinition:
+def _text(name: str, default: str, choices: tuple[str, ...] | None, note: str) -> ConfigDefinition:
     return ConfigDefinition(
         name=name,
         kind=ConfigType.STRING,
         default=default,
-        note=_NOTE,
-        effect=Effect.NO_EFFECT,
+        note=note,
+        effect=Effect.HONOURED,
         choices=choices,
     )
 
 
+HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
+SESSION_TIMEOUT = "consumer.session.timeout.ms"
+
+
+def _of_consumers(name: str, default: int, least: int, most: int, note: str) -> ConfigDefinition:
+    return replace(
+        _number(name, default, least, most),
+        note=f"{note}; bounds are settings of nodes, group.consumer.*.",
+        effect=Effect.HONOURED,
+    )
+
+
+def _of_shares(name: str, default: int, least: int, most: int, note: str) -> ConfigDefinition:
+    return replace(_number(name, default, least, most), note=note, effect=Effect.HONOURED)
+
+
 _TABLE = (
-    _number("consumer.heartbeat.interval.ms", 5000, 5000, 15_000),
-    _number("consumer.session.timeout.ms", 45_000, 45_000, 60_000),
-    _text("share.auto.offset.reset", "latest", None),
-    _number("share.heartbeat.interval.ms", 5000, 5000, 15_000),
-    _text("share.isolation.level", "read_uncommitted", ("read_committed", "read_uncommitted")),
-    _number("share.record.lock.duration.ms", 30_000, 1000, 60_000),
-    _number("share.session.timeout.ms", 45_000, 45_000, 60_000),
-    _number("streams.heartbeat.interval.ms", 5000, 5000, 15_000),
-    _number("streams.initial.rebalance.delay.ms", 3000, 0),
-    _number("streams.num.standby.replicas", 0, 0, 2),
-    _number("streams.session.timeout.ms", 45_000, 45_000, 60_000),
+    _of_consumers(
+        *(HEARTBEAT_INTERVAL, 5000, 5000, 15_000),
+        "Time between heartbeats of a member of a consumer group, in ms",
+    ),
+    _of_consumers(
+        *(SESSION_TIMEOUT, 45_000, 45_000, 60_000),
+        "Time after which a silent member of a consumer group is fenced, in ms",
+    ),
+    _number("consumer.assignment.interval.ms", 1000, 0, 15_000, _INTERVAL_NOTE),
+    _number(
+        *("share.assignment.interval.ms", 1000, 0, 15_000),
+        "Each change of a share group has its own assignment.",
+    ),
+    _text(
+        *("share.auto.offset.reset", "latest", None),
+        "Start of a share group in a partition: latest, earliest or by_duration:PnDTnHnMn.nS",
+    ),
+    _of_shares(
+        *("share.delivery.count.limit", 5, 2, 10), "Maximum deliveries of a record to a share group"
+    ),
+    _of_shares(
+        *("share.heartbeat.interval.ms", 5000, 5000, 15_000),
+        "Time between heartbeats of a member of a share group, in ms",
+    ),
+    _text(
+        *("share.isolation.level", "read_uncommitted", ("read_committed", "read_uncommitted")),
+        "read_committed: without records of transactions that are open or aborted",
+    ),
+    _of_shares(
+        *("share.partition.max.record.locks", 2000, 100, 4000),
+        "Maximum records of a partition in flight in a share group",
+    ),
+    _of_shares(
+        *("share.record.lock.duration.ms", 30_000, 1000, 60_000),
+        "Time for which a member of a share group has a record, in ms",
+    ),
+    replace(
+        _text(
+            *("share.renew.acknowledge.enable", "true", None),
+            "Members of a share group may renew the locks of records",
+        ),
+        kind=ConfigType.BOOLEAN,
+    ),
+    _of_shares(
+        *("share.session.timeout.ms", 45_000, 45_000, 60_000),
+        "Time after which a silent member of a share group is removed, in ms",
+    ),
+    _number("streams.assignment.interval.ms", 1000, 0, 15_000, _STREAMS_NOTE),
+    _number("streams.heartbeat.interval.ms", 5000, 5000, 15_000, _STREAMS_NOTE),
+    _number("streams.initial.rebalance.delay.ms", 3000, 0, note=_STREAMS_NOTE),
+    _number("streams.num.standby.replicas", 0, 0, 2, _STREAMS_NOTE),
+    _number("streams.session.timeout.ms", 45_000, 45_000, 60_000, _STREAMS_NOTE),
 )
 
 GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _TABLE}
 """Every config of a group, by name."""
+
+
+def configs_of_groups(settings: Settings) -> Mapping[str, ConfigDefinition]:
+    """Return every config of a group, by name, with the defaults and bounds of these settings."""
+    heartbeat = replace(
+        GROUP_CONFIGS[HEARTBEAT_INTERVAL],
+        default=str(settings.group_consumer_heartbeat_interval_ms),
+        least=settings.group_consumer_min_heartbeat_interval_ms,
+        most=settings.group_consumer_max_heartbeat_interval_ms,
+    )
+    session = replace(
+        GROUP_CONFIGS[SESSION_TIMEOUT],
+        default=str(settings.group_consumer_session_timeout_ms),
+        least=settings.group_consumer_min_session_timeout_ms,
+        most=settings.group_consumer_max_session_timeout_ms,
+    )
+    return {**GROUP_CONFIGS, HEARTBEAT_INTERVAL: heartbeat, SESSION_TIMEOUT: session}
 
 
 def known_group_config(name: str) -> ConfigDefinition:
@@ -66,21 +147,33 @@ def known_group_config(name: str) -> ConfigDefinition:
     return config
 
 
-def parse_group_configs(configs: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return what is set, None resetting it, in the form in which Kafka shows it. Raises
-    INVALID_CONFIG for an unknown name or a bad value.
+def parse_group_configs(
+    configs: Mapping[str, str | None], present: Mapping[str, str], settings: Settings
+) -> dict[str, str | None]:
+    """Return what is set, None resetting it, in the form in which Kafka shows it. `present` is set
+    before. Raises INVALID_CONFIG for an unknown name or a bad value.
     """
+    definitions = configs_of_groups(settings)
     parsed: dict[str, str | None] = dict.fromkeys(configs)
     for name, value in configs.items():
         if value is None:
             continue
-        text = parsed[name] = known_group_config(name).parse(value)
+        text = parsed[name] = definitions[known_group_config(name).name].parse(value)
         if name == "share.auto.offset.reset" and not _is_offset_reset(text):
             raise KafkaError(
                 ErrorCode.invalid_config,
                 f"Invalid value {value} for configuration {name}: it must be earliest, latest or "
                 "by_duration:<PnDTnHnMn.nS>",
             )
+    after = {name: value for name, value in {**present, **parsed}.items() if value is not None}
+    session, heartbeat = (
+        int(after.get(name, definitions[name].default or "0"))
+        for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL)
+    )
+    if parsed.keys() & {SESSION_TIMEOUT, HEARTBEAT_INTERVAL} and session <= heartbeat:
+        raise KafkaError(
+            ErrorCode.invalid_config, f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}"
+        )
     return parsed
 
 

@@ -1,4 +1,4 @@
-"""Every config of brokers that Kafka 4.2 documents: `KAFKA_CONFIGS`."""
+"""Every config of brokers that Kafka 4.3 documents: `KAFKA_CONFIGS`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,28 +41,58 @@ LOG_CONFIGS = (
         effect=Effect.HONOURED,
         reason="",
         configs="""
+advertised.listeners list -
+authorizer.class.name string ""
 auto.create.topics.enable boolean true
 auto.leader.rebalance.enable boolean true
 broker.heartbeat.interval.ms int 2000
 broker.rack string -
 broker.session.timeout.ms int 9000
 compression.type string producer dynamic
+connection.failed.authentication.delay.ms int 100
 connections.max.idle.ms long 600000
+connections.max.reauth.ms long 0
 default.replication.factor int 1
+delegation.token.expiry.check.interval.ms long 3600000
+delegation.token.expiry.time.ms long 86400000
+delegation.token.max.lifetime.ms long 604800000
+delegation.token.secret.key password -
 delete.topic.enable boolean true
 fetch.max.bytes int 57671680
+group.consumer.assignors list uniform,range
+group.consumer.heartbeat.interval.ms int 5000
+group.consumer.max.heartbeat.interval.ms int 15000
+group.consumer.max.session.timeout.ms int 60000
+group.consumer.max.size int 2147483647
+group.consumer.migration.policy string bidirectional
+group.consumer.min.heartbeat.interval.ms int 5000
+group.consumer.min.session.timeout.ms int 45000
+group.consumer.session.timeout.ms int 45000
 group.initial.rebalance.delay.ms int 3000
 group.max.session.timeout.ms int 1800000
 group.max.size int 2147483647
 group.min.session.timeout.ms int 6000
+group.share.delivery.count.limit int 5
+group.share.max.share.sessions int 2000
+group.share.heartbeat.interval.ms int 5000
+group.share.max.size int 200
+group.share.partition.max.record.locks int 2000
+group.share.record.lock.duration.ms int 30000
+group.share.session.timeout.ms int 45000
+inter.broker.listener.name string -
 leader.imbalance.check.interval.seconds long 300
+listener.security.protocol.map string PLAINTEXT:PLAINTEXT
+listeners list PLAINTEXT://:9092
 log.cleanup.policy list delete dynamic
 log.message.timestamp.after.max.ms long 3600000 dynamic
 log.message.timestamp.before.max.ms long 9223372036854775807 dynamic
 log.message.timestamp.type string CreateTime dynamic
 log.retention.bytes long -1 dynamic
 log.retention.ms long - dynamic
+max.connection.creation.rate int 2147483647 dynamic
 max.connections int 2147483647 dynamic
+max.connections.per.ip int 2147483647 dynamic
+max.connections.per.ip.overrides string "" dynamic
 max.incremental.fetch.session.cache.slots int 1000
 message.max.bytes int 1048588 dynamic
 node.id int -
@@ -73,9 +103,46 @@ offsets.retention.check.interval.ms long 600000
 offsets.retention.minutes int 10080
 offsets.topic.num.partitions int 50
 producer.id.expiration.ms int 86400000 dynamic
+replica.selector.class string -
+sasl.enabled.mechanisms list GSSAPI dynamic
+sasl.jaas.config password - dynamic
+sasl.login.connect.timeout.ms int -
+sasl.login.read.timeout.ms int -
+sasl.mechanism.inter.broker.protocol string GSSAPI dynamic
+sasl.oauthbearer.clock.skew.seconds int 30
+sasl.oauthbearer.expected.audience list ""
+sasl.oauthbearer.expected.issuer string -
+sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
+sasl.oauthbearer.jwks.endpoint.url string -
+sasl.oauthbearer.scope.claim.name string scope
+sasl.oauthbearer.sub.claim.name string sub
+sasl.server.callback.handler.class class -
+sasl.server.max.receive.size int 524288
+security.inter.broker.protocol string PLAINTEXT
+share.coordinator.snapshot.update.records.per.snapshot int 500
+share.coordinator.state.topic.num.partitions int 50
+share.coordinator.write.timeout.ms int 5000
 socket.receive.buffer.bytes int 102400
 socket.request.max.bytes int 104857600
 socket.send.buffer.bytes int 102400
+ssl.cipher.suites list "" dynamic
+ssl.client.auth string none dynamic
+ssl.enabled.protocols list TLSv1.2,TLSv1.3 dynamic
+ssl.endpoint.identification.algorithm string https dynamic
+ssl.key.password password - dynamic
+ssl.keystore.certificate.chain password - dynamic
+ssl.keystore.key password - dynamic
+ssl.keystore.location string - dynamic
+ssl.keystore.password password - dynamic
+ssl.keystore.type string JKS dynamic
+ssl.principal.mapping.rules string DEFAULT
+ssl.truststore.certificates password - dynamic
+ssl.truststore.location string - dynamic
+ssl.truststore.password password - dynamic
+ssl.truststore.type string JKS dynamic
+telemetry.max.bytes int 1048576
 transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000
 transaction.max.timeout.ms int 900000
 transaction.remove.expired.transaction.cleanup.interval.ms int 3600000
@@ -97,6 +164,7 @@ log.retention.minutes int -
         configs="""
 alter.log.dirs.replication.quota.window.num int 11
 alter.log.dirs.replication.quota.window.size.seconds int 1
+follower.fetch.last.tiered.offset.enable boolean false
 follower.replication.throttled.rate long 9223372036854775807 dynamic
 leader.replication.throttled.rate long 9223372036854775807 dynamic
 num.replica.alter.log.dirs.threads int -
@@ -209,20 +277,24 @@ THROTTLES = frozenset(
 NODE_CONFIGS = (
     ConfigGroup(
         effect=Effect.REFUSED,
-        reason=(
-            "Said with data, store, wal, node.id, host, port, advertised.host and advertised.port."
-        ),
+        reason=("Said with data, store, wal, node.id and listeners."),
         configs="""
-advertised.listeners list -
 broker.id int -1
 early.start.listeners list -
-inter.broker.listener.name string -
-listener.security.protocol.map string PLAINTEXT:PLAINTEXT dynamic
-listeners list PLAINTEXT://:9092 dynamic
 log.dir list /tmp/kafka-logs
 log.dirs list -
 metadata.log.dir string -
 process.roles list ""
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.HONOURED,
+        reason=(
+            "*, or the one log directory (kafka-log-dirs shows it), for a single broker while it "
+            "runs: the broker gets no new partitions (KIP-1066)."
+        ),
+        configs="""
+cordoned.log.dirs list "" dynamic
 """,
     ),
     ConfigGroup(
@@ -234,60 +306,35 @@ config.providers list "" dynamic
 create.topic.policy.class.name class -
 kafka.metrics.reporters list ""
 metric.reporters list - dynamic
-replica.selector.class string -
 security.providers string -
 """,
     ),
     ConfigGroup(
         effect=Effect.REFUSED,
-        reason="TLS, SASL and access rules are not served yet, so do not rely on them.",
+        reason="There are no Kerberos and no plugins here, so do not rely on them.",
         configs="""
-authorizer.class.name string ""
 client.quota.callback.class class -
-connections.max.reauth.ms long 0
-delegation.token.secret.key password -
 principal.builder.class class - dynamic
 sasl.client.callback.handler.class class -
-sasl.enabled.mechanisms list GSSAPI dynamic
-sasl.jaas.config password - dynamic
 sasl.kerberos.service.name string - dynamic
 sasl.login.callback.handler.class class -
 sasl.login.class class -
-sasl.mechanism.inter.broker.protocol string GSSAPI dynamic
 sasl.oauthbearer.assertion.private.key.passphrase password -
 sasl.oauthbearer.client.credentials.client.secret password -
 sasl.oauthbearer.jwt.retriever.class class -
 sasl.oauthbearer.jwt.validator.class class -
-sasl.server.callback.handler.class class -
-security.inter.broker.protocol string PLAINTEXT
-ssl.client.auth string none dynamic
 ssl.engine.factory.class class - dynamic
-ssl.key.password password - dynamic
-ssl.keystore.certificate.chain password - dynamic
-ssl.keystore.key password - dynamic
-ssl.keystore.location string - dynamic
-ssl.keystore.password password - dynamic
-ssl.principal.mapping.rules string DEFAULT
-ssl.truststore.certificates password - dynamic
-ssl.truststore.location string - dynamic
-ssl.truststore.password password - dynamic
 """,
     ),
     ConfigGroup(
         effect=Effect.NO_EFFECT,
-        reason="TLS, SASL and delegation tokens are not served yet.",
+        reason="Of Kerberos, of clients of other brokers, and of Java's own TLS.",
         configs="""
-connection.failed.authentication.delay.ms int 100
-delegation.token.expiry.check.interval.ms long 3600000
-delegation.token.expiry.time.ms long 86400000
-delegation.token.max.lifetime.ms long 604800000
 sasl.kerberos.kinit.cmd string /usr/bin/kinit dynamic
 sasl.kerberos.min.time.before.relogin long 60000 dynamic
 sasl.kerberos.principal.to.local.rules list DEFAULT dynamic
 sasl.kerberos.ticket.renew.jitter double 0.05 dynamic
 sasl.kerberos.ticket.renew.window.factor double 0.8 dynamic
-sasl.login.connect.timeout.ms int -
-sasl.login.read.timeout.ms int -
 sasl.login.refresh.buffer.seconds short 300 dynamic
 sasl.login.refresh.min.period.seconds short 60 dynamic
 sasl.login.refresh.window.factor double 0.8 dynamic
@@ -306,30 +353,15 @@ sasl.oauthbearer.assertion.file string -
 sasl.oauthbearer.assertion.private.key.file string -
 sasl.oauthbearer.assertion.template.file string -
 sasl.oauthbearer.client.credentials.client.id string -
-sasl.oauthbearer.clock.skew.seconds int 30
-sasl.oauthbearer.expected.audience list ""
-sasl.oauthbearer.expected.issuer string -
-sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000
-sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100
-sasl.oauthbearer.jwks.endpoint.url string -
 sasl.oauthbearer.scope string -
-sasl.oauthbearer.scope.claim.name string scope
-sasl.oauthbearer.sub.claim.name string sub
 sasl.oauthbearer.token.endpoint.url string -
-sasl.server.max.receive.size int 524288
 ssl.allow.dn.changes boolean false
 ssl.allow.san.changes boolean false
-ssl.cipher.suites list "" dynamic
-ssl.enabled.protocols list TLSv1.2,TLSv1.3 dynamic
-ssl.endpoint.identification.algorithm string https dynamic
 ssl.keymanager.algorithm string SunX509 dynamic
-ssl.keystore.type string JKS dynamic
 ssl.protocol string TLSv1.3 dynamic
 ssl.provider string - dynamic
 ssl.secure.random.implementation string - dynamic
 ssl.trustmanager.algorithm string PKIX dynamic
-ssl.truststore.type string JKS dynamic
 """,
     ),
     ConfigGroup(
@@ -342,6 +374,8 @@ controller.quorum.auto.join.enable boolean false
 controller.quorum.bootstrap.servers list ""
 controller.quorum.election.backoff.max.ms int 1000
 controller.quorum.election.timeout.ms int 1000
+controller.quorum.fetch.max.bytes int 1048576
+controller.quorum.fetch.snapshot.max.bytes int 1048576
 controller.quorum.fetch.timeout.ms int 2000
 controller.quorum.request.timeout.ms int 2000
 controller.quorum.retry.backoff.ms int 20
@@ -362,73 +396,76 @@ metadata.max.retention.ms long 604800000
     ),
     ConfigGroup(
         effect=Effect.NO_EFFECT,
-        reason="The groups that this is about are not served yet.",
+        reason=(
+            "Of share groups: their configs have Kafka's default bounds, the assignor is simple, "
+            "and their states are in a partition like any other."
+        ),
         configs="""
-group.consumer.assignors list uniform,range
-group.consumer.heartbeat.interval.ms int 5000
-group.consumer.max.heartbeat.interval.ms int 15000
-group.consumer.max.session.timeout.ms int 60000
-group.consumer.max.size int 2147483647
-group.consumer.migration.policy string bidirectional
-group.consumer.min.heartbeat.interval.ms int 5000
-group.consumer.min.session.timeout.ms int 45000
-group.consumer.session.timeout.ms int 45000
+group.share.assignment.interval.ms int 1000
 group.share.assignors list simple
-group.share.delivery.count.limit int 5
-group.share.heartbeat.interval.ms int 5000
+group.share.max.assignment.interval.ms int 15000
+group.share.max.delivery.count.limit int 10
 group.share.max.heartbeat.interval.ms int 15000
+group.share.max.partition.max.record.locks int 4000
 group.share.max.record.lock.duration.ms int 60000
 group.share.max.session.timeout.ms int 60000
-group.share.max.share.sessions int 2000
-group.share.max.size int 200
+group.share.min.assignment.interval.ms int 0
+group.share.min.delivery.count.limit int 2
 group.share.min.heartbeat.interval.ms int 5000
+group.share.min.partition.max.record.locks int 100
 group.share.min.record.lock.duration.ms int 15000
 group.share.min.session.timeout.ms int 45000
-group.share.partition.max.record.locks int 2000
-group.share.record.lock.duration.ms int 30000
-group.share.session.timeout.ms int 45000
-group.streams.heartbeat.interval.ms int 5000
-group.streams.initial.rebalance.delay.ms int 3000
-group.streams.max.heartbeat.interval.ms int 15000
-group.streams.max.session.timeout.ms int 60000
-group.streams.max.size int 2147483647
-group.streams.max.standby.replicas int 2
-group.streams.min.heartbeat.interval.ms int 5000
-group.streams.min.session.timeout.ms int 45000
-group.streams.num.standby.replicas int 0
-group.streams.session.timeout.ms int 45000
 share.coordinator.append.linger.ms int -1
+share.coordinator.cached.buffer.max.bytes int 1048588
 share.coordinator.load.buffer.size int 5242880
-share.coordinator.snapshot.update.records.per.snapshot int 500
 share.coordinator.state.topic.compression.codec int 0
 share.coordinator.state.topic.min.isr short 2
-share.coordinator.state.topic.num.partitions int 50
 share.coordinator.state.topic.replication.factor short 3
 share.coordinator.state.topic.segment.bytes int 104857600
 share.coordinator.threads int 1
-share.coordinator.write.timeout.ms int 5000
 share.fetch.purgatory.purge.interval.requests int 1000
 """,
     ),
     ConfigGroup(
         effect=Effect.NO_EFFECT,
-        reason=("Metrics are served for Prometheus, without windows; quotas are not enforced yet."),
+        reason=(
+            "Streams groups (KIP-1071) are not served: clients of Kafka 4.3 use them with "
+            "group.protocol=streams alone, and by default the classic protocol."
+        ),
+        configs="""
+group.streams.assignment.interval.ms int 1000
+group.streams.heartbeat.interval.ms int 5000
+group.streams.initial.rebalance.delay.ms int 3000
+group.streams.max.assignment.interval.ms int 15000
+group.streams.max.heartbeat.interval.ms int 15000
+group.streams.max.session.timeout.ms int 60000
+group.streams.max.size int 2147483647
+group.streams.max.standby.replicas int 2
+group.streams.min.assignment.interval.ms int 0
+group.streams.min.heartbeat.interval.ms int 5000
+group.streams.min.session.timeout.ms int 45000
+group.streams.num.standby.replicas int 0
+group.streams.session.timeout.ms int 45000
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason="Large groups are assigned at intervals that follow from their size.",
+        configs="""
+group.consumer.assignment.interval.ms int 1000
+group.consumer.max.assignment.interval.ms int 15000
+group.consumer.min.assignment.interval.ms int 0
+""",
+    ),
+    ConfigGroup(
+        effect=Effect.NO_EFFECT,
+        reason=("Metrics are served for Prometheus, without windows."),
         configs="""
 metrics.num.samples int 2
 metrics.recording.level string INFO
 metrics.sample.window.ms long 30000
 quota.window.num int 11
 quota.window.size.seconds int 1
-telemetry.max.bytes int 1048576
-""",
-    ),
-    ConfigGroup(
-        effect=Effect.NO_EFFECT,
-        reason="Not enforced yet, as no quota is: max.connections alone limits connections.",
-        configs="""
-max.connection.creation.rate int 2147483647 dynamic
-max.connections.per.ip int 2147483647 dynamic
-max.connections.per.ip.overrides string "" dynamic
 """,
     ),
     ConfigGroup(
@@ -439,6 +476,8 @@ background.threads int 10 dynamic
 delete.records.purgatory.purge.interval.requests int 1
 fetch.purgatory.purge.interval.requests int 1000
 group.coordinator.append.linger.ms int -1
+group.coordinator.background.threads int 2
+group.coordinator.cached.buffer.max.bytes int 1048588
 group.coordinator.threads int 4
 num.io.threads int 8 dynamic
 num.network.threads int 3 dynamic

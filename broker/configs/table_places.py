@@ -14,11 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
+from lakehead.lake.declaration.paths import ANYWHERE, allowed_roots
+from lakehead.lake.declaration.roots import TableRoots
+from lakehead.lake.declaration.table_declaration import PREFIX, default_table_uri
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.tables.declaration import PREFIX, default_table_uri
-from lakehead.storage.tables.paths import ANYWHERE, allowed_roots
-from lakehead.storage.tables.roots import TableRoots
 
 _PATH, _ENABLE = f"{PREFIX}path", f"{PREFIX}enable"
 _REGISTRY = f"{PREFIX}schema.registry.url"
@@ -100,7 +100,8 @@ def registries_with_own(settings: Settings) -> str:
     items = [settings.table_registries] if settings.table_registries else []
     if settings.registry_port > 0:
         hosts = {"localhost", "127.0.0.1", settings.host, settings.advertised_host} - {""}
-        items += [f"http://{host}:{settings.registry_port}" for host in sorted(hosts)]
+        scheme = "https" if settings.registry_tls_cert else "http"
+        items += [f"{scheme}://{host}:{settings.registry_port}" for host in sorted(hosts)]
     return ",".join(items)
 
 
@@ -123,6 +124,11 @@ def _place(url: str) -> tuple[Origin, str]:
         raise SettingsError(f"{url!r} is not a URL: write https://host:port") from None
     if parts.scheme not in _PORTS or not parts.hostname or any(one in url for one in "?#%\\"):
         raise SettingsError(f"{url!r} is not the URL of a registry: write https://host:port")
+    if "@" in parts.netloc:
+        raise SettingsError(
+            f"the URL of the registry at {parts.hostname} holds a password, which every client of "
+            "the topic could read: give it to jobs in the environment, as LAKEHEAD_SCHEMA_REGISTRY"
+        )
     if {".", ".."} & set(parts.path.split("/")):
         raise SettingsError(f"{url!r} has a part that is . or ..: write it without")
     return origin, parts.path.rstrip("/")

@@ -12,14 +12,14 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.errors import SettingsError
-from lakehead.storage.maintenance.configs import MAINTENANCE_CONFIGS
-from lakehead.storage.tables.declaration import (
+from lakehead.lake.declaration.table_declaration import (
     PREFIX,
     TABLE_CONFIGS,
     TableConfig,
     check_declaration,
 )
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.maintenance.configs import MAINTENANCE_CONFIGS
 
 
 def _definition(config: TableConfig) -> ConfigDefinition:
@@ -76,7 +76,7 @@ def _number(
     )
 
 
-def _of_upkeep(
+def _of_maintenance(
     name: str,
     note: str,
     *,
@@ -146,7 +146,7 @@ _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _REPLICAS = r"[0-9]+:[0-9]+"
 
 _TABLE = (
-    _of_upkeep(
+    _of_maintenance(
         "cleanup.policy",
         "delete: retention removes old records; compact: the newest record per key is kept.",
         kind=_LIST,
@@ -181,7 +181,7 @@ _TABLE = (
         least=-131072,
         most=22,
     ),
-    _of_upkeep(
+    _of_maintenance(
         "delete.retention.ms",
         "Time that compaction keeps the tombstone of a deleted key, in ms.",
         least=0,
@@ -210,7 +210,7 @@ _TABLE = (
     ),
     _number("local.retention.bytes", -2, "log.local.retention.bytes", _UNUSED, least=-2),
     _number("local.retention.ms", -2, "log.local.retention.ms", _UNUSED, least=-2),
-    _of_upkeep(
+    _of_maintenance(
         "max.compaction.lag.ms",
         "A record is compacted at the latest after this, in ms.",
         least=1,
@@ -244,14 +244,14 @@ _TABLE = (
         "CreateTime: records keep the producer's timestamps; LogAppendTime: they get the broker's.",
         ("CreateTime", "LogAppendTime"),
     ),
-    _of_upkeep(
+    _of_maintenance(
         "min.cleanable.dirty.ratio",
         "Share of uncompacted records that makes compaction worth while.",
         kind=_DOUBLE,
         least=0,
         most=1,
     ),
-    _of_upkeep(
+    _of_maintenance(
         "min.compaction.lag.ms",
         "A record is not compacted before this, in ms.",
         least=0,
@@ -261,11 +261,11 @@ _TABLE = (
     _flag("remote.log.copy.disable", "", _UNUSED),
     _flag("remote.log.delete.on.disable", "", _UNUSED),
     _flag("remote.storage.enable", "", _TIERED),
-    _of_upkeep(
+    _of_maintenance(
         "retention.bytes",
         "Size of a partition above which old records are removed; -1: no limit.",
     ),
-    _of_upkeep(
+    _of_maintenance(
         "retention.ms",
         "Age above which records are removed, in ms; -1: never.",
         least=-1,

@@ -18,7 +18,7 @@ are not trimmed.
 import asyncio
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -41,7 +41,9 @@ OnDone = Callable[[Exception | None], None]
 SNAPSHOT_HEADER = "lakehead-snapshot"
 _PRODUCER_ID = struct.Struct(">q")
 _FETCH_SIZE = 1 << 20
-_BATCH_SIZE = 256 << 10
+_BATCH_SIZE = 1 << 20
+"""Records that are appended together share a batch up to this size: all of them count, or none."""
+_SNAPSHOT_BATCH_SIZE = 256 << 10
 _SNAPSHOT_KEYS = 1000
 _OBJECTS_MAX = 64
 """Objects that a log may lie in while it has far more records than keys."""
@@ -114,12 +116,18 @@ class CoordinatorLog:
         self._scope = scope
         self._name = name
         self._snapshot_min_records = snapshot_min_records
-        self._latest: dict[bytes, bytes] = {}
+        self._latest: MutableMapping[bytes, bytes] = {}
         self._open: dict[int, dict[bytes, _PendingTransaction]] = {}
         """The records of open transactions, by producer id: the last record of each key."""
         self._decided_by: dict[bytes, int] = {}
         """While the log is replayed: whose transaction wrote a key's last value."""
         self._is_trimming = False
+
+    def keep_in(self, values: MutableMapping[bytes, bytes]) -> None:
+        """Keep the last values in this map, to be called before `replay`: for a coordinator whose
+        records add to earlier ones. Its values are what a snapshot writes.
+        """
+        self._latest = values
 
     @property
     def latest(self) -> Mapping[bytes, bytes]:
@@ -302,8 +310,8 @@ class CoordinatorLog:
             value = self._latest.get(key)
             if value is not None:
                 batch.append((key, value))
-                size += len(key) + len(value) + 16
-            if size >= _BATCH_SIZE or len(batch) == _SNAPSHOT_KEYS:
+                size += _size_of((key, value))
+            if size >= _SNAPSHOT_BATCH_SIZE or len(batch) == _SNAPSHOT_KEYS:
                 break
         return batch
 
@@ -331,14 +339,21 @@ class BatchingLog:
 
     A batch costs about the same with one record as with a hundred. Records that arrive together,
     from many clients, share a batch; a single record waits only for the end of the turn. Other
-    writers to the same log call `flush` before they append.
+    writers to the same log call `flush` before they append. No batch ends between two records of
+    one append, unless these are larger than a batch.
     """
 
     def __init__(self, log: CoordinatorLog) -> None:
         self._log = log
         self._records: list[KeyValue] = []
+        self._size = 0
         self._waiting: list[OnDone] = []
         self._outcome: asyncio.Future[Exception | None] | None = None
+
+    @property
+    def latest(self) -> Mapping[bytes, bytes]:
+        """The last value of every live key, without those of this turn."""
+        return self._log.latest
 
     @property
     def outcome(self) -> asyncio.Future[Exception | None]:
@@ -352,9 +367,13 @@ class BatchingLog:
 
     def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
         """Append records by the end of this turn; see `CoordinatorLog.append`."""
+        size = sum(map(_size_of, records))
+        if self._size + size > _BATCH_SIZE:
+            self.flush()
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
         self._records += records
+        self._size += size
         self._waiting.append(on_done)
 
     def flush(self) -> None:
@@ -362,6 +381,7 @@ class BatchingLog:
         if not self._waiting:
             return
         records, self._records = self._records, []
+        self._size = 0
         waiting, self._waiting = self._waiting, []
         outcome, self._outcome = self._outcome, None
 
@@ -423,14 +443,19 @@ def _ignore(_error: Exception | None) -> None:
     """The last batch speaks for those before it: completions are in order."""
 
 
+def _size_of(record: KeyValue) -> int:
+    key, value = record
+    return len(key) + len(value or b"") + 16
+
+
 def _split(records: Sequence[KeyValue]) -> list[list[KeyValue]]:
     """Cut records into batches of about `_BATCH_SIZE` bytes."""
     batches: list[list[KeyValue]] = [[]]
     size = 0
     for key, value in records:
-        size += len(key) + len(value or b"") + 16
+        size += _size_of((key, value))
         if size > _BATCH_SIZE and batches[-1]:
             batches.append([])
-            size = 0
+            size = _size_of((key, value))
         batches[-1].append((key, value))
     return batches

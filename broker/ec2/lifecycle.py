@@ -83,7 +83,7 @@ class Lifecycle:
         """Make sure that there is a group. Raises SettingsError."""
         _group((await self._opened())[0])
 
-    async def tell(self, hook: str) -> bool:
+    async def complete(self, hook: str) -> bool:
         """Report to the group that a hook's work is done. False: the report may be lost,
         repeat it.
         """
@@ -91,7 +91,7 @@ class Lifecycle:
             hook, lambda group, groups, instance_id: groups.complete(group, hook, instance_id)
         )
 
-    async def tell_unhealthy(self) -> bool:
+    async def report_unhealthy(self) -> bool:
         """Have the group replace this instance. False: the request may be lost, repeat it."""
         return await self._say(
             "unhealthy", lambda _, groups, instance_id: groups.set_unhealthy(instance_id)

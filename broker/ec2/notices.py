@@ -168,27 +168,27 @@ class Ec2Notices:
         if self._lifecycle:
             await self._lifecycle.check()
 
-    async def tell_serving(self) -> None:
+    async def report_serving(self) -> None:
         """Report to the auto-scaling group that the nodes serve; return when it has the report."""
-        await self._tell(SERVING_HOOK, asyncio.Event())
+        await self._complete(SERVING_HOOK, asyncio.Event())
 
     async def watch(self, stop: asyncio.Event) -> None:
         """Set `stop` when a notice has come. Returns then, or at once if none is watched for."""
         if not self._kinds:
             return
         metadata = self._metadata or machine_events()
-        is_answered = True
+        is_responding = True
         while self.notice is None:
             try:
                 self.notice = await metadata.notice(
                     takes_rebalance=self._kinds == "rebalance",
                     takes_scaling=self._kinds == "scaling",
                 )
-                is_answered = True
+                is_responding = True
             except MetadataUnanswered as error:
-                if is_answered:
+                if is_responding:
                     _log.warning("ec2_notices_unavailable", reason=str(error))
-                is_answered = False
+                is_responding = False
             if self.notice is None:
                 await asyncio.sleep(NOTICE_POLL_S)
         _log.warning(
@@ -205,10 +205,10 @@ class Ec2Notices:
         auto-scaling group that they have stopped.
         """
         if self.notice is not None:
-            await self._tell(ENDING_HOOK, signalled)
+            await self._complete(ENDING_HOOK, signalled)
             await signalled.wait()
 
-    async def tell_unhealthy(self, reason: str) -> None:
+    async def report_unhealthy(self, reason: str) -> None:
         """Have the auto-scaling group replace this machine, which cannot keep its nodes running.
         Reported once; the group then ends the machine, which `watch` sees.
         """
@@ -216,16 +216,16 @@ class Ec2Notices:
             return
         self._is_unhealthy = True
         _log.error("host_unhealthy", reason=reason, meaning="its group replaces this machine")
-        await self._repeat(self._lifecycle.tell_unhealthy, asyncio.Event())
+        await self._repeat(self._lifecycle.report_unhealthy, asyncio.Event())
 
-    async def _tell(self, hook: str, given_up: asyncio.Event) -> None:
+    async def _complete(self, hook: str, given_up: asyncio.Event) -> None:
         if self._lifecycle is not None:
-            await self._repeat(partial(self._lifecycle.tell, hook), given_up)
+            await self._repeat(partial(self._lifecycle.complete, hook), given_up)
 
     @staticmethod
-    async def _repeat(tell: Callable[[], Awaitable[bool]], given_up: asyncio.Event) -> None:
+    async def _repeat(call: Callable[[], Awaitable[bool]], given_up: asyncio.Event) -> None:
         """Send a report to the group until it has arrived."""
-        while not given_up.is_set() and not await tell():
+        while not given_up.is_set() and not await call():
             with suppress(TimeoutError):
                 async with asyncio.timeout(NOTICE_POLL_S):
                     await given_up.wait()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from lakehead.broker.configs.entries import shown, upkeep_defaults
+from lakehead.broker.configs.entries import maintenance_defaults, shown
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import SUPERVISOR
@@ -42,7 +42,7 @@ class MaintenanceBeside:
         """Partitions of which something was due at the last look."""
         self._metadata = metadata
         self._settings = settings
-        self._defaults = upkeep_defaults(settings)
+        self._defaults = maintenance_defaults(settings)
         self._clock = clock
         self._seen_entry, self._seen_at = -1, clock.monotonic()
         self._retained_at = clock.monotonic()
@@ -94,7 +94,7 @@ class MaintenanceBeside:
         return [one for one in found if self._held.get(one.stream_id, (-1, 0))[0] != one.offset]
 
     async def _are_merges_due(self) -> bool:
-        """Whether small objects are to be merged; looked at when retention is."""
+        """Return true if object compaction is due; checked when retention is."""
         if not self._is_retention_time:
             return False
         state = self._metadata.state
@@ -139,7 +139,7 @@ class MaintenanceBeside:
 
 
 def is_lowest(state: MetadataImage, node_id: int) -> bool:
-    """Whether no living node has a lower id."""
+    """Return true if no live node has a lower id."""
     living = [one for one, node in state.nodes.items() if not node.is_fenced]
     return node_id == min(living, default=node_id)
 

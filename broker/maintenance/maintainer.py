@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from lakehead.broker.configs.entries import upkeep_defaults
+from lakehead.broker.configs.entries import maintenance_defaults
 from lakehead.broker.settings import Settings
 from lakehead.storage import jobs
 from lakehead.storage.clock import Clock
@@ -36,7 +36,7 @@ def _parts() -> Mapping[str, Maintenance[Any, Any, Any]]:
 
 
 @dataclass(slots=True)
-class MaintenanceFigures:
+class MaintenanceStatistics:
     """The results of maintenance by job, and how many partitions or other items failed."""
 
     results: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Maintainer:
         settings: Settings,
     ) -> None:
         self._parts = _parts()
-        self.figures = MaintenanceFigures(
+        self.figures = MaintenanceStatistics(
             results={name: part.empty for name, part in self._parts.items()}
         )
         self._cluster = OpenCluster(
@@ -71,7 +71,7 @@ class Maintainer:
             metadata=metadata,
             clock=clock,
             rng=rng,
-            defaults=upkeep_defaults(settings),
+            defaults=maintenance_defaults(settings),
         )
         self._clock = clock
         self._settings = settings

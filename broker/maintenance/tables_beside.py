@@ -1,9 +1,9 @@
 """The declared tables of a cluster, kept beside its nodes by a process of its own, which lives
 while a topic declares a table.
 
-Of the living nodes the one with the lowest id starts `lakehead maintain --follow --tables-only`.
-The process runs at a lower priority than the nodes and ends with its node. Where the packages of
-the lake are not installed the node logs, once, that nothing keeps the tables and which command
+Of the live nodes the one with the lowest id starts `lakehead maintain --follow --tables-only`.
+The process runs at a lower priority than the nodes and ends with its node. If the packages of
+the lake are not installed, the node logs once that nothing keeps the tables, and the command that
 would.
 """
 
@@ -21,7 +21,6 @@ from lakehead.broker.supervisor.supervisor import BackOff
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import TablesKeeping
-from lakehead.storage.tables.declaration import is_declared
 
 _STOP_S = 10.0
 """A turn of the process that takes longer is killed: it may be killed anywhere."""
@@ -29,7 +28,7 @@ _log = structlog.get_logger("broker.maintenance")
 
 
 def is_lake_installed() -> bool:
-    """Whether the packages that tables need can be imported."""
+    """Return true if the packages that tables need can be imported."""
     return all(importlib.util.find_spec(name) for name in ("deltalake", "pyarrow", "numba"))
 
 
@@ -67,7 +66,7 @@ class TablesBeside:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process of this node runs."""
+        """Return true if the process of this node runs."""
         return self._process is not None and self._process.returncode is None
 
     async def run(self) -> None:
@@ -102,7 +101,7 @@ class TablesBeside:
         state = self._metadata.state
         if not is_lowest(state, self._settings.node_id):
             return False
-        declared = [name for name, topic in state.topics.items() if is_declared(topic)]
+        declared = [name for name, topic in state.topics.items() if topic.declares_table]
         if declared and not self._is_lake_installed():
             if not self._is_reported:
                 self._is_reported = True

@@ -16,6 +16,12 @@ from lakehead.broker.cluster.membership import Standing
 from lakehead.broker.coordinator.transaction.messages import TransactionState
 from lakehead.broker.maintenance.beside import MaintenanceBeside
 from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.broker.quota.accept_rates import ACCEPT_RATE
+from lakehead.broker.quota.entities import CONNECTION_RATE, EntityClass, QuotaType
+from lakehead.broker.services import FetchedTo
+from lakehead.broker.share.share_counts import Outcome
+from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
+from lakehead.storage.encryption.data_keys import DataKeyStats
 from lakehead.storage.memory_pool import MemoryPool
 from lakehead.storage.object_store.counted import VerbStats
 from lakehead.storage.stream.inflating import InflatedBatches
@@ -70,6 +76,15 @@ def _parts(node: ObservedNode) -> dict[str, MemoryPool | InflatedBatches]:
     }
 
 
+def _of_each_quota(counts: Mapping[str, float]) -> Values:
+    return {name: counts.get(name, 0) for name in (*QuotaType, CONNECTION_RATE, ACCEPT_RATE)}
+
+
+def _share_outcomes(node: ObservedNode) -> Values:
+    counted = node.share_partitions.counts.outcomes_total
+    return {outcome.value: counted[outcome] for outcome in Outcome}
+
+
 _CLIENTS = (
     gauge("connections", "Open connections.", lambda n: len(n.server.connections)),
     gauge(
@@ -89,9 +104,35 @@ _CLIENTS = (
         lambda n: n.server.rejected_total,
     ),
     counter(
+        "authentications",
+        "Authentications of clients by SASL that succeeded.",
+        lambda n: n.authenticator.succeeded_total.total(),
+    ),
+    counter(
+        "authentications_failed",
+        "Authentications of clients by SASL that failed; the log names them.",
+        lambda n: n.authenticator.failed_total.total(),
+    ),
+    counter(
+        "sessions_expired",
+        "Connections closed because their clients did not authenticate again in time.",
+        lambda n: n.authenticator.expired_total,
+    ),
+    counter(
         "connections_cut",
         "Connections closed to free memory that others waited for; the log names them.",
         lambda n: n.server.relief.cut_total,
+    ),
+    gauge(
+        "groups",
+        "Groups that this node coordinates: classic, consumer groups of KIP-848, share groups.",
+        lambda n: n.groups.count_by_type(),
+        "type",
+    ),
+    counter(
+        "consumer_group_rebalances",
+        "Changes of group epochs: of members, subscriptions or topics of consumer groups.",
+        lambda n: n.groups.counts.rebalances_total,
     ),
     gauge(
         "group_memory_bytes",
@@ -136,6 +177,94 @@ _CLIENTS = (
         "Requests that failed with an unexpected error.",
         lambda n: n.dispatcher.failed_total,
     ),
+    counter(
+        "requests_cut_off",
+        "Requests that were not served, because this node could not find out which access rules "
+        "are in force.",
+        lambda n: n.dispatcher.cut_off_total,
+    ),
+    counter(
+        "fetched_record_bytes",
+        "Bytes of records in Fetch responses, by destination. Consumers give their zone by "
+        "client.rack.",
+        lambda n: {one: n.counts.sent_bytes[one] for one in FetchedTo},
+        "to",
+    ),
+    counter(
+        "fetch_redirects",
+        "Partitions for which consumers were sent to a node of their zone.",
+        lambda n: n.counts.redirected_total,
+    ),
+    gauge(
+        "read_replicas",
+        "Partitions that this node serves to consumers of its zone and does not lead.",
+        lambda n: len(n.services.read_replicas),
+    ),
+    counter(
+        "read_replica_copied_bytes",
+        "Bytes of records that it copied from their leaders, before they were in objects.",
+        lambda n: n.services.read_replicas.copied_bytes_total,
+    ),
+    counter(
+        "read_replica_log_bytes",
+        "Bytes of records that it read from their leaders' logs instead.",
+        lambda n: n.services.read_replicas.log_bytes_total,
+    ),
+    gauge(
+        "read_replica_tail_bytes",
+        "Memory of these records, of replica.read.cache.size.",
+        lambda n: n.services.read_replicas.tail_bytes,
+    ),
+    gauge("acls", "Access rules (ACLs) of the cluster.", lambda n: len(n.state.acls)),
+    counter(
+        "authorizations_denied",
+        "Operations that were denied with an error.",
+        lambda n: n.services.audit.denied_total,
+    ),
+    counter(
+        "audit_events_suppressed",
+        "Audit events that were not written, because there were too many like them.",
+        lambda n: n.services.audit.suppressed_total,
+    ),
+    gauge(
+        "connections_throttled",
+        "Connections that are muted now because their client is above a quota.",
+        lambda n: n.server.throttled_now,
+    ),
+    counter(
+        "quota_throttled_requests",
+        "Requests, and connections, that were throttled, by the quota that they exceeded.",
+        lambda n: _of_each_quota(n.quotas.throttles.requests_total),
+        "quota",
+    ),
+    counter(
+        "quota_throttle_seconds",
+        "Sum of their throttle times.",
+        lambda n: _of_each_quota(n.quotas.throttles.seconds_total),
+        "quota",
+    ),
+    counter(
+        "quota_throttled_by_level",
+        "Requests, and connections, that were throttled, by the level that sets the quota.",
+        lambda n: {level: n.quotas.throttles.levels_total[level] for level in EntityClass},
+        "level",
+    ),
+    gauge(
+        "quota_rates",
+        "Measured rates of clients in memory, by quota.",
+        lambda n: n.quotas.sensors | {CONNECTION_RATE: n.connection_rates.sensors},
+        "quota",
+    ),
+    counter(
+        "audit_topic_events",
+        "Audit events that are in audit.topic.",
+        lambda n: None if n.audit_topic is None else n.audit_topic.written_total,
+    ),
+    counter(
+        "audit_topic_events_dropped",
+        "Audit events that were dropped: the queue was full, or the topic could not be written.",
+        lambda n: None if n.audit_topic is None else n.audit_topic.dropped_total,
+    ),
     counter("produced_batches", "Record batches produced.", lambda n: n.counts.produced_total),
     counter(
         "fetched_partitions",
@@ -143,6 +272,28 @@ _CLIENTS = (
         lambda n: n.counts.fetched_total,
     ),
     gauge("fetch_sessions", "Fetch sessions in memory.", lambda n: len(n.fetch_sessions)),
+    gauge(
+        "share_sessions",
+        "Share sessions: members of share groups that fetch from this node.",
+        lambda n: len(n.share_partitions.sessions),
+    ),
+    gauge(
+        "share_partitions",
+        "Partitions that this node leads, in share groups with members here.",
+        lambda n: len(n.share_partitions),
+    ),
+    counter(
+        "share_acquired_records",
+        "Records that members of share groups acquired.",
+        lambda n: n.share_partitions.counts.acquired_total,
+    ),
+    counter(
+        "share_ended_deliveries",
+        "Ends of deliveries to share groups, in records: accepted, released, archived (rejected, "
+        "a gap, or delivered as often as it may be) or expired (the lock ended).",
+        _share_outcomes,
+        "outcome",
+    ),
     gauge("cold_reads", "Reads from the object store in progress.", lambda n: len(n.cold_reads)),
     gauge("topics", "Topics of the cluster.", lambda n: len(n.topics.by_name)),
     gauge(
@@ -495,6 +646,53 @@ _STORE = (
 )
 
 
+# Encryption at rest.
+
+
+def _keys(value: Callable[[DataKeyStats], float]) -> Callable[[ObservedNode], Values]:
+    def read(node: ObservedNode) -> Values:
+        keys = node.data_keys
+        is_there = keys.is_on or keys.can_read or keys.is_required
+        return value(keys.stats) if is_there else None
+
+    return read
+
+
+_ENCRYPTION = (
+    counter(
+        "data_keys_made",
+        "Data keys that this node had wrapped: one an hour, and none while it does not encrypt.",
+        _keys(lambda s: s.made),
+    ),
+    counter(
+        "data_keys_make_failures",
+        "Failed requests for a new data key. The present one goes on for hours, then writes wait.",
+        _keys(lambda s: s.make_failed),
+    ),
+    counter(
+        "data_keys_unwrapped",
+        "Data keys unwrapped by their provider (AWS KMS, or the key file).",
+        _keys(lambda s: s.unwrapped),
+    ),
+    counter(
+        "data_keys_unwrap_failures",
+        "Data keys that could not be unwrapped: what they encrypt cannot be read.",
+        _keys(lambda s: s.unwrap_failed),
+    ),
+    counter(
+        "data_key_cache_hits",
+        "Data keys found in memory, without a request to their provider.",
+        _keys(lambda s: s.hits),
+    ),
+    gauge("data_keys_cached", "Data keys in memory.", _keys(lambda s: s.cached)),
+    counter(
+        "plain_data_refused",
+        "Reads of plain data that were refused (encryption.required); the error names the object.",
+        _keys(lambda s: s.plain_refused),
+    ),
+)
+
+
 # Caches and reads.
 
 _CACHES = (
@@ -648,6 +846,90 @@ _METADATA = (
 )
 
 
+# Metrics of clients.
+
+
+def _forwarded(read: Callable[[OtlpForwarder], float]) -> Callable[[ObservedNode], Values]:
+    def value(node: ObservedNode) -> Values:
+        forwarder = node.services.telemetry.forwarder
+        return 0 if forwarder is None else read(forwarder)
+
+    return value
+
+
+_TELEMETRY = (
+    gauge(
+        "telemetry_subscriptions",
+        "Subscriptions to metrics of clients (KIP-714).",
+        lambda n: len(n.state.client_metrics_configs),
+    ),
+    gauge(
+        "telemetry_clients",
+        "Clients that got their subscriptions from this node.",
+        lambda n: len(n.services.telemetry.instances),
+    ),
+    counter(
+        "telemetry_pushes",
+        "Pushes of clients whose metrics were taken.",
+        lambda n: n.services.telemetry.pushes_total,
+    ),
+    counter(
+        "telemetry_pushed_bytes",
+        "Their bytes, as they came.",
+        lambda n: n.services.telemetry.bytes_total,
+    ),
+    counter(
+        "telemetry_refused",
+        "Pushes that got an error.",
+        lambda n: n.services.telemetry.refused_total,
+    ),
+    counter(
+        "telemetry_throttled",
+        "Requests of clients that came before their interval was over.",
+        lambda n: n.services.telemetry.instances.throttled_total,
+    ),
+    counter(
+        "telemetry_left_out",
+        "Metrics of pushes that are not shown: not subscribed to, histograms, or too many names.",
+        lambda n: n.services.telemetry.metrics.left_out_total,
+    ),
+    counter(
+        "telemetry_forwarded",
+        "Pushes that the collector of telemetry.otlp.endpoint took.",
+        _forwarded(lambda f: f.forwarded_total),
+    ),
+    counter(
+        "telemetry_not_forwarded",
+        "Pushes that were dropped, because the collector did not take them in time.",
+        _forwarded(lambda f: f.dropped_total),
+    ),
+    counter(
+        "client_increase",
+        "Sum of the increases of counters that clients pushed, by the client's metric.",
+        lambda n: n.services.telemetry.metrics.increases,
+        "metric",
+    ),
+    counter(
+        "client_values",
+        "Values of other metrics that clients pushed, by the client's metric.",
+        lambda n: {name: v.count for name, v in n.services.telemetry.metrics.values.items()},
+        "metric",
+    ),
+    gauge(
+        "client_value_sum",
+        "Sum of these values: divided by their number, the average over clients.",
+        lambda n: {name: v.total for name, v in n.services.telemetry.metrics.values.items()},
+        "metric",
+    ),
+    gauge(
+        "client_value_max",
+        "Largest of these values in the last five to ten minutes.",
+        lambda n: dict(n.services.telemetry.metrics.largest(n.clock.monotonic())),
+        "metric",
+    ),
+)
+
+
 # Maintenance.
 
 
@@ -693,9 +975,11 @@ SUBJECTS: dict[str, tuple[NodeMetric, ...]] = {
     "Write-ahead log": _WAL,
     "Uploads": _UPLOADS,
     "Object store": _STORE,
+    "Encryption at rest": _ENCRYPTION,
     "Caches and reads": _CACHES,
     "Metadata and garbage": _METADATA,
     "Maintenance": _MAINTENANCE,
+    "Metrics of clients": _TELEMETRY,
 }
 """All metrics of a node by subject, in the order of the documentation."""
 METRICS: tuple[NodeMetric, ...] = tuple(one for group in SUBJECTS.values() for one in group)

@@ -12,14 +12,20 @@ from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.maintenance.beside import MaintenanceBeside
 from lakehead.broker.maintenance.tables_beside import TablesBeside
+from lakehead.broker.network.authentication import Authenticator
 from lakehead.broker.network.dispatcher import Dispatcher
 from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.network.server import Server
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
 from lakehead.broker.partition.partition import TopicRegistry
-from lakehead.broker.services import RequestCounts
+from lakehead.broker.quota.client_quotas import ClientQuotas
+from lakehead.broker.quota.connection_rates import ConnectionRates
+from lakehead.broker.security.audit_topic import AuditTopic
+from lakehead.broker.services import BrokerServices, RequestCounts
+from lakehead.broker.share.share_partition_manager import SharePartitionManager
 from lakehead.storage.clock import Clock
+from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.counted import CountedStore
 from lakehead.storage.stream.engine import StreamEngine
@@ -32,22 +38,29 @@ class ObservedNode(Protocol):
     engine: StreamEngine
     wal: WriteAheadLog
     store: CountedStore
+    data_keys: DataKeys
     clock: Clock
     server: Server
     dispatcher: Dispatcher
+    services: BrokerServices
+    authenticator: Authenticator
     memory: RequestMemory
+    quotas: ClientQuotas
+    connection_rates: ConnectionRates
     fetch_sessions: FetchSessions
     cold_reads: ColdReads
     lifecycle: BrokerLifecycle
     topics: TopicRegistry
     replica_manager: ReplicaManager
     groups: GroupCoordinator
+    share_partitions: SharePartitionManager
     transaction_coordinator: TransactionCoordinator
     controller: Controller
     log_recovery: LogRecovery
     maintenance: MaintenanceBeside | None
     tables: TablesBeside | None
     counts: RequestCounts
+    audit_topic: AuditTopic | None
     is_ready: bool
     is_stopping: bool
 

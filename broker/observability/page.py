@@ -2,6 +2,9 @@
 
 `/metrics` is for Prometheus. `/live`, `/ready` and `/health` are probes: a status of 200 or 503
 with the node's health as JSON. Any other path is 404.
+
+If clients have to authenticate, `/live` and `/ready` need no credentials even so, since load
+balancers have none to send; the response has no reasons then.
 """
 
 import contextlib
@@ -19,12 +22,14 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from lakehead.broker.observability.health import PROBES, health
 from lakehead.broker.observability.metrics import NodeCollector
 from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.broker.observability.page_access import PageAccess
 from lakehead.storage.errors import SettingsError
 
 CONNECTIONS_MAX = 16
 """Maximum connections that are served at once, each by a thread; more are closed."""
 TIMEOUT_S = 10.0
 """A client that sends or takes nothing for so long is let go."""
+_OPEN_PROBES = frozenset({"/live", "/ready"})
 REQUEST_S_MAX = 30.0
 """A connection is closed after this, however little it sends at a time."""
 
@@ -35,6 +40,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     """Connections that wait to be accepted. With the library's 5, the kernel drops a probe's
     connection beside a flood of others, and the probe tries again after one second, three, seven.
     """
+
+    access: PageAccess
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -53,11 +60,20 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection, for a bounded time."""
-        end = threading.Timer(REQUEST_S_MAX, _cut, (request,))
+        current = [request]
+        end = threading.Timer(REQUEST_S_MAX, lambda: _cut(current[0]))
         end.daemon = True
         end.start()
         try:
-            super().process_request_thread(request, client_address)
+            if (context := self.access.tls()) is not None:
+                request.settimeout(TIMEOUT_S)
+                try:
+                    current[0] = context.wrap_socket(request, True, False)
+                    current[0].do_handshake()
+                except (OSError, ValueError):  # of ssl, too: it is not a client of this page
+                    self.shutdown_request(current[0])
+                    return
+            super().process_request_thread(current[0], client_address)
         finally:
             end.cancel()
             self._places.release()
@@ -81,22 +97,25 @@ class _SilentHandler(WSGIRequestHandler):
 class ObservabilityPage:
     """Serves the page of a node."""
 
-    def __init__(self, node: ObservedNode) -> None:
+    def __init__(self, node: ObservedNode, access: PageAccess) -> None:
         self._node = node
+        self._access = access
         registry = CollectorRegistry(auto_describe=False)
         registry.register(NodeCollector(node))
         self._metrics: Any = make_wsgi_app(registry)
         self._close: Callable[[], None] | None = None
         self.port = 0
 
-    def start(self, host: str, port: int) -> None:
+    def start(self, port: int) -> None:
         """Listen. Raises SettingsError when the address cannot be had."""
+        host = self._access.host
         try:
-            server = make_server(host, port, self._answer, _Server, _SilentHandler)
+            server = make_server(host, port, self._respond, _Server, _SilentHandler)
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {host}:{port} for metrics: {error.strerror or error}"
             ) from None
+        server.access = self._access
         self.port = server.server_port
         thread = threading.Thread(target=server.serve_forever, name="observability", daemon=True)
         thread.start()
@@ -114,11 +133,15 @@ class ObservabilityPage:
             self._close()
             self._close = None
 
-    def _answer(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def _respond(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environment.get("PATH_INFO")
+        is_known = self._access.is_known(environment.get("HTTP_AUTHORIZATION", ""))
+        if not is_known and path not in _OPEN_PROBES:
+            start_response("401 Unauthorized", [("WWW-Authenticate", self._access.challenge)])
+            return []
         if path == "/metrics":
-            answer: Iterable[bytes] = self._metrics(environment, start_response)
-            return answer
+            response: Iterable[bytes] = self._metrics(environment, start_response)
+            return response
         passes = PROBES.get(path or "")
         if passes is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
@@ -126,4 +149,5 @@ class ObservabilityPage:
         found = health(self._node)
         code = "200 OK" if passes(found) else "503 Service Unavailable"
         start_response(code, [("Content-Type", "application/json")])
-        return [json.dumps(asdict(found)).encode() + b"\n"]
+        shown = asdict(found) if is_known else {"status": found.status}
+        return [json.dumps(shown).encode() + b"\n"]

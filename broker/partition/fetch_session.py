@@ -39,6 +39,7 @@ class Wanted:
             result.records
             or result.error
             or result.diverging is not None
+            or result.read_replica >= 0
             or result.high_watermark != self.sent_high_watermark
             or result.log_start_offset != self.sent_log_start
         )
@@ -113,8 +114,7 @@ class FetchSessions:
         if request.session_epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             if request.session_id != NO_SESSION:
                 self._sessions.pop(request.session_id, None)
-            named = {(key, want.partition): want for key, wants in request.topics for want in wants}
-            wanted = [Wanted(key, want) for (key, _), want in named.items()]
+            wanted = _named(request)
             session = None
             if request.session_epoch == INITIAL_EPOCH:
                 session = self._create(wanted, by_id)
@@ -131,9 +131,15 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
         session.update(request)
         if not session.partitions:
+            # As in Kafka, what the request names and forgets at once is served outside a session.
             del self._sessions[session.session_id]
-            return FetchPlan([], None, incremental=True)
+            return FetchPlan(_named(request), None, incremental=False)
         return FetchPlan(list(session.partitions.values()), session, incremental=True)
+
+    def drop(self, session: FetchSession) -> None:
+        """Forget a session of which its client does not get to know."""
+        if self._sessions.get(session.session_id) is session:
+            del self._sessions[session.session_id]
 
     def _create(self, wanted: list[Wanted], by_id: bool) -> FetchSession | None:
         now = self._clock.monotonic()
@@ -149,3 +155,9 @@ class FetchSessions:
         session.partitions = {(item.key, item.want.partition): item for item in wanted}
         self._sessions[session_id] = session
         return session
+
+
+def _named(request: FetchRequest) -> list[Wanted]:
+    """Return the partitions that a request names, each once, by its last mention."""
+    named = {(key, want.partition): want for key, wants in request.topics for want in wants}
+    return [Wanted(key, want) for (key, _), want in named.items()]

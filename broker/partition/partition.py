@@ -37,6 +37,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 """The log of group coordinators."""
 TRANSACTIONS_TOPIC = "__transaction_state"
 """The log of transaction coordinators."""
+SHARE_STATES_TOPIC = "__share_group_state"
+"""The log of share coordinators."""
 _NAME_MAX = 249
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 NO_EPOCH = -1

@@ -16,6 +16,8 @@ from typing import Any
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
+from lakehead.broker.security.access import Access
+
 API_VERSIONS_KEY = 18
 
 Handler = Callable[..., Any | Awaitable[Any]]
@@ -30,6 +32,9 @@ class Api:
     served (Produce: KAFKA-18659). One that `is_internal` is not listed: nodes alone use it.
     One that `is_at_once` handles a request, or begins to, in one turn of the event loop, which a
     lower limit of elements keeps short (`lakehead.broker.api.turns`).
+
+    `access` has its authorisation checks, in their order. An API without
+    checks says in `open_to_all` why it has none.
     """
 
     key: int
@@ -38,6 +43,11 @@ class Api:
     advertised_from: int | None = None
     is_internal: bool = False
     is_at_once: bool = False
+    records_max: int = 0
+    """Array elements of a request beside those that others may have, of an API that names records.
+    """
+    access: tuple[Access, ...] = ()
+    open_to_all: str = ""
 
     def serves(self, version: int) -> bool:
         """Return true if this version of the API is served."""

@@ -26,6 +26,8 @@ and memory is bounded by this, not only by its bytes.
 TEXT_SIZE_MAX = 0x7FFF
 """Longest string, in bytes (Kafka's protocol guide, and its generated readers)."""
 
+_DURATION_MAX_MS = 86_399_999_913_600_000
+"""A day less than Python's longest timedelta."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIXED = {
     "bool": struct.Struct(">?"),
@@ -225,8 +227,10 @@ def _primitive(kind: str, flexible: bool, nullable: bool) -> Reader:
     if kind == "uuid":
         return _uuid
     layout = _FIXED[kind]
-    if kind.startswith("timedelta"):
-        return lambda cursor: timedelta(milliseconds=cursor.fixed(layout))
+    if kind.startswith("timedelta"):  # longer ones are as good as the longest
+        return lambda cursor: timedelta(
+            milliseconds=max(-_DURATION_MAX_MS, min(cursor.fixed(layout), _DURATION_MAX_MS))
+        )
     if kind == "datetime_i64":
         return lambda cursor: _instant(cursor.fixed(layout), nullable)
     if kind == "error_code":

@@ -66,7 +66,7 @@ class PartitionResult(NamedTuple):
 
     `aborted` holds (producer id, first offset) pairs, None unless the request reads committed
     records; `leader` is (node id, epoch) if the client should go elsewhere; `diverging` is (epoch,
-    end offset).
+    end offset); `read_replica` is the node that the client should fetch from (KIP-392), or -1.
     """
 
     partition: int
@@ -78,6 +78,7 @@ class PartitionResult(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None = None
     leader: tuple[int, int] | None = None
     diverging: tuple[int, int] | None = None
+    read_replica: int = -1
 
 
 def parse(
@@ -159,7 +160,6 @@ _HEAD_V5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING_TAG = struct.Struct(">BBiqB")
 _LEADER_TAG = struct.Struct(">BBiiB")
-_NO_REPLICA = b"\xff\xff\xff\xff"
 
 
 class ResponseWriter:
@@ -175,9 +175,9 @@ class ResponseWriter:
     def _count(self, number: int) -> bytes:
         return encode_uvarint(number + 1) if self._compact else _INT32.pack(number)
 
-    def begin(self, error: int, session_id: int, topics: int) -> None:
+    def begin(self, error: int, session_id: int, topics: int, throttle_ms: int = 0) -> None:
         """Write what stands before the topics."""
-        self._own += b"\x00\x00\x00\x00"
+        self._own += _INT32.pack(throttle_ms)
         if self._version >= SESSIONS:
             self._own += _INT16.pack(error) + _INT32.pack(session_id)
         self._own += self._count(topics)
@@ -209,7 +209,7 @@ class ResponseWriter:
                 if self._compact:
                     own += b"\x00"
         if version >= 11:
-            own += _NO_REPLICA
+            own += _INT32.pack(result.read_replica)
         size = sum(map(len, result.records))
         own += self._count(size)
         if result.records:

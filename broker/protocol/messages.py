@@ -5,11 +5,13 @@ fields that it knows; those that the version does not have are dropped, so that 
 every version.
 """
 
+import base64
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
+from uuid import UUID
 
 _ZERO = timedelta(0)
 
@@ -63,3 +65,8 @@ def entity(module: ModuleType, name: str, /, **values: Any) -> Any:
 def milliseconds(duration: timedelta) -> int:
     """Return a duration of a message in whole milliseconds."""
     return round(duration.total_seconds() * 1000)
+
+
+def uuid_text(uuid: UUID) -> str:
+    """Return a UUID as Kafka writes it: in Base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode()

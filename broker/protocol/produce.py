@@ -166,10 +166,12 @@ def encode(
     version: int,
     correlation_id: int,
     endpoints: Iterable[NodeEndpoint] = (),
+    throttle_ms: int = 0,
 ) -> bytes:
     """Return the whole response frame, length included. `endpoints` are of the nodes that results
     name as leaders.
     """
+    throttle = _INT32.pack(throttle_ms)
     if version >= FLEXIBLE:
         parts = [b"", encode_uvarint(len(topics) + 1)]
         for topic in topics:
@@ -177,7 +179,7 @@ def encode(
             parts.append(encode_uvarint(len(topic.partitions) + 1))
             parts.extend([_flexible_partition(result, version) for result in topic.partitions])
             parts.append(b"\x00")
-        parts.append(b"\x00\x00\x00\x00")
+        parts.append(throttle)
         parts.append(tagged_endpoints(endpoints if version >= NODE_ENDPOINTS else ()))
         size = sum(map(len, parts)) + 5
         parts[0] = _PARTITION_RECORDS.pack(size, correlation_id) + b"\x00"
@@ -188,7 +190,7 @@ def encode(
         parts.append(plain_text(topic.key))
         parts.append(_INT32.pack(len(topic.partitions)))
         parts.extend([_plain_partition(result, version) for result in topic.partitions])
-    parts.append(b"\x00\x00\x00\x00")
+    parts.append(throttle)
     parts[0] = _PARTITION_RECORDS.pack(sum(map(len, parts)) + 4, correlation_id)
     return b"".join(parts)
 

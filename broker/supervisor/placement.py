@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakehead.broker.configs.table_places import registries_with_own
-from lakehead.broker.network.listeners import counted_up
-from lakehead.broker.settings import Settings
+from lakehead.broker.network.listeners import counted_up, ports_of
+from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
 from lakehead.storage.errors import SettingsError
 
 _PORT_MAX = 65535
@@ -50,8 +50,14 @@ def node_commands(
     commands = []
     for index in range(count):
         own = {"nodes": "1", "node.id": str(settings.node_id + index), "wal": wal}
-        if settings.extra_listeners:
-            own["extra.listeners"] = counted_up(settings.extra_listeners, index)
+        for name, listeners in (
+            ("listeners", settings.listeners),
+            ("advertised.listeners", settings.advertised_listeners),
+            ("extra.listeners", settings.extra_listeners),
+            ("extra.advertised.listeners", settings.extra_advertised_listeners),
+        ):
+            if listeners:
+                own[name] = counted_up(name, listeners, index)
         own["registry.port"] = "-1"  # one beside all of them
         own["table.registries"] = registries_with_own(settings)
         own["ec2.notices"] = ""  # the supervisor's to watch
@@ -61,7 +67,7 @@ def node_commands(
             ("metrics.port", settings.metrics_port),
         ):
             own[name] = str(port + index if port > 0 else port)
-        arguments = [f"--{name}={value}" for name, value in (given | own).items()]
+        arguments = [_argument(name, value) for name, value in (given | own).items()]
         if config is not None:
             arguments.append(f"--config={config}")
         commands.append(
@@ -70,14 +76,32 @@ def node_commands(
     return tuple(commands)
 
 
+def _argument(name: str, value: str) -> str:
+    is_override = name.startswith(OVERRIDE_PREFIX)
+    return f"--override={name}={value}" if is_override else f"--{name}={value}"
+
+
 def registry_command(settings: Settings, bootstrap: str) -> NodeCommand:
     """Return the schema registry beside the nodes, whose addresses are `bootstrap`, by commas."""
+    is_guarded = settings.registry_tls_cert and (
+        settings.registry_users or settings.registry_tokens
+    )
+    host = settings.registry_host or (settings.host if is_guarded else "127.0.0.1")
+    files = {
+        "users": settings.registry_users,
+        "tokens": settings.registry_tokens,
+        "roles": settings.registry_roles,
+        "tls-cert": settings.registry_tls_cert,
+        "tls-key": settings.registry_tls_key,
+        "command-config": settings.registry_kafka_config,
+    }
     return NodeCommand(
         node_id="registry",
         arguments=(
-            *("registry", f"--bootstrap-server={bootstrap}", f"--host={settings.host}"),
+            *("registry", f"--bootstrap-server={bootstrap}", f"--host={host}"),
             *(f"--port={settings.registry_port}", f"--log-level={settings.log_level}"),
             f"--log-format={settings.log_format}",
+            *(f"--{name}={file}" for name, file in files.items() if file),
         ),
     )
 
@@ -106,7 +130,10 @@ def shared_wal(settings: Settings, count: int) -> str:
 
 def _check_ports(settings: Settings, count: int) -> None:
     taken: dict[int, str] = {}
-    for name, first in (("port", settings.port), ("metrics.port", settings.metrics_port)):
+    firsts = [("metrics.port", settings.metrics_port)]
+    for listener, first in ports_of(settings).items():
+        firsts.insert(-1, ("port" if first == settings.port else listener, first))
+    for name, first in firsts:
         if first <= 0:
             continue
         last = first + count - 1

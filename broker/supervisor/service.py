@@ -136,10 +136,12 @@ async def _supervise(
     reports: list[asyncio.Task[None]] = []
 
     def unhealthy(reason: str) -> None:
-        telling = notices.tell_unhealthy(reason)
-        reports.append(scope.spawn_apart(telling, name="report trouble to the auto-scaling group"))
+        reporting = notices.report_unhealthy(reason)
+        reports.append(
+            scope.spawn_apart(reporting, name="report trouble to the auto-scaling group")
+        )
 
-    scope.spawn_duty(partial(feed_watchdog, os.environ), name="feed the watchdog")
+    scope.spawn_loop(partial(feed_watchdog, os.environ), name="feed the watchdog")
     stop_timeout_s = settings.shutdown_timeout_ms / 1000 + STOP_GRACE_S
     clock = SystemClock()
     supervisor = Supervisor(
@@ -161,9 +163,9 @@ async def _supervise(
         if starting.done():
             addresses = ",".join(starting.result())
             on_ready(addresses)
-            scope.spawn(notices.tell_serving(), name="report to the auto-scaling group")
+            scope.spawn(notices.report_serving(), name="report to the auto-scaling group")
             events = _events(settings, commands, clock)
-            scope.spawn_duty(events.watch, name="watch for events of EC2")
+            scope.spawn_loop(events.watch, name="watch for events of EC2")
             if settings.registry_port >= 0:
                 command = registry_command(settings, addresses)
                 registry = SupervisedNode(
@@ -186,16 +188,16 @@ async def _supervise(
 
 def _events(settings: Settings, commands: Sequence[NodeCommand], clock: Clock) -> Ec2Events:
     ids = [command.node_id for command in commands if isinstance(command.node_id, int)]
-    drain = drain_by_command(settings.store_uri, ids)
+    drain = drain_by_command(settings.store_address, ids)
     return Ec2Events(is_on=bool(settings.ec2_notices), drain=drain, clock=clock)
 
 
 def _keep(registry: SupervisedNode, scope: TaskScope, on_registry: Callable[[str], None]) -> None:
     scope.spawn(registry.run(), name="keep the registry")
-    scope.spawn(_tell(registry, on_registry), name="report the registry")
+    scope.spawn(_report(registry, on_registry), name="report the registry")
 
 
-async def _tell(registry: SupervisedNode, on_registry: Callable[[str], None]) -> None:
+async def _report(registry: SupervisedNode, on_registry: Callable[[str], None]) -> None:
     if await registry.wait_settled():
         on_registry(registry.address)
 

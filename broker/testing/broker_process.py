@@ -25,7 +25,7 @@ from lakehead.storage.errors import LakeheadError
 
 _START_S = 30.0
 _STOP_S = 30.0
-_ANSWER_S = 60.0
+_REQUEST_TIMEOUT_S = 60.0
 _PORTS = range(10_000, 32_000)
 """Below those that the system gives to outgoing connections, so that a killed broker finds its own
 free when it is started again."""
@@ -65,7 +65,7 @@ class LakeheadBroker:
         self._port = int(self._settings.pop("port", "0"))
         self._address = ""
         self._process: subprocess.Popen[bytes] | None = None
-        self._answers: Answers
+        self._responses: Responses
         self._lock = threading.Lock()
         self._admin: Any = None
 
@@ -114,7 +114,7 @@ class LakeheadBroker:
         """Stop cleanly, everything in objects; by force when that takes too long."""
         if self.is_running:
             with contextlib.suppress(BrokerGone):
-                self._ask("stop", _STOP_S)
+                self._request("stop", _STOP_S)
         self._end()
 
     def kill(self) -> None:
@@ -127,7 +127,7 @@ class LakeheadBroker:
         """Have everything that was acknowledged in objects now, where Spark and `lakehead.scan`
         read it, instead of seconds later. Raises BrokerGone, LakeheadError.
         """
-        self._ask("upload", _ANSWER_S)
+        self._request("upload", _REQUEST_TIMEOUT_S)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -136,12 +136,12 @@ class LakeheadBroker:
         from confluent_kafka.cimpl import NewTopic
 
         new = NewTopic(name, partitions, 1, config=dict(configs or {}))
-        self._admin_client().create_topics([new])[name].result(_ANSWER_S)
+        self._admin_client().create_topics([new])[name].result(_REQUEST_TIMEOUT_S)
         return name
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises KafkaException of confluent_kafka."""
-        self._admin_client().delete_topics([name])[name].result(_ANSWER_S)
+        self._admin_client().delete_topics([name])[name].result(_REQUEST_TIMEOUT_S)
 
     def produce(
         self,
@@ -209,16 +209,16 @@ class LakeheadBroker:
                 process_group=0,  # Ctrl-C is for the tests, which end it after that
             )
         assert process.stdout is not None
-        self._process, self._answers = process, Answers(process.stdout.fileno(), self._clock)
+        self._process, self._responses = process, Responses(process.stdout.fileno(), self._clock)
         try:
-            return self._answers.line(_START_S) or "error it ended without a word"
+            return self._responses.line(_START_S) or "error it ended without a word"
         except TimeoutError:
             return f"error it was not ready within {_START_S:g} s"
         except BaseException:
             self.kill()
             raise
 
-    def _ask(self, command: str, timeout_s: float) -> None:
+    def _request(self, command: str, timeout_s: float) -> None:
         with self._lock:
             process = self._process
             said = None
@@ -226,7 +226,7 @@ class LakeheadBroker:
                 with contextlib.suppress(BrokenPipeError, TimeoutError):
                     process.stdin.write(f"{command}\n".encode())
                     process.stdin.flush()
-                    said = self._answers.line(timeout_s)
+                    said = self._responses.line(timeout_s)
         if said is None:
             if process is not None:
                 process.kill()  # a late response must not be taken for another's
@@ -271,7 +271,7 @@ def running_broker(
         yield stack.enter_context(LakeheadBroker(folder, settings))
 
 
-class Answers:
+class Responses:
     """Reads lines of a pipe."""
 
     def __init__(self, descriptor: int, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from lakehead.storage.clock import Clock
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
-_ANSWER_S = 10.0
+_REQUEST_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def _begin(consumer: "Consumer", topic: str) -> set[int]:
     """Read from the beginning of every partition; return these."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    described = consumer.list_topics(topic, timeout=_ANSWER_S).topics[topic]
+    described = consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic]
     if not described.partitions:
         raise KeyError(f"the topic does not exist: {topic}")
     consumer.assign(

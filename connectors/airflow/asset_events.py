@@ -154,7 +154,7 @@ def share_of(
     """
     has_begun = stored.has_begun
     found: list[TableCommit] = []
-    left: list[TableCommit] = []  # of nobody yet
+    left: list[TableCommit] = []  # without an event yet
     open_: list[int] = []
     for commit in commits:
         if stored.has(commit.version):

@@ -167,8 +167,10 @@ def _streams(state: "MetadataImage", topic: "TopicState") -> list["StreamState"]
 
 def of_its_topic(condition: Condition, state: "MetadataImage") -> Condition:
     """Return the condition for the topic that has the name now: it is not met by another one that
-    is made under that name later. Raises UnknownTopic.
+    is made under that name later. A condition that has its topic stays. Raises UnknownTopic.
     """
+    if condition.topic_id:
+        return condition
     topic_id = _topic(state, condition).topic_id
     return msgspec.structs.replace(condition, topic_id=topic_id)
 
@@ -190,9 +192,8 @@ def _topic(state: "MetadataImage", condition: "Condition") -> "TopicState":
 
 def _declared(topic: "TopicState") -> None:
     from lakehead.storage.errors import SettingsError
-    from lakehead.storage.tables.declaration import is_declared
 
-    if not is_declared(topic):
+    if not topic.declares_table:
         raise SettingsError(
             f"topic {topic.name} declares no table: set lakehead.table.enable=true on it"
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PRIVATE")
-_ANSWER_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 class LakeheadHook(BaseHook):
@@ -32,8 +32,8 @@ class LakeheadHook(BaseHook):
 
     :param lakehead_conn_id: the connection. Its host (and port) are the bootstrap servers, its
         login and password those of SASL; its extra has ``path`` (required), and may have
-        ``storage``, ``registry_url``, ``security_protocol``, ``sasl_mechanism``,
-        ``ssl_ca_location``.
+        ``storage``, ``registry_url``, ``registry_user``, ``registry_password``,
+        ``security_protocol``, ``sasl_mechanism``, ``ssl_ca_location``.
 
     Errors of the connection are AirflowFailException: a retry does not help.
     """
@@ -141,6 +141,26 @@ class LakeheadHook(BaseHook):
             config["ssl.ca.location"] = str(location)
         return config
 
+    def registry_config(self) -> dict[str, str]:
+        """Return how confluent-kafka's `SchemaRegistryClient` reaches the registry."""
+        from urllib.parse import urlsplit
+
+        extra, url = self._extra, self.registry_url
+        if not url:
+            raise self._wrong("names no schema registry: set registry_url to http://host:port")
+        if not url.startswith(("http://", "https://")):
+            raise self._wrong(f"registry_url {url!r} is not a URL: http://host:port")
+        if "@" in urlsplit(url).netloc:  # it would be in logs, and on the page of the connection
+            raise self._wrong(
+                "registry_url has a login in it: set registry_user and registry_password instead"
+            )
+        config = {"url": url.rstrip("/")}
+        if user := str(extra.get("registry_user") or ""):
+            config["basic.auth.user.info"] = f"{user}:{extra.get('registry_password') or ''}"
+        if location := extra.get("ssl_ca_location"):
+            config["ssl.ca.location"] = str(location)
+        return config
+
     def test_connection(self) -> tuple[bool, str]:
         """Send a request to the store, and to the brokers and the registry if they are named.
         Returns whether all responded, and one line with the findings or the error.
@@ -151,9 +171,9 @@ class LakeheadHook(BaseHook):
             state = self.state()
             found = f"cluster {state.cluster_id} with {len(state.topics)} topics in {self.path}"
             if self.bootstrap_servers:
-                found += f"; {self._ask_brokers(state.cluster_id)}"
+                found += f"; {self._probe_brokers(state.cluster_id)}"
             if self.registry_url:
-                found += f"; {self._ask_registry()}"
+                found += f"; {self._probe_registry()}"
         except (AirflowFailException, LakeheadError) as error:
             return False, " ".join(str(error).split())
         return True, found
@@ -184,15 +204,15 @@ class LakeheadHook(BaseHook):
     def _wrong(self, what: str) -> AirflowFailException:
         return AirflowFailException(f"connection {self.lakehead_conn_id}: {what}")
 
-    def _ask_brokers(self, cluster_id: str) -> str:
+    def _probe_brokers(self, cluster_id: str) -> str:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         config = self.kafka_config()
         try:
-            # Its own log lines would go to standard error, beside the answer.
+            # Its own log lines would go to standard error, beside the response.
             client = AdminClient({**config, "log_level": 0, "socket.timeout.ms": 5000})
-            found: Any = client.list_topics(timeout=_ANSWER_S)
+            found: Any = client.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
             reason = error.args[0].str() if error.args else "no response"
             raise self._wrong(
@@ -206,22 +226,38 @@ class LakeheadHook(BaseHook):
             )
         return f"{len(found.brokers)} brokers at {self.bootstrap_servers}"
 
-    def _ask_registry(self) -> str:
+    def _probe_registry(self) -> str:
+        import ssl
         import urllib.error
         import urllib.request
+        from base64 import b64encode
 
-        url = f"{self.registry_url.rstrip('/')}/subjects"
-        if not url.startswith(("http://", "https://")):
-            raise self._wrong(f"registry_url {self.registry_url!r} is not a URL: http://host:port")
+        config = self.registry_config()
+        request = urllib.request.Request(f"{config['url']}/subjects")  # noqa: S310 - http or https
+        if info := config.get("basic.auth.user.info"):
+            request.add_header("Authorization", f"Basic {b64encode(info.encode()).decode()}")
+        refused = f"the schema registry at {config['url']} refused the login"
         try:
-            with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:  # noqa: S310 - see above
-                subjects = json.load(answer)
+            trusted = ssl.create_default_context()
+            if location := config.get("ssl.ca.location"):
+                trusted.load_verify_locations(location)
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted) as body:  # noqa: S310
+                subjects = json.load(body)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in {401, 403}:
+                    raise self._wrong(
+                        f"{refused}: check registry_user and registry_password"
+                    ) from None
+                raise self._not_a_registry(config["url"], error) from None
         except (OSError, ValueError) as error:
-            raise self._wrong(
-                f"the schema registry at {self.registry_url} does not respond as one ({error}): "
-                "check registry_url"
-            ) from None
+            raise self._not_a_registry(config["url"], error) from None
         return f"{len(subjects)} subjects in the registry"
+
+    def _not_a_registry(self, url: str, error: Exception) -> AirflowFailException:
+        return self._wrong(
+            f"the schema registry at {url} does not respond as one ({error}): check registry_url"
+        )
 
 
 def _text(value: object) -> str:

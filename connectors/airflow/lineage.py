@@ -111,8 +111,8 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
     from airflow.sdk.exceptions import AirflowFailException
 
     from lakehead.connectors.airflow.hooks import LakeheadHook
+    from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.storage.errors import LakeheadError
-    from lakehead.storage.tables.declaration import TableDeclaration
 
     hook = LakeheadHook(parts.netloc)
     try:

@@ -21,14 +21,14 @@ class ProgressLines:
         self._every_s = every_s
         self._clock = clock or SystemClock()
         self._begun = self._clock.monotonic()
-        self._told: float | None = None
+        self._reported: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Take note that `done` of `total` bytes are done."""
         now = self._clock.monotonic()
-        if not total or (self._told is not None and now - self._told < self._every_s):
+        if not total or (self._reported is not None and now - self._reported < self._every_s):
             return
-        self._told = now
+        self._reported = now
         seconds = now - self._begun
         pace = f", {in_bytes(int(done / seconds))}/s" if done and seconds > 0 else ""
         self._log.info(

@@ -25,6 +25,16 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "description": "http://host:8081",
         "schema": _OPTIONAL_TEXT,
     },
+    "registry_user": {
+        "label": "User of the schema registry",
+        "description": "Left out: the registry requires no login",
+        "schema": _OPTIONAL_TEXT,
+    },
+    "registry_password": {
+        "label": "Password of the schema registry",
+        "description": "Sent by HTTP Basic",
+        "schema": {"type": ["string", "null"], "format": "password"},
+    },
     "security_protocol": {
         "label": "Security protocol of the brokers",
         "description": "Left out: SASL_SSL with a login, PLAINTEXT without",
@@ -36,7 +46,7 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "schema": {**_OPTIONAL_TEXT, "enum": [*_MECHANISMS, None]},
     },
     "ssl_ca_location": {
-        "label": "CA certificates of the brokers",
+        "label": "CA certificates of brokers and registry",
         "description": "A file in PEM on the workers. Left out: the system's",
         "schema": _OPTIONAL_TEXT,
     },
@@ -91,12 +101,7 @@ def get_provider_info() -> dict[str, Any]:
             )
         ],
         "sensors": [_of_ours("lakehead.connectors.airflow.sensors")],
-        "triggers": [
-            _of_ours(
-                "lakehead.connectors.airflow.triggers",
-                "lakehead.connectors.airflow.triggers",
-            )
-        ],
+        "triggers": [_of_ours("lakehead.connectors.airflow.triggers")],
         "asset-uris": [
             {
                 "schemes": ["lakehead"],

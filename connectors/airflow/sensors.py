@@ -66,17 +66,23 @@ class ConditionSensor(BaseSensorOperator):
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Look once. The first look says which topic is waited for: one that is made under its name
-        later is another one.
+        later is another one. A store that does not respond is looked at again by the next poke.
         """
         from lakehead.connectors.airflow.errors import airflow_errors
         from lakehead.connectors.airflow.hooks import LakeheadHook
         from lakehead.storage.clock import SystemClock
+        from lakehead.storage.errors import StoreRefused, StoreUnavailable
 
         with airflow_errors():
-            state = LakeheadHook(self.lakehead_conn_id).state()
-            condition = self._waits_for or self._kept(context)
-            if condition is None:
-                condition = of_its_topic(self.condition(), state)
+            condition = self._waits_for or self._kept(context) or self.condition()
+            try:
+                state = LakeheadHook(self.lakehead_conn_id).state()
+            except StoreRefused:
+                raise
+            except StoreUnavailable as error:
+                self.log.warning("%s: the next look may succeed", error)
+                return PokeReturnValue(False)
+            condition = of_its_topic(condition, state)
             verdict = condition.verdict(state, SystemClock().now_ms())
         if self._waits_for is None:
             self._waits_for = condition
@@ -92,8 +98,7 @@ class ConditionSensor(BaseSensorOperator):
         if not first.is_done:
             from lakehead.connectors.airflow.triggers import ConditionTrigger
 
-            assert self._waits_for is not None
-            waits_for = encoded(self._waits_for)
+            waits_for = encoded(self._waits_for or self.condition())
             self.defer(
                 trigger=ConditionTrigger(self.lakehead_conn_id, waits_for, self.poke_interval),
                 method_name="execute_complete",

@@ -16,7 +16,7 @@ FIGURES = "lakehead figures: "
 _log = logging.getLogger("lakehead")
 
 
-def run(told: Mapping[str, Any]) -> dict[str, Any]:
+def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Run the job that the argument names in the driver's session, and return its result.
 
     Raises what the job raises.
@@ -31,19 +31,19 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
 
     session = SparkSession.builder.appName("lakehead").getOrCreate()
     try:
-        job = job_named(checked_job(told["job"]))
-        item = told.get("item")
+        job = job_named(checked_job(arguments["job"]))
+        item = arguments.get("item")
         context = JobContext(
-            path=told["path"],
+            path=arguments["path"],
             runner=spark_runner(session),
             on_progress=ProgressLines(_log, job.name),
             log=_log,
-            wait_s=float(told.get("wait_s", 0)),
-            if_taken=told.get("if_taken", "skip"),
+            wait_s=float(arguments.get("wait_s", 0)),
+            if_taken=arguments.get("if_taken", "skip"),
             is_local=False,
             is_part=item is not None,
         )
-        options = parsed(job.name, job.options, told.get("options", {}))
+        options = parsed(job.name, job.options, arguments.get("options", {}))
         planned = job.plan(context, options)
         units: Sequence[Unit] = planned.units
         fields = {} if item is not None else planned.as_fields(is_dry_run=False)

@@ -22,17 +22,23 @@ import structlog
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from lakehead.connectors.airflow.asset_events import event_extras, growth
-from lakehead.connectors.airflow.conditions import Condition, decoded, encoded, end_offsets
+from lakehead.connectors.airflow.conditions import (
+    Condition,
+    decoded,
+    encoded,
+    end_offsets,
+    of_its_topic,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowFailException
 
+    from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.lake.tables.table_history import TableCommit
     from lakehead.storage.errors import LakeheadError
     from lakehead.storage.metadata.log_reader import LogReader
     from lakehead.storage.metadata.state import MetadataImage, TableState
     from lakehead.storage.object_store import ObjectStore
-    from lakehead.storage.tables.declaration import TableDeclaration
 
 
 _T = TypeVar("_T")
@@ -55,15 +61,18 @@ class ClusterLook(NamedTuple):
 async def _cluster_looks(
     lakehead_conn_id: str, pause_s: float
 ) -> AsyncGenerator[ClusterLook, None]:
-    """Yield a look at once, and then one after each pause, for ever. A store that cannot be reached
-    is asked again, ever more slowly, and no look is made of that.
+    """Yield a look at once, and then one after each pause, for ever. If the store cannot be
+    reached, the request is repeated with longer and longer pauses, and makes no look, unless the
+    store refuses it.
     """
     from airflow.sdk.exceptions import AirflowFailException
 
+    from lakehead.storage.backoff import Backoff
     from lakehead.storage.clock import SystemClock
-    from lakehead.storage.errors import LakeheadError, StoreUnavailable
+    from lakehead.storage.errors import LakeheadError, StoreRefused, StoreUnavailable
 
-    clock, trouble_s = SystemClock(), pause_s
+    clock, most_s = SystemClock(), max(TROUBLE_S, pause_s)
+    backoff = Backoff(random.Random(), first_s=min(2 * pause_s, most_s), most_s=most_s)
     watched: _Watched | None = None
     try:
         while True:
@@ -72,7 +81,9 @@ async def _cluster_looks(
                     watched = await _Watched.open(lakehead_conn_id)
                 state = await watched.newest()
             except StoreUnavailable as error:
-                trouble_s = min(trouble_s * 2, max(TROUBLE_S, pause_s))
+                if isinstance(error, StoreRefused):
+                    yield ClusterLook(None, clock.now_ms(), error)
+                trouble_s = backoff.next_s()
                 _log.warning(
                     "store_unavailable",
                     connection=lakehead_conn_id,
@@ -83,9 +94,9 @@ async def _cluster_looks(
                 continue
             except (LakeheadError, AirflowFailException) as error:
                 yield ClusterLook(None, clock.now_ms(), error)
-                await asyncio.sleep(max(TROUBLE_S, pause_s))
+                await asyncio.sleep(most_s)
                 continue
-            trouble_s = pause_s
+            backoff.reset()
             yield ClusterLook(state, clock.now_ms())
             await asyncio.sleep(pause_s)
     finally:
@@ -111,11 +122,13 @@ class _Watched:
         hook = LakeheadHook(lakehead_conn_id)
         # Asking Airflow for a connection blocks, and must not do so on the triggerer's loop.
         path, _ = await asyncio.to_thread(lambda: (hook.path, hook.storage_settings))
-        store = open_retrying_store(path, rng=random.SystemRandom())
+        # The environment is the process's: one connection's at a time. A store keeps what it found
+        # there when it was opened, and its client when it was first used.
+        async with _environments:
+            with hook.environment():
+                store = open_retrying_store(path, rng=random.SystemRandom())
         reader = LogReader(store)
         try:
-            # The environment is the process's: one connection's at a time. A store's client keeps
-            # what it found there when it was first used.
             async with _environments:
                 with hook.environment():
                     await reader.load()
@@ -216,10 +229,12 @@ class ConditionTrigger(ClusterTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[ClusterLook]
     ) -> AsyncIterator[TriggerEvent]:
-        """Fire at the first look that decides."""
-        logged = ""
+        """Fire at the first look that decides. A condition without a topic's id, since the store
+        did not respond to its sensor, is for the topic that has the name at the first look.
+        """
+        logged, condition = "", self.condition
         async for look in shared_stream:
-            event, text = self._judged(look)
+            condition, event, text = _judged(condition, look)
             if text != logged:
                 self.log.info(text)
                 logged = text
@@ -227,25 +242,30 @@ class ConditionTrigger(ClusterTrigger):
                 yield event
                 return
 
-    def _judged(self, look: ClusterLook) -> tuple[TriggerEvent | None, str]:
-        """Return the event to fire, if there is one, and the text for the log."""
-        from airflow.sdk.exceptions import AirflowFailException
 
-        from lakehead.connectors.airflow.errors import airflow_error
-        from lakehead.storage.errors import LakeheadError
+def _judged(condition: Condition, look: ClusterLook) -> tuple[Condition, TriggerEvent | None, str]:
+    """Return the condition with its topic, the event to fire, if there is one, and the text for the
+    log.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
 
-        error: Exception | None = look.error
-        if look.state is not None:
-            try:
-                verdict = self.condition.verdict(look.state, look.at_ms)
-            except LakeheadError as caught:
-                error = caught
-            else:
-                return _event({"found": verdict.found}) if verdict.is_met else None, verdict.text
-        assert error is not None
-        failure = error if isinstance(error, AirflowFailException) else airflow_error(error)
-        is_final = isinstance(failure, AirflowFailException)
-        return _event({"error": str(failure), "is_final": is_final}), str(failure)
+    from lakehead.connectors.airflow.errors import airflow_error
+    from lakehead.storage.errors import LakeheadError
+
+    error: Exception | None = look.error
+    if look.state is not None:
+        try:
+            condition = of_its_topic(condition, look.state)
+            verdict = condition.verdict(look.state, look.at_ms)
+        except LakeheadError as caught:
+            error = caught
+        else:
+            event = _event({"found": verdict.found}) if verdict.is_met else None
+            return condition, event, verdict.text
+    assert error is not None
+    failure = error if isinstance(error, AirflowFailException) else airflow_error(error)
+    is_final = isinstance(failure, AirflowFailException)
+    return condition, _event({"error": str(failure), "is_final": is_final}), str(failure)
 
 
 def _event(payload: dict[str, Any]) -> TriggerEvent:
@@ -428,15 +448,15 @@ class TableGrowthTrigger(WatcherTrigger):
         """The table's declaration and what the metadata know of it; None if there is none. Raises
         the error of the look, and SettingsError for a declaration that makes no sense.
         """
+        from lakehead.lake.declaration.table_declaration import TableDeclaration
         from lakehead.storage.metadata.state import TableState
-        from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
         if look.state is None:
             assert look.error is not None
             raise look.error
         state: MetadataImage = look.state
         topic = state.topics.get(self.topic)
-        if topic is None or not is_declared(topic):
+        if topic is None or not topic.declares_table:
             return None
         return TableDeclaration.of(topic), state.tables.get(topic.topic_id, TableState())
 

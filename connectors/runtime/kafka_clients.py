@@ -38,8 +38,9 @@ _NOT_ALLOWED = frozenset(
 KafkaConfig = Mapping[str, str | int | float | bool]
 """Settings of librdkafka."""
 
-ANSWER_S = 30.0
-_CONNECT_S = 10.0
+REQUEST_TIMEOUT_S = 30.0
+_CONNECT_S = 25.0
+"""Time for a first connection: a broker may be about to restart, or its machine be busy."""
 _SLICE_S = 0.2
 """Interval at which a wait for a response checks for a stop."""
 _OURS = frozenset(
@@ -161,7 +162,7 @@ class Cluster:
 
     def _result(self, response: Any) -> Any:
         """Return what the cluster responds. Raises KafkaException, KafkaAway."""
-        for _ in range(int(ANSWER_S / _SLICE_S) + 1):
+        for _ in range(int(REQUEST_TIMEOUT_S / _SLICE_S) + 1):
             try:
                 return response.result(_SLICE_S)
             except TimeoutError:
@@ -181,7 +182,9 @@ class Cluster:
         """Create a topic unless it exists. Raises KafkaFailed."""
         topic = NewTopic(name, num_partitions=partitions, config=dict(configs))
         try:
-            self._result(self._admin.create_topics([topic], request_timeout=ANSWER_S)[name])
+            self._result(
+                self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name]
+            )
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise KafkaFailed(f"cannot create topic {name}: {error.args[0].str()}") from None
@@ -190,7 +193,7 @@ class Cluster:
         """Return a topic's `cleanup.policy`; None if it may not be known. Raises KafkaFailed."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
-            found = self._admin.describe_configs([resource], request_timeout=ANSWER_S)
+            found = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
             return str(self._result(found[resource])["cleanup.policy"].value)
         except (KeyError, KafkaException) as error:
             cause = error.args[0]
@@ -205,8 +208,8 @@ class Cluster:
         if not topics:
             return {}
         try:
-            asked = TopicCollection(list(topics))
-            found = self._admin.describe_topics(asked, request_timeout=ANSWER_S)
+            wanted = TopicCollection(list(topics))
+            found = self._admin.describe_topics(wanted, request_timeout=REQUEST_TIMEOUT_S)
             return {name: _text(self._result(one).topic_id) for name, one in found.items()}
         except KafkaException as error:
             raise _kind(error)(
@@ -235,10 +238,12 @@ class Cluster:
     def _offsets(
         self, partitions: Sequence[TopicPartition], which: Any, *, committed: bool = False
     ) -> dict[TopicPartition, int]:
-        asked = {Place(*at): which for at in partitions}
+        wanted = {Place(*at): which for at in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         for left in reversed(range(int(_CONNECT_S / _SLICE_S))):
-            found = self._admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_S)
+            found = self._admin.list_offsets(
+                wanted, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S
+            )
             try:
                 return {
                     TopicPartition(at.topic, at.partition): int(self._result(one).offset)
@@ -256,9 +261,9 @@ class Cluster:
 
     def largest_record(self, topics: Sequence[str]) -> int | None:
         """Return the least `max.message.bytes` of these topics; None if it may not be known."""
-        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         try:
-            found = self._admin.describe_configs(asked, request_timeout=ANSWER_S)
+            found = self._admin.describe_configs(wanted, request_timeout=REQUEST_TIMEOUT_S)
             sizes = [self._result(one)["max.message.bytes"].value for one in found.values()]
         except (KafkaException, KeyError):
             return None

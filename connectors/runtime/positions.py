@@ -120,8 +120,8 @@ class PositionTopic:
 
     def _ends(self, partitions: int) -> dict[int, int]:
         """Return the high watermark of each partition that holds anything."""
-        asked = [TopicPartition(self.topic, partition) for partition in range(partitions)]
-        ends = {at.partition: high for at, (_, high) in self._cluster.ends(asked).items()}
+        wanted = [TopicPartition(self.topic, partition) for partition in range(partitions)]
+        ends = {at.partition: high for at, (_, high) in self._cluster.ends(wanted).items()}
         return {partition: end for partition, end in ends.items() if end > 0}
 
     def _take(self, message: Any, ends: dict[int, int], found: dict[bytes, bytes | None]) -> None:

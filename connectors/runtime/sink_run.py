@@ -169,7 +169,9 @@ class SinkRun:
         self._reader.assign([Place(*at, offset) for at, offset in self._reading.next.items()])
 
     def _has_more_partitions(self) -> bool:
-        """Return whether a topic has got partitions that are not read yet; asked now and then."""
+        """Return whether a topic has got partitions that are not read yet; it is checked at
+        intervals.
+        """
         now_s = self._clock.monotonic()
         if now_s - self._looked_s < self._settings.poll_seconds:
             return False

@@ -69,7 +69,7 @@ class Transactions:
             "transaction.timeout.ms": int(timeout_s * 1000),
         }
         settings = {**defaults, **config, **ours}
-        self._producer: Any = made_client(Producer, settings, error_cb=self._told)
+        self._producer: Any = made_client(Producer, settings, error_cb=self._on_error)
 
     def open(self) -> None:
         """Fence every former run; its open transaction ends. Raises KafkaFailed."""
@@ -162,7 +162,7 @@ class Transactions:
         if self._fatal is not None:
             raise kafka_failure(self._fatal, "cannot write", self._name)
 
-    def _told(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._fatal = error
 

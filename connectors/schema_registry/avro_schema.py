@@ -15,8 +15,8 @@ from typing import Any
 from lakehead.connectors.schema_registry.errors import InvalidSchema
 from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema, difference
 from lakehead.connectors.schema_registry.records import AVRO, compact_json
-from lakehead.storage.tables import avro_schema
-from lakehead.storage.tables.avro_schema import PRIMITIVES, AvroModel, MalformedAvro, name_space
+from lakehead.lake.declaration import avro_schema
+from lakehead.lake.declaration.avro_schema import PRIMITIVES, AvroModel, MalformedAvro, name_space
 
 _TYPE_NAMES = PRIMITIVES | {"record", "enum", "array", "map", "union", "fixed"}
 

@@ -19,6 +19,12 @@ class InvalidSchema(LakeheadError):
     """A schema is none of its type. The message says why."""
 
 
+def forbidden(user: str, role: str, subject: str) -> RegistryError:
+    """The user has no such role there."""
+    place = f"subject {subject!r}" if subject else "all subjects"
+    return RegistryError(403, 40301, f"User {user!r} is denied: the role {role} on {place}")
+
+
 def subject_not_found(subject: str) -> RegistryError:
     """No such subject."""
     return RegistryError(404, 40401, f"Subject '{subject}' not found.")
@@ -68,13 +74,13 @@ def version_not_soft_deleted(subject: str, version: int) -> RegistryError:
 
 
 def compatibility_not_set(subject: str) -> RegistryError:
-    """The subject has no level of its own, and no other was asked for."""
+    """The subject has no level of its own, and the request names no other."""
     message = f"Subject '{subject}' does not have subject-level compatibility configured"
     return RegistryError(404, 40408, message)
 
 
 def mode_not_set(subject: str) -> RegistryError:
-    """The subject has no mode of its own, and no other was asked for."""
+    """The subject has no mode of its own, and the request names no other."""
     message = f"Subject '{subject}' does not have subject-level mode configured"
     return RegistryError(404, 40409, message)
 

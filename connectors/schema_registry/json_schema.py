@@ -640,7 +640,7 @@ class _Comparison:
                 changed = _frozen(old.raw["const"]) != _frozen(new.raw["const"])
                 return [Difference("ENUM_ARRAY_CHANGED", f"{path}/const")] if changed else []
             case "not":
-                # What is negated may take less, never more.
+                # A negated schema may take less, never more.
                 refused = self.schemas(new.parts[0], old.parts[0], f"{path}/not")
                 return [Difference("NOT_TYPE_EXTENDED", f"{path}/not")] if refused else []
             case "combined":

@@ -103,8 +103,8 @@ def _create(admin: AdminClient, topic: str, replication_factor: int, timeout_s: 
 
 def _check_policy(admin: AdminClient, topic: str, timeout_s: float) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    asked: Mapping[Any, Any] = admin.describe_configs([resource], request_timeout=timeout_s)
-    policy = asked[resource].result(timeout_s + 1)["cleanup.policy"].value
+    wanted: Mapping[Any, Any] = admin.describe_configs([resource], request_timeout=timeout_s)
+    policy = wanted[resource].result(timeout_s + 1)["cleanup.policy"].value
     if policy != "compact":
         raise SettingsError(
             f"topic {topic} has cleanup.policy={policy}, which deletes schemas that are in use: "
@@ -191,10 +191,11 @@ class SchemaLog:
 
     # --------------------------------------------------------------------------------- reading
 
-    def catch_up(self) -> None:
+    def catch_up(self, deadline: float | None = None) -> None:
         """Read to the present end of the topic. Raises RegistryError if that is unknown."""
-        deadline = self._clock.monotonic() + self._timeout_s
-        end = self._end()
+        if deadline is None:
+            deadline = self._clock.monotonic() + self._timeout_s
+        end = self._end(deadline)
         with self._moved:
             while self._position < end:
                 left = deadline - self._clock.monotonic()
@@ -205,15 +206,16 @@ class SchemaLog:
                     )
                 self._moved.wait(min(left, 1.0))
 
-    def _end(self) -> int:
-        asked = {TopicPartition(self.topic, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+    def _end(self, deadline: float) -> int:
+        left = self._left(deadline)
+        wanted = {TopicPartition(self.topic, 0): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
         try:
-            answers = self._admin.list_offsets(
-                asked,
+            found = self._admin.list_offsets(
+                wanted,
                 isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=self._timeout_s,
+                request_timeout=left,
             )
-            return int(next(iter(answers.values())).result(self._timeout_s + 1).offset)
+            return int(next(iter(found.values())).result(left + 1).offset)
         except (KafkaException, TimeoutError) as error:
             raise store_failed(f"the end of topic {self.topic} cannot be read: {error}") from None
 
@@ -275,32 +277,39 @@ class SchemaLog:
     # --------------------------------------------------------------------------------- writing
 
     def write(self, decide: Callable[[], Decision[_Result]]) -> _Result:
-        """Change the state by what `decide` makes of it; return its result once that is durable.
+        """Change the state by `decide`; return its result once the change is durable.
 
-        `decide` may be called several times, and takes the lock to look at the state: what it does
-        not look at under one lock may have changed in between, but then nothing is written. What it
-        raises is passed on. Raises RegistryError.
+        `decide` may be called several times, and takes the lock to look at the state. The state may
+        change between two of its locks, but then nothing is written. Raises RegistryError, and the
+        errors of `decide`.
+
+        The time-out counts from the call, so a change that waits behind others is not carried out
+        when its client has long turned to another registry.
         """
-        with self._writing:
-            return self._write(decide)
-
-    def _write(self, decide: Callable[[], Decision[_Result]]) -> _Result:
         deadline = self._clock.monotonic() + self._timeout_s
+        if not self._writing.acquire(timeout=self._timeout_s):
+            raise timed_out(f"topic {self.topic}: other changes took {self._timeout_s:g} s")
+        try:
+            return self._write(decide, deadline)
+        finally:
+            self._writing.release()
+
+    def _write(self, decide: Callable[[], Decision[_Result]], deadline: float) -> _Result:
         decided: _Result | None = None
         attempts = 0
         while True:
             try:
                 if self._producer is None:
-                    producer = self._taken_over()
-                    self.catch_up()
+                    producer = self._taken_over(deadline)
+                    self.catch_up(deadline)
                     self._producer = producer
                 if attempts and self._is_attempt_seen:
                     return decided  # type: ignore[return-value]
                 try:
                     records, decided = decide()
                 except RegistryError:
-                    # No commit will tell whether this state is the last one: read, and see again.
-                    self.catch_up()
+                    # No commit will show if this state is the last one: read, and see again.
+                    self.catch_up(deadline)
                     records, decided = decide()
                 if not records:
                     return decided
@@ -308,8 +317,8 @@ class SchemaLog:
                 with self.lock:
                     self._attempt = f"{self._rng.getrandbits(64):016x}"
                     self._is_attempt_seen = False
-                self._commit(self._producer, records)
-                self._wait_seen()
+                self._commit(self._producer, records, deadline)
+                self._wait_seen(deadline)
                 return decided
             except _NotWritten as reason:
                 self._producer = None
@@ -320,12 +329,11 @@ class SchemaLog:
                 most = min(_PAUSE_MAX_S, _PAUSE_S * 2**attempts)
                 self._closing.wait(self._rng.uniform(0, most))
 
-    def _wait_seen(self) -> None:
+    def _wait_seen(self, deadline: float) -> None:
         """Wait until this process has read all that it committed.
 
         The response to a commit comes before the markers that make its records readable.
         """
-        deadline = self._clock.monotonic() + self._timeout_s
         with self._moved:
             while not self._is_attempt_seen:
                 left = deadline - self._clock.monotonic()
@@ -334,7 +342,7 @@ class SchemaLog:
                     raise timed_out(f"topic {self.topic}: what was committed cannot be read yet")
                 self._moved.wait(min(left, 1.0))
 
-    def _taken_over(self) -> Producer:
+    def _taken_over(self, deadline: float) -> Producer:
         """A producer that has fenced those of all other registries."""
         producer = Producer(
             {
@@ -346,15 +354,16 @@ class SchemaLog:
             }
         )
         try:
-            producer.init_transactions(self._timeout_s)
+            producer.init_transactions(self._left(deadline))
         except KafkaException as error:
             raise _NotWritten(_reason(error)) from None
         return producer
 
-    def _commit(self, producer: Producer, records: Sequence[Record]) -> None:
+    def _commit(self, producer: Producer, records: Sequence[Record], deadline: float) -> None:
+        left = self._left(deadline)
         refused: list[KafkaError] = []
 
-        def told(error: KafkaError | None, _message: Any) -> None:
+        def delivered(error: KafkaError | None, _message: Any) -> None:
             if error is not None:
                 refused.append(error)
 
@@ -369,9 +378,9 @@ class SchemaLog:
                     value=value,
                     partition=0,
                     headers=[(ATTEMPT_HEADER, self._attempt.encode())] if is_last else None,
-                    on_delivery=told,
+                    on_delivery=delivered,
                 )
-            producer.commit_transaction(self._timeout_s)
+            producer.commit_transaction(left)
         except KafkaException as error:
             codes = {each.code() for each in refused} | {error.args[0].code()}
             if KafkaError.MSG_SIZE_TOO_LARGE in codes:
@@ -382,6 +391,13 @@ class SchemaLog:
                     f"raise max.message.bytes of topic {self.topic}, or make it smaller"
                 ) from None
             raise _NotWritten(_reason(error)) from None
+
+    def _left(self, deadline: float) -> float:
+        """Seconds to the deadline. Raises RegistryError if it is over."""
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            raise timed_out(f"topic {self.topic} took no write in {self._timeout_s:g} s")
+        return left
 
 
 def _reason(error: KafkaException) -> str:

@@ -200,11 +200,11 @@ class _Printer:
         yield f"service {service.name} {{"
         yield from (f"{_INDENT}option {option};" for option in self._options(service.options))
         for method in service.method:
-            asked = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
-            told = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
+            request = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
+            response = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
             options = [f"option {option};" for option in self._options(method.options)]
             end = f" {{ {' '.join(options)} }}" if options else ";"
-            yield f"{_INDENT}rpc {method.name} ({asked}) returns ({told}){end}"
+            yield f"{_INDENT}rpc {method.name} ({request}) returns ({response}){end}"
         yield "}"
 
     @staticmethod

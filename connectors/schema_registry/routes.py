@@ -7,10 +7,11 @@ for the two with a schema's bare text.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehead.connectors.schema_registry import errors
+from lakehead.connectors.schema_registry.access import ADMIN, ANYONE, READ, WRITE, Caller
 from lakehead.connectors.schema_registry.errors import RegistryError
 from lakehead.connectors.schema_registry.records import (
     AVRO,
@@ -30,6 +31,7 @@ from lakehead.connectors.schema_registry.state import RegistryState
 from lakehead.connectors.schema_registry.subjects import (
     ANY_CONTEXT,
     Subject,
+    beside,
     checked_subject,
     parse_subject,
 )
@@ -39,12 +41,15 @@ _ID_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request: its path as segments, its parameters, and its body as JSON (None: none)."""
+    """A request: its path as segments, its parameters, its body as JSON (None: none), and the
+    client that sent it.
+    """
 
     method: str
     path: tuple[str, ...]
     query: Mapping[str, str]
     body: Any
+    caller: Caller = ANYONE
 
     def flag(self, name: str) -> bool:
         """Return whether a parameter is true."""
@@ -80,13 +85,14 @@ class Routes:
             case ("schemas", *rest):
                 return self._schemas(call, tuple(rest))
             case ("compatibility", "subjects", subject, "versions", *rest):
+                call.caller.require(READ, parse_subject(subject).qualified)
                 return self._compatibility(call, parse_subject(subject), tuple(rest))
             case ("config",) | ("config", _):
                 return self._configs(call, _scope(call.path[1:]))
             case ("mode",) | ("mode", _):
                 return self._modes(call, _scope(call.path[1:]))
             case ("contexts",) if call.method == "GET":
-                return call.page(self._registry.query(lambda state: state.contexts()))
+                return call.page(self._contexts(call))
             case ("v1", "metadata", "id") if call.method == "GET":
                 clusters = {"kafka-cluster": self._registry.log.cluster_id()}
                 return {"scope": {"path": [], "clusters": clusters}, "id": ""}
@@ -94,9 +100,23 @@ class Routes:
                 return {"version": "", "commitId": ""}
         raise no_such_call(call)
 
+    def _contexts(self, call: Call) -> list[str]:
+        def read(state: RegistryState) -> list[str]:
+            shown = {
+                parse_subject(name).context
+                for name in state.subjects(ANY_CONTEXT)
+                if call.caller.may(READ, name)
+            }
+            every = call.caller.may(READ, "")
+            return [context for context in state.contexts() if every or context in shown]
+
+        return self._registry.query(read)
+
     # ----------------------------------------------------------------------------- subjects
 
     def _subjects(self, call: Call, rest: tuple[str, ...]) -> Any:
+        if rest:
+            call.caller.require(_role(call.method, rest), parse_subject(rest[0]).qualified)
         match call.method, rest:
             case "GET", ():
                 return call.page(self._subject_names(call))
@@ -109,6 +129,8 @@ class Routes:
                 return call.page(self._version_numbers(call, parse_subject(name)))
             case "POST", (name, "versions"):
                 given, subject = read_schema(call.body), checked_subject(name)
+                for reference in given.references:
+                    call.caller.require(READ, beside(subject, reference.subject).qualified)
                 normalize = call.flag("normalize")
                 return {"id": self._registry.register(subject, given, normalize=normalize)}
             case "GET", (name, "metadata"):
@@ -139,7 +161,11 @@ class Routes:
 
     def _referrers(self, call: Call, subject: Subject, number: int) -> list[int]:
         found = self._registry.query(lambda state: state.referrers(subject, number))
-        wanted = (each for each in found if call.flag("deleted") or not each.is_deleted)
+        wanted = (
+            each
+            for each in found
+            if (call.flag("deleted") or not each.is_deleted) and call.caller.may(READ, each.subject)
+        )
         return call.page(sorted({each.schema_id for each in wanted}))
 
     def _subject_names(self, call: Call) -> list[str]:
@@ -149,7 +175,8 @@ class Routes:
             return [
                 name
                 for name in state.subjects(prefix)
-                if _is_wanted(call, state.versions(parse_subject(name), deleted=True))
+                if call.caller.may(READ, name)
+                and _is_wanted(call, state.versions(parse_subject(name), deleted=True))
             ]
 
         return self._registry.query(read)
@@ -206,7 +233,10 @@ class Routes:
             raise no_such_call(call)
         named = call.query.get("subject")
         subject = parse_subject(named) if named else None
-        versions = self._registry.by_id(int(text), subject)
+        found = self._registry.by_id(int(text), subject)
+        versions = [each for each in found if call.caller.may(READ, each.subject)]
+        if not versions:
+            raise errors.forbidden(call.caller.name, READ, f"of schema {text}")
         shown = [
             each
             for each in versions
@@ -240,6 +270,8 @@ class Routes:
         def read(state: RegistryState) -> list[Version]:
             found: list[Version] = []
             for name in state.subjects(prefix):
+                if not call.caller.may(READ, name):
+                    continue
                 versions = state.versions(parse_subject(name), deleted=call.flag("deleted"))
                 found += versions[-1:] if call.flag("latestOnly") else versions
             return found
@@ -287,6 +319,7 @@ class Routes:
         return response | ({"messages": found} if call.flag("verbose") else {})
 
     def _configs(self, call: Call, scope: str) -> Any:
+        _require_scope(call, scope)
         match call.method:
             case "GET":
                 is_global = call.flag("defaultToGlobal")
@@ -300,6 +333,7 @@ class Routes:
         raise no_such_call(call)
 
     def _modes(self, call: Call, scope: str) -> Any:
+        _require_scope(call, scope)
         match call.method:
             case "GET":
                 is_global = call.flag("defaultToGlobal")
@@ -325,6 +359,23 @@ def no_such_call(call: Call) -> RegistryError:
     return RegistryError(404, 404, f"HTTP 404 Not Found: {call.method} /{'/'.join(call.path)}")
 
 
+def _role(method: str, rest: tuple[str, ...]) -> str:
+    """Return the role that a call about a subject needs."""
+    if method == "DELETE":
+        return ADMIN
+    return WRITE if method == "POST" and rest[1:] == ("versions",) else READ
+
+
+def _require_scope(call: Call, scope: str) -> None:
+    """Raise RegistryError unless the client may read, or set, the config of a scope. Each client
+    may read that of all subjects, since it says how each of them is treated.
+    """
+    if call.method != "GET":
+        call.caller.require(ADMIN, scope)
+    elif parse_subject(scope).name:
+        call.caller.require(READ, scope)
+
+
 def _in_context(call: Call) -> Call:
     """A call under /contexts/NAME/ is the same call about what lies in that context."""
     match call.path:
@@ -343,7 +394,7 @@ def _in_context(call: Call) -> Call:
                 query["subjectPrefix"] = f":{context}:{query.get('subjectPrefix', '')}"
             elif first in ("config", "mode"):
                 path.append(Subject(context, "").qualified)
-            return Call(method=call.method, path=tuple(path), query=query, body=call.body)
+            return replace(call, path=tuple(path), query=query)
     return call
 
 

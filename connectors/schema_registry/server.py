@@ -1,13 +1,11 @@
 """The registry as a process: an ASGI application around `Routes`, on a socket, until a signal.
 
-The application bounds bodies, requires a password where users are set, and turns failures into
+The application bounds bodies, requires credentials where users are set, and turns failures into
 Confluent's errors. Calls block on Kafka and on protoc, so each runs on a thread; the server bounds
 their number. The HTTP server runs on a thread, so that SIGTERM and SIGINT are ours: running
 requests get their responses, then the log is closed.
 """
 
-import base64
-import hmac
 import json
 import random
 import signal
@@ -25,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from lakehead.connectors.schema_registry.access import Access, Caller
 from lakehead.connectors.schema_registry.errors import RegistryError, malformed_request
 from lakehead.connectors.schema_registry.log import SchemaLog, prepare_topic
 from lakehead.connectors.schema_registry.registry import Registry
@@ -38,11 +37,11 @@ _log = structlog.get_logger("connectors.schema_registry")
 
 
 class Service:
-    """An ASGI application. `users` are passwords by name; none: any client may send requests."""
+    """An ASGI application, for the clients that `access` knows."""
 
-    def __init__(self, routes: Routes, users: Mapping[str, str], *, body_bytes_max: int) -> None:
+    def __init__(self, routes: Routes, access: Access, *, body_bytes_max: int) -> None:
         self._routes = routes
-        self._users = users
+        self._access = access
         self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,9 +51,11 @@ class Service:
 
     async def _response(self, request: Request) -> Response:
         try:
-            if not self._is_known(request.headers.get("authorization", "")):
-                return _refused()
-            call = await self._call(request)
+            caller = self._access.caller(request.headers.get("authorization", ""))
+            if caller is None:
+                challenge = {"www-authenticate": self._access.challenge}
+                return _error(401, 401, "Unauthorized", challenge)
+            call = await self._call(request, caller)
             found = await run_in_threadpool(self._routes.respond, call)
         except RegistryError as error:
             return _error(error.status, error.code, str(error))
@@ -67,7 +68,7 @@ class Service:
             return _response(200, found.text)
         return _response(200, json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 
-    async def _call(self, request: Request) -> Call:
+    async def _call(self, request: Request, caller: Caller) -> Call:
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         segments = raw_path.decode("ascii", "replace").partition("?")[0].split("/")
         return Call(
@@ -75,6 +76,7 @@ class Service:
             path=tuple(unquote(segment) for segment in segments if segment),
             query=dict(request.query_params),
             body=await self._body(request),
+            caller=caller,
         )
 
     async def _body(self, request: Request) -> Any:
@@ -92,19 +94,6 @@ class Service:
         except (ValueError, RecursionError):
             raise malformed_request("the body is not JSON") from None
 
-    def _is_known(self, authorization: str) -> bool:
-        if not self._users:
-            return True
-        scheme, _, encoded = authorization.partition(" ")
-        try:
-            pair = base64.b64decode(encoded, validate=True).decode()
-        except ValueError:
-            return False
-        name, _, password = pair.partition(":")
-        wanted = self._users.get(name)
-        given_right = hmac.compare_digest((wanted or "").encode(), password.encode())
-        return scheme.lower() == "basic" and wanted is not None and given_right
-
 
 def _response(status: int, body: str, headers: Mapping[str, str] | None = None) -> Response:
     # A schema may hold half of a surrogate pair, which UTF-8 has no bytes for.
@@ -116,11 +105,6 @@ def _error(
     status: int, code: int, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     return _response(status, json.dumps({"error_code": code, "message": message}), headers)
-
-
-def _refused() -> Response:
-    challenge = {"www-authenticate": 'Basic realm="schema-registry"'}
-    return _error(401, 401, "Unauthorized", challenge)
 
 
 _CONNECTIONS_MAX = 1000
@@ -162,7 +146,8 @@ def _serve(
     certificate: dict[str, Any],
     on_ready: Callable[[str], None],
 ) -> None:
-    service = Service(Routes(Registry(log)), settings.users, body_bytes_max=settings.body_bytes_max)
+    routes = Routes(Registry(log))
+    service = Service(routes, settings.access, body_bytes_max=settings.body_bytes_max)
     config = uvicorn.Config(
         service,
         log_config=None,

@@ -121,7 +121,7 @@ class RegistryState:
     # ------------------------------------------------------------------------------ questions
 
     def versions(self, subject: Subject, *, deleted: bool = False) -> list[Version]:
-        """Return the versions of a subject in their order, the soft deleted ones if asked for."""
+        """Return the versions of a subject in their order, the soft deleted ones on request."""
         found = self._versions.get(subject.qualified, {})
         return [found[n] for n in sorted(found) if deleted or not found[n].is_deleted]
 

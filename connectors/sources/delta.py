@@ -2,7 +2,8 @@
 
 A version is in the topic as a whole or not at all: what it deletes comes first, as tombstones, then
 what it inserts and updates, so that the newest record of a key is the row that the table has. The
-position is the last version that was read.
+position is the last version that was read, with a digest of its commit: a table that is put back to
+an older state has other commits under the same numbers later.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,16 +64,8 @@ class DeltaSource:
                 f"{self._settings.path} is another table than the one that was read: give the "
                 "connector another name"
             )
-        if (
-            position is not None
-            and position["version"] > table.version
-            and position.get("was_read", True)
-        ):
-            raise InputChanged(
-                f"{self._settings.path} ends at version {table.version} and was read to "
-                f"{position['version']}: an older state was put in its place; give the connector "
-                "another name"
-            )
+        if position is not None and position.get("was_read", True):
+            self._check_history(table, position)
         if self._next(position, table) > table.version and position is not None:
             return []
         return [Work(self._partition, self._settings.path, 0)]
@@ -91,6 +84,25 @@ class DeltaSource:
             yield from self._changes(table, version, _ADDED, "row")
             yield Batch((), self._at(table, version))
 
+    def _check_history(self, table: "Table", position: Position) -> None:
+        """Raise InputChanged if the table was put back to an older state than the one that was
+        read, also if it has had other commits since then.
+        """
+        path, version = self._settings.path, int(position["version"])
+        if version > table.version:
+            raise InputChanged(
+                f"{path} ends at version {table.version} and was read to {version}: an older state "
+                "was put in its place; give the connector another name"
+            )
+        was = position.get("commit")
+        now = table.commit_digest(version) if was is not None else None
+        if now not in {None, was}:
+            raise InputChanged(
+                f"version {version} of {path} is another commit than the one that was read: an "
+                "older state was put in its place, and other commits followed; give the connector "
+                "another name"
+            )
+
     def close(self) -> None:
         """See `Source.close`: nothing is open."""
 
@@ -107,7 +119,9 @@ class DeltaSource:
         return 0 if start == "earliest" else start
 
     def _at(self, table: "Table", version: int) -> Position:
-        return {"version": version, "id": self._id(table)}
+        digest = table.commit_digest(version) if version >= 0 else None
+        position = {"version": version, "id": self._id(table)}
+        return position if digest is None else {**position, "commit": digest}
 
     def _id(self, table: "Table") -> str:
         return str(table.handle.metadata().id)

@@ -2,8 +2,8 @@
 
 Walks block headers, record headers and batch headers (`lakehead.storage.format.stream_object`,
 `lakehead.storage.format.record_batch`), checks that each lies inside its parent and that they
-agree, and lists the batches that hold records of the asked offsets, control batches (transaction
-markers) among them.
+agree, and lists the batches that hold records of the requested offsets, control batches
+(transaction markers) among them.
 """
 
 from typing import Any

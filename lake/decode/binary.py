@@ -99,7 +99,7 @@ def cut_rows(
     """Cut `rows` into pieces of at most `rows_max` rows and `bytes_max` bytes (or one row); return
     how many.
 
-    `cuts[i]` is the row after piece i. Columns of length 0 are not asked for.
+    `cuts[i]` is the row after piece i. Columns of length 0 are not requested.
     """
     pieces = 0
     held = 0

@@ -23,7 +23,7 @@ _ROWS_KEPT = 1 << 16
 
 
 class Named(Protocol):
-    """Whose records they are."""
+    """The topic and partition of the records."""
 
     @property
     def topic(self) -> str:
@@ -36,7 +36,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Parsed records, by column. Arrays of columns that are not asked for have length 0.
+    """Parsed records, by column. Arrays of columns that are not requested have length 0.
 
     A position is >= 0 in `data`, else `~position` in `inflated`; a size of -1 is a null. `buffer`
     is what views into `data` are to keep alive, and begins where it does.
@@ -178,7 +178,7 @@ def _binary(
 
 
 def _headers(kind: pa.ListType, columns: RecordColumns, start: int, count: int) -> pa.Array:
-    from lakehead.lake.decode import headers  # loaded only for reads that ask for headers
+    from lakehead.lake.decode import headers  # loaded only for reads that request headers
 
     data, inflated = columns.data, columns.inflated
     at, size = columns.headers_at, columns.headers_size

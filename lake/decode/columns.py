@@ -2,7 +2,7 @@
 
 `key`, `value` (binary, null if the record has none), `topic`, `partition`, `offset`, `timestamp`
 (UTC, from the record's milliseconds), `timestampType` (0: set by the producer, 1: by the broker)
-and, only when asked for, `headers` (null if the record has none).
+and, only on request, `headers` (null if the record has none).
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,8 @@
 `lakehead.scan` and the jobs.
 
 Four steps, each one call for the whole range: find the batches, check and inflate them, parse their
-records to positions, and build the asked columns from the positions. Compressed batches are taken
-in groups that inflate to at most `inflated_bytes_max`, so memory stays bounded whatever they
+records to positions, and build the requested columns from the positions. Compressed batches are
+taken in groups that inflate to at most `inflated_bytes_max`, so memory stays bounded whatever they
 inflate to.
 """
 
@@ -30,8 +30,8 @@ from lakehead.storage.object_store.protocol import Buffer
 _INT = np.int32
 _LONG = np.int64
 _RANGE_SIZE_MAX = 2**31 - 1
-_TIMES_TOLD = 16
-"""Room for times that cannot be read. There are none, or it is looked again with more."""
+_FIRST_TIMES = 16
+"""Room for times that cannot be read. With more, the kernel runs again with room for all."""
 _BATCH_SIZE_USUAL = 2048
 """A table for the smallest batches that there can be would be as large as what they lie in."""
 
@@ -198,7 +198,7 @@ class RecordDecoder:
         group = np.ascontiguousarray(_without_crowds(group, reasons))
         columns = self._empty_columns(data, int(group[:, scan.RECORD_COUNT].sum()))
         faults = np.empty((len(group), 2), _LONG)
-        times = np.empty((_TIMES_TOLD, 2), _LONG)
+        times = np.empty((_FIRST_TIMES, 2), _LONG)
         while True:
             invalid, strange, rows = self._call_kernel(columns, group, faults, times, source)
             if strange <= len(times):

@@ -20,7 +20,7 @@ import pyarrow as pa
 KEPT_BYTES_MAX = 256 << 20
 """Limit of unused pieces in a process: about what two workers of a job use."""
 SIZE_MIN, SIZE_MAX = 1 << 20, 64 << 20
-"""Of a piece that is kept. What is smaller, or larger, is Arrow's pool's."""
+"""The size of a piece that is kept. Smaller and larger ones are from Arrow's pool."""
 
 
 class _Free:

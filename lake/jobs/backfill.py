@@ -120,11 +120,11 @@ def plan_begin(
         return BackfillPlan(starts=wanted, is_new=True)
     if settings.mode == "upsert":
         _require_nothing_before(settings, table, logs, wanted)
-    asked = _missing(table, logs, wanted)
-    splits = plan_moved(reader, asked, split_bytes=settings.split_bytes)
+    requested = _missing(table, logs, wanted)
+    splits = plan_moved(reader, requested, split_bytes=settings.split_bytes)
     return BackfillPlan(
         starts=wanted,
-        offsets=sum(one.end - one.start for one in asked),
+        offsets=sum(one.end - one.start for one in requested),
         size_bytes=sum(split.length for split in splits),
     )
 
@@ -141,13 +141,13 @@ def _missing(
     table: Table, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
 ) -> list[OffsetRange]:
     """The offsets between the wanted beginning of a table and its present one."""
-    asked = []
+    requested = []
     for log in logs:
         first = table.txn_version(first_id(*log_key(log)))
         start = max(wanted[log.id.partition], log.start_offset)
         if start < first:
-            asked.append(OffsetRange(log=log, start=start, end=min(first, log.end_offset)))
-    return asked
+            requested.append(OffsetRange(log=log, start=start, end=min(first, log.end_offset)))
+    return requested
 
 
 def _first_wanted(reader: StoreReader, log: PartitionLog, at: Beginning) -> int:
@@ -251,8 +251,8 @@ class _Backfill:
         self, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
     ) -> MaterializeResult | None:
         """Add the newest of what is missing; None if nothing is. Raises CommitConflict."""
-        asked = _missing(self._table, logs, wanted)
-        splits = plan_moved(self._reader, asked, split_bytes=self._settings.split_bytes)
+        requested = _missing(self._table, logs, wanted)
+        splits = plan_moved(self._reader, requested, split_bytes=self._settings.split_bytes)
         chosen = _last_bytes(splits, self._settings.commit_bytes)
         if not chosen:
             return None

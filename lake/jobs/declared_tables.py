@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.backfill import Beginning, begin_at
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
@@ -38,6 +40,7 @@ from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.merge_engine import MergeEngineName
 from lakehead.lake.tables.table_root import check_declared_place
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import (
     LakeheadError,
@@ -49,7 +52,6 @@ from lakehead.storage.errors import (
 )
 from lakehead.storage.jobs.job import Runner
 from lakehead.storage.metadata.state import TableState, TopicState
-from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 LOOK_S = 300.0
 """Interval between checks of the tables: each costs a listing and a few requests a table."""
@@ -100,7 +102,7 @@ def _files_maintained(
 
 @contextmanager
 def _kept(leases: TableLeases, topic_id: str) -> Iterator[None]:
-    leases.keep(topic_id)  # not given back: who follows the table needs it as well
+    leases.keep(topic_id)  # not given back: a process that follows the table needs it as well
     yield
 
 
@@ -137,7 +139,7 @@ def declares_table(path: str, topic: str) -> bool:
     """Return whether a topic of the cluster at `path` declares a table. Raises UnknownTopic, and as
     `Catalog.open`.
     """
-    return is_declared(store_reader(path).open_catalog().topic(topic))
+    return store_reader(path).open_catalog().topic(topic).declares_table
 
 
 def _declares_none(topic: str) -> SettingsError:
@@ -169,7 +171,7 @@ class _Kept:
         self.run: TableRun | None = None
         self.offsets: tuple[int, ...] = ()
         self.not_before = 0.0
-        self.pause_s = _PAUSE_S[0]
+        self.backoff = Backoff(Random(declared.topic_id), first_s=_PAUSE_S[0], most_s=_PAUSE_S[1])
 
     @property
     def has_more(self) -> bool:
@@ -395,15 +397,14 @@ class DeclaredTables:
             with self._reported(declared):
                 kept.run = kept.run or self._open_run(declared)
                 self._round(catalog, reader, kept.run)
-            kept.pause_s = _PAUSE_S[0]
+            kept.backoff.reset()
             if kept.run.result.commits == before.commits:  # undecided transactions, for one
                 kept.not_before = self._clock.monotonic() + declared.freshness_ms / 2000
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
             error = as_error(caught, f"table of topic {declared.topic}")
-            kept.not_before = self._clock.monotonic() + kept.pause_s
-            kept.pause_s = min(kept.pause_s * 2, _PAUSE_S[1])
+            kept.not_before = self._clock.monotonic() + kept.backoff.next_s()
             if isinstance(error, (SettingsError, SchemaConflict)):
-                # What it says to do, a rebuild for one, is for another process.
+                # The remedy in its message, such as a rebuild, is for another process.
                 with suppress(StorageError):
                     self._leases.release(declared.topic_id)
         run = kept.run

@@ -137,8 +137,8 @@ def _merge_of_dead_letters(
     )
     # Not all that the table has is offered, so a truncate says nothing of the rest.
     clauses = tuple(c for c in merge.clauses if not c.verb.endswith("_missing"))
-    is_asked = RecordPlaces(letters).has(merge.source)
-    source = merge.source if is_asked.all() else merge.source.filter(pa.array(is_asked))
+    is_wanted = RecordPlaces(letters).has(merge.source)
+    source = merge.source if is_wanted.all() else merge.source.filter(pa.array(is_wanted))
     return replace(merge, source=source, clauses=clauses)
 
 
@@ -173,7 +173,7 @@ def _splits(
     """
     oldest_ms = pc.min(letters.column("_timestamp").cast(pa.int64())).as_py() // 1000
     firsts = _first_offsets(letters)
-    asked = []
+    requested = []
     for log in committed_now(reader, catalog, settings.topic):
         end = table.txn_version(app_id(log.topic_id, log.id.partition)) + 1
         begins = [at for at in (firsts.get(log.id.partition),) if at is not None]
@@ -181,8 +181,8 @@ def _splits(
             begins.append(at)
         start = max(min(begins, default=end), log.start_offset)
         if start < end:
-            asked.append(OffsetRange(log=log, start=start, end=end))
-    return plan_moved(reader, asked, split_bytes=settings.split_bytes)
+            requested.append(OffsetRange(log=log, start=start, end=end))
+    return plan_moved(reader, requested, split_bytes=settings.split_bytes)
 
 
 def _first_offsets(letters: Any) -> Mapping[int, int]:
@@ -223,7 +223,9 @@ _GONE = (
     "rebuild-table makes the table from what there is"
 )
 _BATCH: ErrorClass = "batch"
-_NO_VALUE = "it is a whole record batch that no reader can read: its bytes stay with the letters"
+_NO_VALUE = (
+    "it is a whole record batch that no reader can read: its bytes stay in the dead-letter table"
+)
 _TRUNCATES = "it empties the table: lakehead rebuild-table makes the table from all records"
 
 
@@ -258,7 +260,7 @@ def replay_dead_letters(
     if settings.scd == 2:
         raise SettingsError(
             f"{settings.table} keeps every value of a key with the time it held "
-            "(lakehead.table.scd=2), which older values would change: make it anew with: lakehead "
+            "(lakehead.table.scd=2), which older values would change: rebuild it with: lakehead "
             "rebuild-table"
         )
     committed = 0
@@ -270,7 +272,7 @@ def replay_dead_letters(
             committed += replay.committed
             failpoint("replay_begins_again")
             continue
-        # What earlier tries committed are rows already for this one.
+        # For this try, records that earlier tries committed are rows already.
         return replace(
             result,
             replayed=result.replayed + committed,
@@ -279,8 +281,8 @@ def replay_dead_letters(
 
 
 class _Replay:
-    """One try. What it made and did not commit is in no version of a table. `committed` letters
-    became rows that a further try finds in the table.
+    """One try. Files that it made and did not commit are in no version of a table. `committed`
+    dead-letter records became rows that a further try finds in the table.
     """
 
     def __init__(

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
-from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def declared_tables(
     """
     found: dict[str, TableDeclaration | SettingsError] = {}
     for name, topic in sorted(state.topics.items()):
-        if not is_declared(topic) or (topics and name not in topics):
+        if not topic.declares_table or (topics and name not in topics):
             continue
         try:
             found[name] = TableDeclaration.of(topic)

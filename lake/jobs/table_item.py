@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakehead.lake.declaration.table_declaration import OnError
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
 from lakehead.lake.moved_ranges import read_moved
@@ -29,7 +30,6 @@ from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.tables.declaration import OnError
 
 FILE_BYTES = 128 << 20
 _GATHERED_BYTES = 1 << 20

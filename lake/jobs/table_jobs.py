@@ -32,11 +32,11 @@ from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:
     from lakehead.lake.catalog import Catalog
+    from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
     from lakehead.lake.jobs.table_maintenance import MaintenanceResult, TableTarget
     from lakehead.lake.jobs.table_rebuild import RebuildResult
     from lakehead.lake.jobs.table_settings import MaterializeSettings
-    from lakehead.storage.tables.declaration import TableDeclaration
 
 # ----------------------------------------------------------------------------------------- options
 
@@ -268,9 +268,9 @@ def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Wri
     `context.on_change`. A task that is tried again reports all the tables of `topics` (none named:
     all declared ones), since an earlier try may have written them.
     """
+    from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.lake.jobs.table_due import declared_tables
     from lakehead.lake.store_reader import store_reader
-    from lakehead.storage.tables.declaration import TableDeclaration
 
     written: Written = {}
     yield written
@@ -317,21 +317,19 @@ def _plan_materialize(context: JobContext, options: TablesOptions) -> Planned:
         if every or is_due(one, lag, now_ms):
             words = f"{topic}: {lag.records} records behind"
             units.append(Unit(key=topic, size=lag.size_bytes, item=topic, words=words))
-    rows = {
-        topic: row_of(_untouched(topic, error), is_plan=context.is_dry_run)
-        for topic, error in failed
-    }
-    return Planned(units=tuple(units), found=TablesResult(rows=rows, failed=failed))
+    for topic, error in failed:  # its own work fails with it; others are not kept from it
+        units.append(Unit(key=topic, size=0, item=topic, words=str(error)))
+    return Planned(units=tuple(units), found=TablesResult())
 
 
 def _declared(
     catalog: "Catalog", topics: Sequence[str], context: JobContext
 ) -> "tuple[dict[str, TableDeclaration], tuple[Failure, ...]]":
-    """The declared tables, and the declarations that make no sense. One of these fails if it is
-    named, and is logged.
+    """The declared tables, and the declarations that cannot be, which are logged. Raises
+    UnknownTopic, and SettingsError for a topic that declares no table.
     """
+    from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.lake.jobs.table_due import declared_tables
-    from lakehead.storage.tables.declaration import TableDeclaration
 
     found, failed = {}, []
     declared = declared_tables(catalog.state, topics)
@@ -342,20 +340,10 @@ def _declared(
     for topic, one in declared.items():
         if isinstance(one, TableDeclaration):
             found[topic] = one
-        elif topics:
-            raise one
         else:
             context.log.warning("%s", one)
             failed.append((topic, one))
     return found, tuple(failed)
-
-
-def _untouched(topic: str, error: LakeheadError) -> "TableOutcome":
-    from lakehead.lake.jobs.declared_tables import TableOutcome
-    from lakehead.lake.jobs.table_due import Lag
-    from lakehead.lake.jobs.table_settings import MaterializeResult
-
-    return TableOutcome(topic=topic, table="", result=MaterializeResult(), lag=Lag(), error=error)
 
 
 def row_of(outcome: "TableOutcome", *, is_plan: bool = False) -> dict[str, Any]:
@@ -481,7 +469,7 @@ def _vacuumed(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableUpkeep:
+class TableMaintenance:
     """Care of tables' files: `work` does it for a table, or looks what is due there. `words` say
     what that is, `fields` count what was done, and `row` and `lines` are shown of it; `figures` are
     shown of a table that is followed, and `done` is the label of how many tables it was done to.
@@ -564,7 +552,7 @@ def _shown(columns: Mapping[str, str], result: TablesResult) -> Report:
     return Report(tables=[Table(columns=columns, rows=rows, lines=result.lines)])
 
 
-_OPTIMIZE = TableUpkeep(
+_OPTIMIZE = TableMaintenance(
     name="optimize",
     done="optimized tables",
     work=_optimized,
@@ -613,7 +601,7 @@ def _printable(name: str) -> str:
     return name.encode("unicode_escape").decode() if not name.isprintable() else name
 
 
-_VACUUM = TableUpkeep(
+_VACUUM = TableMaintenance(
     name="vacuum",
     done="vacuumed tables",
     work=_vacuumed,
@@ -650,7 +638,7 @@ VACUUM = Job(
 )
 
 
-UPKEEP: Mapping[str, TableUpkeep] = {one.name: one for one in (_OPTIMIZE, _VACUUM)}
+TABLE_MAINTENANCE: Mapping[str, TableMaintenance] = {one.name: one for one in (_OPTIMIZE, _VACUUM)}
 """Care of tables' files by the name of its job, in the order in which it is done."""
 
 
@@ -676,7 +664,7 @@ def _plan(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedLetters(JobResult):
+class ReplayedDeadLetters(JobResult):
     """Dead letters that were read again, by what became of them (`lakehead.lake.jobs.replay`)."""
 
     letters: int = total("letters")
@@ -686,14 +674,14 @@ class ReplayedLetters(JobResult):
     first_left: str = text("first that is left")
 
 
-def _replay(context: JobContext, options: TableOptions, topic: str) -> ReplayedLetters:
+def _replay(context: JobContext, options: TableOptions, topic: str) -> ReplayedDeadLetters:
     with opened_tables(context, options.engine, [topic]) as tables:
-        return ReplayedLetters(**asdict(tables.replay(topic, dry_run=context.is_dry_run)))
+        return ReplayedDeadLetters(**asdict(tables.replay(topic, dry_run=context.is_dry_run)))
 
 
 def _run_replay(
     context: JobContext, options: TableOptions, units: Sequence[Unit]
-) -> ReplayedLetters:
+) -> ReplayedDeadLetters:
     topic = units[0].item
     with reported_changes(context, [topic]) as written:
         result = _replay(context, options, topic)

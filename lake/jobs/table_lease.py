@@ -181,7 +181,7 @@ class TableLeases:
                 nonlocal term
                 held = state.tables.get(topic_id, TableState())
                 if not self._is_free(held):
-                    raise TableTaken(_whose(state, topic_id, held, self._clock.now_ms()))
+                    raise TableTaken(_holder_of(state, topic_id, held, self._clock.now_ms()))
                 term = held.term + 1
                 return [self._record(topic_id, term, self._until_ms())]
 
@@ -284,7 +284,7 @@ class TableLeases:
         self._crashed = error
 
 
-def _whose(state: MetadataImage, topic_id: str, held: TableState, now_ms: int) -> str:
+def _holder_of(state: MetadataImage, topic_id: str, held: TableState, now_ms: int) -> str:
     topic = state.topic_by_id(topic_id)
     seconds = max(0, -(-(held.until_ms - now_ms) // 1000))
     return (

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.store_reader import store_reader
@@ -40,7 +41,6 @@ from lakehead.lake.tables.table_root import (
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.tables.declaration import TableDeclaration, dead_letters_uri
 
 RETENTION_HOURS = 7 * 24
 """The retention of VACUUM, and its minimum: running readers and writers need that long."""
@@ -57,9 +57,9 @@ Hold = Callable[[], AbstractContextManager[None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
     """A table to keep, that of a topic's rows or of its dead letters. `order_by`: rows that are
-    near in these columns come to lie together. What is due without being asked for: see the configs
-    `lakehead.table.optimize.*` and `vacuum.*`. `cluster` is the URI of the store; `place_error`
-    says what is wrong with the place, which is looked at again before anything is deleted.
+    near in these columns come to lie together. The configs `lakehead.table.optimize.*` and
+    `vacuum.*` decide when maintenance is due. `cluster` is the URI of the store; `place_error` is
+    the fault of the root or of the declaration. It is checked again before a file is deleted.
     """
 
     topic: str
@@ -100,7 +100,8 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
     """Return the declared tables of a cluster, or those of `topics`; behind each the table of its
     dead letters, which need not be there, where it may have some.
 
-    Raises UnknownTopic, and SettingsError for a topic that declares none.
+    Work at one of `topics` whose declaration is invalid fails with the reason; of all, such a one
+    is left out. Raises UnknownTopic, and SettingsError for a topic that declares none.
     """
     declared = declared_tables(catalog.state, topics)
     for topic in topics:
@@ -108,7 +109,7 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
         if topic not in declared:
             raise SettingsError(f"topic {topic} declares no table: set lakehead.table.enable=true")
     found = []
-    for one in declared.values():
+    for topic, one in declared.items():
         if isinstance(one, TableDeclaration):
             table = _target(one, catalog)
             found.append(table)
@@ -116,7 +117,12 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
                 letters = dead_letters_uri(table.uri)
                 found.append(replace(table, uri=letters, order_by=(), is_of_letters=True))
         elif topics:
-            raise one
+            topic_id = catalog.topic(topic).topic_id
+            found.append(
+                TableTarget(
+                    topic=topic, topic_id=topic_id, uri="", file_bytes=0, place_error=str(one)
+                )
+            )
     return found
 
 
@@ -199,14 +205,14 @@ def optimize(
     dry_run: bool = False,
     only_if_due: bool = False,
 ) -> MaintenanceResult:
-    """Make big files of a table's small ones, under its lease. What fails is in the result."""
+    """Make big files of a table's small ones, under its lease. Failures are in the result."""
     found = MaintenanceResult(topic=target.topic, table=target.uri, job="optimize")
     try:
         _check_place(target)
         if dry_run:
             return look(target)
         with hold():
-            found = look(target)  # who held it before may have done it
+            found = look(target)  # its former holder may have done it
             if not found.files or (only_if_due and not found.is_due):
                 return found
             _check_place_again(target)
@@ -263,10 +269,9 @@ def vacuum(
     dry_run: bool = False,
     only_if_due: bool = False,
 ) -> MaintenanceResult:
-    """Delete files that no version of the last hours needs, under the table's lease: those that
-    its log names, and where its root is its own those that killed runs left, by their names. What
-    fails is in the result. Raises SettingsError for a retention below
-    seven days.
+    """Delete files that no version of the last hours needs, under the table's lease: those that its
+    log names, and where its root is its own those that killed runs left, by their names. Failures
+    are in the result. Raises SettingsError for a retention below seven days.
     """
     if retention_hours < RETENTION_HOURS:
         raise SettingsError(

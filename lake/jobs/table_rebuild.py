@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import pyarrow.dataset as ds
 
 from lakehead.lake.catalog import Catalog, PartitionLog
+from lakehead.lake.declaration.table_declaration import rebuild_uri
 from lakehead.lake.jobs.backfill import begin_at
 from lakehead.lake.jobs.dead_letters import (
     DEAD_LETTERS_DESCRIPTION,
@@ -53,7 +54,6 @@ from lakehead.lake.tables.table_root import check_place
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.tables.declaration import rebuild_uri
 
 _PARTITIONS_AT_ONCE = 64
 
@@ -241,8 +241,8 @@ def _made(
     try:
         return make()
     except (SettingsError, GapInTable):
-        # What an earlier run began for another declaration, for an earlier topic of this name, or
-        # when there were records that are gone now, is of no use.
+        # A table that an earlier run began for another declaration, for an earlier topic of this
+        # name, or with records that are gone now, is of no use.
         if beside.dry_run or open_table(beside.table) is None:
             raise
         _discard(beside)
@@ -279,7 +279,7 @@ def _require_own_place(
 def _require_nothing_to_replace(settings: MaterializeSettings, old: _Old) -> None:
     if old.table is not None:
         raise SettingsError(
-            f"topic {settings.topic} has no records that tell the columns of a table: "
+            f"topic {settings.topic} has no records that show the columns of a table: "
             f"{settings.table} is left as it is. Declare lakehead.table.schema, or run it again "
             "when there are records"
         )

@@ -88,7 +88,7 @@ def _plan_round(
 
     Raises what reading indexes raises, and DataLoss for an object that is gone.
     """
-    asked = []
+    requested = []
     lost = 0
     for log in logs:
         last = -1 if table is None else table.last_offset(log.topic_id, log.id.partition)
@@ -96,8 +96,8 @@ def _plan_round(
         if start < ends[log.id.partition]:
             # A table begins where the topic begins; later, a gap is a loss.
             lost += start - (last + 1) if _has_begun(table, log) else 0
-            asked.append(OffsetRange(log=log, start=start, end=ends[log.id.partition]))
-    splits = plan_moved(reader, asked, split_bytes=split_bytes)
+            requested.append(OffsetRange(log=log, start=start, end=ends[log.id.partition]))
+    splits = plan_moved(reader, requested, split_bytes=split_bytes)
     chosen = _first_bytes(splits, commit_bytes)
     return TableRound(
         splits=chosen,
@@ -235,7 +235,7 @@ class TableRun:
         self._end: dict[int, int] = {}
         self._unreadable: dict[int, Unreadable] = {}
         self._done: dict[tuple[ByteRange, ...], TableItemResult] = {}
-        self._asked = given_schema(settings)
+        self._requested = given_schema(settings)
         self._stops_at_new_schema = settings.evolution != "dead_letter"
 
     def catch_up(
@@ -314,9 +314,9 @@ class TableRun:
         assert layout is not None, "a table has a layout"
         if layout.is_upsert and settle(table, [log_key(log) for log in self._logs]):
             return True
-        if self._asked is not None:
-            self._follow(table, layout, self._asked)
-            self._asked = None
+        if self._requested is not None:
+            self._follow(table, layout, self._requested)
+            self._requested = None
             return True
         plan = self._plan()
         if not plan.progress:
@@ -421,7 +421,7 @@ class TableRun:
             )
             for split in plan.splits
         ]
-        # What a lost race or a pause left over is used again if it is planned again.
+        # Files that a lost race or a pause left are used again if they are planned again.
         todo = [item for item in items if item.split.ranges not in self._done]
         before = self.result.bytes_read
         total = before + plan.remaining_bytes

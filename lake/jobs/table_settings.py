@@ -4,12 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from lakehead.lake.jobs.table_item import FILE_BYTES
-from lakehead.lake.planner import SPLIT_BYTES
-from lakehead.lake.tables.merge_engine import MergeEngineName
-from lakehead.lake.tables.values.decoder import ValueFormat, ValueSpec
-from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
-from lakehead.storage.tables.declaration import (
+from lakehead.lake.declaration.table_declaration import (
     Evolution,
     OnError,
     PartitionPart,
@@ -18,6 +13,11 @@ from lakehead.storage.tables.declaration import (
     ValueLayout,
     dead_letters_uri,
 )
+from lakehead.lake.jobs.table_item import FILE_BYTES
+from lakehead.lake.planner import SPLIT_BYTES
+from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.values.decoder import ValueFormat, ValueSpec
+from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
 
 COMMIT_BYTES = 4 << 30
 """Bytes of stored records per commit: what a killed run may have to do again."""

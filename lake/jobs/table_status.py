@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, TablesKeeping, TableState, TopicState
-from lakehead.storage.tables.declaration import TableDeclaration, dead_letters_uri
 
 LATE_AFTER = 2
 """A table is late when it is behind by this many times the freshness that its topic declares."""
@@ -64,7 +64,7 @@ def _cause(status: "TableStatus", state: MetadataImage) -> str:
     return f"no process keeps it: {by_hand}"
 
 
-ANSWER_S = 20.0
+REQUEST_TIMEOUT_S = 20.0
 """Timeout for the stores of tables, in seconds."""
 
 _LOOKS_AT_ONCE = 32
@@ -120,16 +120,20 @@ class TableStatus:
 
 
 def table_statuses(
-    catalog: Catalog, now_ms: int, *, topics: Sequence[str] = (), answer_s: float = ANSWER_S
+    catalog: Catalog,
+    now_ms: int,
+    *,
+    topics: Sequence[str] = (),
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> list[TableStatus]:
     """Return the status of every declared table, or of those of `topics`, by topic. A table without
-    a response after `answer_s` has that as its error.
+    a response after `timeout_s` has that as its error.
     """
     declared = declared_tables(catalog.state, topics)
     slots, clock = threading.Semaphore(_LOOKS_AT_ONCE), SystemClock()
-    until = clock.monotonic() + answer_s
+    until = clock.monotonic() + timeout_s
     looks = {
-        topic: _begun(partial(_looked, catalog, one, now_ms), slots, answer_s)
+        topic: _begun(partial(_looked, catalog, one, now_ms), slots, timeout_s)
         for topic, one in declared.items()
         if not isinstance(one, SettingsError)
     }

@@ -52,9 +52,9 @@ _TOPIC_COLUMNS = ("topic", "partitions", "offsets", "bytes", "value_format", "ha
 
 class Cluster:
     """The cluster at `path`: a broker's data folder, its store's folder or its store's URI; without
-    one at LAKEHEAD_PATH, else in `./lakehead-data`. Brokers are not asked and need not run.
+    one at LAKEHEAD_PATH, else in `./lakehead-data`. It needs no broker.
 
-    `cluster["orders"]` is a topic. Everything is as of what lies in objects when it is asked for.
+    `cluster["orders"]` is a topic. Everything is as of the objects at the time of the call.
     Raises SettingsError where there is no cluster, StoreUnavailable.
     """
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.cluster_tables import catalog_tables
 from lakehead.lake.committed import committed_now
+from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.decode.columns import COLUMNS, arrow_schema
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.source.decoded_rows import decoded_rows, decoded_schema
@@ -17,16 +18,15 @@ from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.value_sample import records_between
 from lakehead.lake.topic_scan import Scan, scan
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.tables.declaration import TableDeclaration, is_declared
 
 _ROWS_MAX = 60
 
 
 def card(title: str, facts: Mapping[str, object], frame: Any) -> str:
     """Return HTML of a title, facts by name and a DataFrame, everything escaped."""
-    told = " · ".join(f"{escape(name)} {escape(str(fact))}" for name, fact in facts.items())
+    line = " · ".join(f"{escape(name)} {escape(str(fact))}" for name, fact in facts.items())
     table = frame.to_html(index=False, max_rows=_ROWS_MAX, border=0, na_rep="")
-    return f"<div><b>{escape(title)}</b><br/>{told}{table}</div>"
+    return f"<div><b>{escape(title)}</b><br/>{line}{table}</div>"
 
 
 def _size(count: int) -> str:
@@ -132,7 +132,7 @@ class Topic:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        if not is_declared(self._state()):
+        if not self._state().declares_table:
             raise SettingsError(
                 f"topic {self.name} declares no table: set lakehead.table.enable=true"
             )
@@ -184,7 +184,7 @@ class Topic:
             "offsets": int((partitions["end_offset"] - partitions["start_offset"]).sum()),
             "size": _size(int(partitions["bytes"].sum())),
             "values": declared.value_format,
-            "table": declared.uri(self.path) if is_declared(self._state()) else "none",
+            "table": declared.uri(self.path) if self._state().declares_table else "none",
         }
         try:
             rows = self.tail(_SHOWN)

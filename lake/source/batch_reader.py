@@ -38,12 +38,12 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Plan the splits, from the metadata log and the indexes of the objects in reach."""
-        # Spark asks for one split at least.
+        # Spark needs one split at least.
         return Viewer(self._options).look(self._plan) or [SplitPartition(_NOTHING)]
 
     def _plan(self, view: View) -> list[InputPartition]:
-        asked = resolve(view.snapshot, list(view.logs.values()), self._options.bounds)
-        return plan_partitions(self._options, view.snapshot, asked)
+        requested = resolve(view.snapshot, list(view.logs.values()), self._options.bounds)
+        return plan_partitions(self._options, view.snapshot, requested)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the records of a split as Arrow batches."""

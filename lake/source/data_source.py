@@ -16,7 +16,7 @@ class LakeheadDataSource(DataSource):
     columns of the fields of values, as the topic declares; `catalog` reads a table about the
     cluster.
 
-    What is latest is settled at the first action on a DataFrame and stays so for that DataFrame.
+    The first action on a DataFrame resolves the latest offsets, which stay so for that DataFrame.
     With `spark.readStream` offsets live in the checkpoint, and starting options count for a new
     stream only.
 
@@ -34,11 +34,11 @@ class LakeheadDataSource(DataSource):
         from lakehead.lake.source.options import catalog_options, read_options
         from lakehead.lake.source.rows import rows_schema
 
-        asked = catalog_options(self.options)
-        if asked is not None:
+        requested = catalog_options(self.options)
+        if requested is not None:
             from lakehead.lake.source.batch_reader import catalog_schema
 
-            return catalog_schema(asked)
+            return catalog_schema(requested)
         return rows_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -47,11 +47,11 @@ class LakeheadDataSource(DataSource):
         from lakehead.lake.source.options import batch_options, catalog_options
         from lakehead.lake.source.rows import rows_of
 
-        asked = catalog_options(self.options)
-        if asked is not None:
+        requested = catalog_options(self.options)
+        if requested is not None:
             from lakehead.lake.source.batch_reader import CatalogReader
 
-            return CatalogReader(asked, schema)
+            return CatalogReader(requested, schema)
         options = batch_options(self.options)
         return BatchReader(options, rows_of(options, schema))
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.errors import UndecodableValue
 from lakehead.lake.jobs.table_settings import value_spec
@@ -28,7 +29,6 @@ from lakehead.lake.tables.values.decoder import Decoded, Fault, ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import TableDeclaration
 
 ERROR = "_error"
 """The reason why the value of a row could not be decoded, NULL for all others."""
@@ -62,8 +62,8 @@ class DecodedRows:
     @property
     def record_columns(self) -> tuple[str, ...]:
         """Columns for decoders and for error messages, and the requested ones."""
-        asked = [METADATA[name] for name in self.schema.names if name in METADATA]
-        return tuple(dict.fromkeys(("key", "value", "topic", "partition", "offset", *asked)))
+        requested = [METADATA[name] for name in self.schema.names if name in METADATA]
+        return tuple(dict.fromkeys(("key", "value", "topic", "partition", "offset", *requested)))
 
     def maker(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Open the decoder. Raises SettingsError."""
@@ -76,7 +76,7 @@ def decoded_schema(options: ReadOptions) -> StructType | None:
     Raises SettingsError, UnknownTopic, RegistryUnavailable, and what reading objects raises.
     """
     decoding = options.decoding
-    assert decoding is not None, "asked for"
+    assert decoding is not None, "requested"
     declared = _declared(options, decoding)
     if declared is None:
         return None
@@ -110,9 +110,9 @@ def decoded_rows(
     declared = _declared(options, decoding)
     if declared is None:
         return None
-    asked = to_arrow_schema(schema, timezone="UTC")
+    requested = to_arrow_schema(schema, timezone="UTC")
     own = _metadata()
-    plain = parse_schema(to_ddl(asked))
+    plain = parse_schema(to_ddl(requested))
     for field in plain:
         expected = pa.string() if field.name == ERROR else None
         if field.name in METADATA:
@@ -128,7 +128,7 @@ def decoded_rows(
         values = list(values[0].type)
     return DecodedRows(
         spec=declared.spec,
-        schema=asked,
+        schema=requested,
         values=pa.schema(values),
         is_nested=declared.is_nested,
         undecodable=decoding.undecodable,
@@ -153,7 +153,7 @@ def _declared(options: ReadOptions, decoding: Decoding) -> _Declared | None:
 
 def _value_schema(options: ReadOptions, decoding: Decoding, spec: ValueSpec) -> Any:
     """Return the schema of a topic's values, in the types that tables have."""
-    # One value of another type is an error of its row, not of all that a view is asked for.
+    # One value of another type is an error of its row, not of the whole query.
     decoder = open_decoder(replace(spec, by_most=True))
     sample = _NO_RECORDS
     if not spec.schema:
@@ -221,7 +221,7 @@ class _Maker:
             name: kept.column(METADATA[name]) for name in METADATA if name in form.schema.names
         }
         columns[ERROR] = errors
-        arrays = [_as_asked(columns[field.name], field.type) for field in form.schema]
+        arrays = [_as_requested(columns[field.name], field.type) for field in form.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=form.schema)
 
 
@@ -259,6 +259,6 @@ def _one_array(column: Any) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _as_asked(column: Any, kind: Any) -> Any:
+def _as_requested(column: Any, kind: Any) -> Any:
     array = _one_array(column)
     return array if array.type == kind else array.cast(kind)

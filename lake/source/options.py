@@ -18,6 +18,14 @@ from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from lakehead.lake.decode.columns import chosen_columns
 from lakehead.lake.decode.invalid import Mode, checked_mode
 from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position
+from lakehead.storage.encryption.settings import (
+    KEY_FILE,
+    KMS_KEY,
+    PROVIDER,
+    REQUIRED,
+    joined_address,
+)
+from lakehead.storage.encryption.settings import OPTIONS as ENCRYPTION_OPTIONS
 from lakehead.storage.errors import SettingsError
 
 Reads = Literal["both", "batch", "stream"]
@@ -155,6 +163,17 @@ OPTIONS = (
     ),
     Option("minOffsetsPerTrigger", "", "stream", "wait until this number of offsets is there"),
     Option("maxTriggerDelay", "15m", "stream", "but not longer than this"),
+    Option(
+        PROVIDER,
+        "`none`",
+        "both",
+        "provider of the key of an encrypted cluster: `file` or `kms`. Without these options "
+        "the environment of driver and executors has them, as `LAKEHEAD_ENCRYPTION_KEY_PROVIDER` "
+        "and so on",
+    ),
+    Option(KEY_FILE, "", "both", "file with the keys, on driver and executors"),
+    Option(KMS_KEY, "", "both", "not needed to read"),
+    Option(REQUIRED, "`false`", "both", "`true`: fail at an object that is not encrypted"),
     Option("groupIdPrefix", "", "both", "there is no group", has_effect=False),
     Option("kafkaConsumer.pollTimeoutMs", "", "both", "nothing is polled", has_effect=False),
     Option("fetchOffset.numRetries", "", "both", "requests are repeated anyway", has_effect=False),
@@ -408,7 +427,7 @@ def _assigned_in(value: str) -> list[TopicPartition]:
     return list(dict.fromkeys(assigned))
 
 
-_TAKEN = ("path", "catalog", "timestamp", "subscribe")
+_TAKEN = ("path", "catalog", "timestamp", "subscribe", *ENCRYPTION_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,7 +443,7 @@ class CatalogOptions:
 
 
 def _catalog_in(options: Options) -> CatalogOptions:
-    """Return which table of the catalog is asked for. Raises SettingsError."""
+    """Return the name of the requested table of the catalog. Raises SettingsError."""
     table = _choice(options, "catalog", tuple(CATALOG_SCHEMAS), default="")
     timestamp = number(options, "timestamp", "milliseconds since the epoch", least=0)
     others = [name for name in options if name not in _TAKEN]
@@ -436,7 +455,7 @@ def _catalog_in(options: Options) -> CatalogOptions:
         raise SettingsError(f"catalog={OFFSETS_FOR} needs option 'timestamp', in milliseconds")
     names = options.get("subscribe", "").split(",")
     return CatalogOptions(
-        path=options["path"].strip(),
+        path=joined_address(options["path"].strip(), options),
         table=table,
         timestamp=-1 if timestamp is None else timestamp,
         topics=tuple(name.strip() for name in names if name.strip()),
@@ -526,7 +545,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def catalog_options(given: Mapping[str, str]) -> CatalogOptions | None:
-    """Return which table of the catalog is asked for, if it is one. Raises SettingsError."""
+    """Return the name of the requested table of the catalog, if any. Raises SettingsError."""
     options = {name.lower(): value for name, value in given.items()}
     return _catalog_in(_named(given)) if "catalog" in options else None
 
@@ -560,7 +579,7 @@ def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
             f"maxOffsetsPerTrigger ({offsets_max})"
         )
     return ReadOptions(
-        path=options["path"].strip(),
+        path=joined_address(options["path"].strip(), options),
         subscription=Subscription(strategy=strategy, topics=options[strategy]),
         columns=columns,
         includes_headers=includes_headers,
@@ -597,7 +616,7 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
     if not options.get("path", "").strip():
         if _SERVERS in options:
             raise SettingsError(
-                f"option {_SERVERS!r} names brokers, and none is asked here: Spark reads the "
+                f"option {_SERVERS!r} names brokers, which Spark does not use: it reads the "
                 "cluster's objects in place. Set 'path' to where they are, the brokers' --store, "
                 "such as /data/lakehead/store or s3://bucket/prefix"
             )

@@ -30,12 +30,12 @@ class SplitPartition(InputPartition):
 
 
 def plan_partitions(
-    options: ReadOptions, snapshot: Snapshot, asked: Sequence[OffsetRange]
+    options: ReadOptions, snapshot: Snapshot, requested: Sequence[OffsetRange]
 ) -> list[InputPartition]:
     """Return the splits of a read. Raises DataLoss, CorruptObject, StoreUnavailable."""
     splits = plan_moved(
         snapshot,
-        asked,
+        requested,
         splits_min=options.splits_min,
         splits_wanted=_SPLITS_WANTED,
         offsets_max=options.offsets_in_split_max,
@@ -48,7 +48,7 @@ def read_split(
     options: ReadOptions, rows: Rows, partition: InputPartition
 ) -> Iterator["pa.RecordBatch"]:
     """Yield the rows of a split as Arrow batches."""
-    # Only tasks decode: the planner, and the worker that asks for the schema, start quicker.
+    # Only tasks decode: the planner, and the worker that returns the schema, start quicker.
     from lakehead.lake.decode.decoder import RecordDecoder
     from lakehead.lake.decode.invalid import ByMode
     from lakehead.lake.record_reader import decode_fetched

@@ -177,8 +177,8 @@ class StreamPlanner:
         return known
 
     def _waits(self, begin: Offsets, end: StreamOffsets) -> bool:
-        """Return whether there is not enough to read yet. What is there ends in time with
-        `availableNow`, so that does not wait.
+        """Return whether there is not enough to read yet. A stream with
+        `availableNow` ends with the present records, so it does not wait.
         """
         least = self._options.offsets_min
         if least is None or self._target is not None:
@@ -201,7 +201,8 @@ class StreamPlanner:
             if begin > 0:
                 self._lose(f"{log.id} was added, and starts at offset {begin} instead of 0")
         elif known > end:
-            # The first batch of a new stream, run again: it is empty, and its start was asked anew.
+            # The first batch of a new stream, run again: it is empty, and its start was requested
+            # again.
             if start != self._initial:
                 self._lose(f"the offset of {log.id} was changed from {known} to {end}")
             return None

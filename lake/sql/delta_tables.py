@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.spark import cache_folder, has_s3a, s3a_settings, spark_place
 from lakehead.lake.spark_jars import are_s3a_jars_here
 from lakehead.lake.sql.statements import backquoted
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import TableDeclaration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -68,7 +68,7 @@ def write_rows(
 
 def _write_table(names: Sequence[str], rows: Iterator[Sequence[Any]], out: TextIO) -> None:
     shown = list(islice(rows, TABLE_ROWS_MAX))
-    # Where nobody looks nothing has to fit; else Rich takes 80 columns.
+    # Output to a file or pipe need not fit a screen; without this Rich takes 80 columns.
     width = None if out.isatty() else _WIDTH_MAX
     console = Console(file=out, highlight=False, soft_wrap=not out.isatty(), width=width)
     if sum(len(name) + _GAP for name in names) - _GAP <= console.width:
@@ -420,7 +420,7 @@ def _read(named: Mapping[str, ViewSource], timing: StatementTiming) -> dict[str,
 def one_line(error: BaseException) -> str:
     """Return what is wrong in one line, without tracebacks, query plans and SQLSTATE."""
     text = str(error)
-    # What our own code raised in one of Spark's Python workers is the line that counts.
+    # The line that counts is the error of our own code in one of Spark's Python workers.
     ours = re.findall(r"^(?:storage|lake)[\w.]*\.\w+: (.+)$", text, re.MULTILINE)
     if ours:
         return str(ours[-1]).strip()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.decode.invalid import Mode, checked_mode
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.source.splits import SplitPartition
@@ -30,7 +31,6 @@ from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.storage.errors import LakeheadError, SettingsError
-from lakehead.storage.tables.declaration import PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa

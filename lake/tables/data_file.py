@@ -211,7 +211,7 @@ class DataFile:
 
 
 class DataFileWriter:
-    """One Parquet file below `root`, a row group at a time. What is encoded waits in memory.
+    """One Parquet file below `root`, a row group at a time. Encoded bytes wait in memory.
 
     `partition` is that of its rows, which lack these columns.
     """

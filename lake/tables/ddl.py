@@ -1,5 +1,5 @@
 """Schemas in Spark's DDL notation, without Spark, as Arrow's: see
-`lakehead.storage.tables.column_types`.
+`lakehead.lake.declaration.column_types`.
 
 All columns are nullable: a record may lack any field.
 """
@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.column_types import (
+from lakehead.lake.declaration.column_types import (
     ArrayType,
     ColumnType,
     DecimalType,
@@ -20,6 +19,7 @@ from lakehead.storage.tables.column_types import (
     check_column_names,
     parse_columns,
 )
+from lakehead.storage.errors import SettingsError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 """Delta's `timestamp`: microseconds, an instant."""

@@ -46,7 +46,7 @@ def vacuum_by_spark(uri: str, names: Sequence[str]) -> None:
     root = spark_place(uri).rstrip("/")
     if root.startswith("/"):
         root = f"file:{root}"  # Delta passes over names that do not begin as it writes the root
-    # Whoever lists them has looked at their sizes and ages; Delta looks at its log alone.
+    # The caller's listing has their sizes and ages; Delta looks at its log alone.
     rows = [(f"{root}/{name}", 1, False, 0) for name in names]
     columns = "path STRING, length LONG, isDir BOOLEAN, modificationTime LONG"
     # A query, since a view is refused where Delta wants the name of a table.

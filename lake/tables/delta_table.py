@@ -14,6 +14,7 @@ writes: one that was made for a rebuild.
 Nothing here runs before a fork: delta-rs hangs in a forked child whose parent used it.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from lakehead.lake.tables.table_root import (
     refuse_others,
     require_own_root,
 )
-from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.errors import LakeheadError, ObjectNotFound, SettingsError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.object_store.s3.settings import parse_uri
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 
 _FEATURES = "Unsupported table features required"
+_DIGESTED_BYTES = 16 * 1024
+"""Of the end of a log entry. File names in it are random, and a small one is digested whole."""
 NOTHING = -1
 """The txn version of an app id that the table has no `txn` action of."""
 
@@ -116,6 +119,19 @@ class Table:
     def name(self) -> str | None:
         """The name that the table was created with: its topic's."""
         return self._handle.metadata().name
+
+    def commit_digest(self, version: int) -> str | None:
+        """Return a digest of the log's entry of a version, by its content: another commit under the
+        same number, as after a restore from a backup, has another one. None if the log does not
+        have the entry (any more). Raises the errors of `ObjectStore.get_suffix`.
+        """
+        reader = store_reader(self.uri)
+        key = f"{LOG}{version:020}.json"
+        try:
+            end, size = reader.run(reader.store.get_suffix(key, _DIGESTED_BYTES))
+        except ObjectNotFound:
+            return None
+        return hashlib.sha256(b"%d %b" % (size, end)).hexdigest()[:32]
 
     def txn_version(self, app: str) -> int:
         """Return the version of the `txn` action of an app id, -1 without one."""
@@ -234,7 +250,7 @@ class Table:
 def _rows_in_turn(
     fragment: Any, schema: Any, rows_max: int, columns: Sequence[str] | None
 ) -> Iterator[Any]:
-    # A scan of the whole file reads ahead, and holds several row groups however it is told not to.
+    # A scan of the whole file reads ahead, and holds several row groups with any options.
     for group in fragment.split_by_row_group():
         for batch in group.to_batches(schema=schema, columns=columns, batch_size=rows_max):
             yield pa.Table.from_batches([batch])

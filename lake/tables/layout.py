@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakehead.lake.declaration.table_declaration import PartitionPart, ValueLayout
 from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.decode.invalid import InvalidBatch
 from lakehead.lake.tables.ddl import check_names
@@ -37,7 +38,6 @@ from lakehead.lake.tables.values.evolution import evolve
 from lakehead.lake.tables.values.groups import int64_array, placed
 from lakehead.lake.tables.values.raw import RAW_SCHEMA
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import PartitionPart, ValueLayout
 
 
 def names_of_made(found: Any, made: set[str]) -> list[str]:
@@ -327,8 +327,8 @@ def existing_layout(
 ) -> TableLayout:
     """Return the layout of a table that is there already; `owner` is the name it was created with.
 
-    `wanted` says what is asked for, of its schema only that it is one. Raises SettingsError if the
-    table was not made from this topic by this job, or in another layout.
+    `wanted` is the requested layout, of whose schema only the presence counts. Raises SettingsError
+    if the table was not made from this topic by this job, or in another layout.
     """
     check_made_from(uri, schema, owner=owner, topic=topic)
     if tuple(partition_columns) != wanted.partition_columns:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakehead.lake.declaration.table_declaration import DATE, HOUR, PartitionPart
 from lakehead.lake.tables.arrow_rows import row_codes
 from lakehead.lake.tables.ddl import type_name
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import DATE, HOUR, PartitionPart
 
 FOLDER_BYTES_MAX = 255
 """Of a partition column's folder, `name=value` with escapes: what file systems take as a name."""

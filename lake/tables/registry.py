@@ -26,12 +26,12 @@ from lakehead.storage.errors import LakeheadError, SettingsError
 CREDENTIALS = "LAKEHEAD_SCHEMA_REGISTRY"
 _UNKNOWN_CODES = (40402, 40403)  # version not found, schema not found
 _UNKNOWN_KEPT_S = 30.0
-_ANSWER_BYTES_MAX = 16 << 20
+_RESPONSE_BYTES_MAX = 16 << 20
 _REFERENCES_MAX = 1000
 
 
 class RegistryUnavailable(LakeheadError):
-    """The registry cannot be asked now: pause, no record is at fault. The message says why."""
+    """The registry does not respond: pause, no record is at fault. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class SchemaRegistry:
             timeout=urllib3.Timeout(connect=5, read=10),
             retries=urllib3.Retry(
                 total=retries,
-                redirect=2,
+                redirect=False,  # to an address that no operator allowed
                 backoff_factor=0.2,
                 status_forcelist=(429, 500, 502, 503, 504),
                 allowed_methods=("GET",),
@@ -130,20 +130,20 @@ class SchemaRegistry:
         problem = ""
         for url in self._urls:
             try:
-                answer = self._pool.request(
+                response = self._pool.request(
                     "GET", url + path, headers=self._headers(url), preload_content=False
                 )
-                body = answer.read(_ANSWER_BYTES_MAX + 1)
-                answer.close()
+                body = response.read(_RESPONSE_BYTES_MAX + 1)
+                response.close()
             except (HTTPError, OSError) as error:
                 problem = f"{url}: request failed: {_short(error)}"
                 continue
             decoded = _decoded(body)
-            if answer.status == 200 and "schema" in decoded:
+            if response.status == 200 and "schema" in decoded:
                 return decoded
-            if answer.status == 404 and decoded.get("error_code") in _UNKNOWN_CODES:
+            if response.status == 404 and decoded.get("error_code") in _UNKNOWN_CODES:
                 return None
-            problem = f"{url}{path} returned {answer.status}{_advice(answer.status, decoded)}"
+            problem = f"{url}{path} returned {response.status}{_advice(response.status, decoded)}"
         raise RegistryUnavailable(
             f"schema registry {problem}: nothing is lost, try again when it responds "
             "(lakehead.table.schema.registry.url)"

@@ -38,8 +38,8 @@ class Change:
         offsets = {str(p): [first, end] for p, (first, end) in self.offsets.items() if first < end}
         if not offsets and not self.rows:
             return {}
-        told = {"kind": self.kind, "offsets": offsets, "rows": self.rows, "by": self.written_by}
-        return {CHANGE: json.dumps(told, sort_keys=True)}
+        change = {"kind": self.kind, "offsets": offsets, "rows": self.rows, "by": self.written_by}
+        return {CHANGE: json.dumps(change, sort_keys=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +104,10 @@ def _change(entry: Mapping[str, Any]) -> Change | None:
             noted = commit_info.get(CHANGE) if isinstance(commit_info, dict) else None
         if noted is None:
             return None
-        told = json.loads(noted)
-        offsets = {int(p): (int(first), int(end)) for p, (first, end) in told["offsets"].items()}
+        change = json.loads(noted)
+        offsets = {int(p): (int(first), int(end)) for p, (first, end) in change["offsets"].items()}
         return Change(
-            kind=told["kind"], offsets=offsets, rows=int(told["rows"]), written_by=told["by"]
+            kind=change["kind"], offsets=offsets, rows=int(change["rows"]), written_by=change["by"]
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

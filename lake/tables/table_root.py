@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.declaration.paths import allowed_roots
+from lakehead.lake.declaration.roots import TableRoots
+from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import TableDeclaration
-from lakehead.storage.tables.paths import allowed_roots
-from lakehead.storage.tables.roots import TableRoots
 
 OWN_ROOT = "lakehead:own-root"
 """The `txn` action of a table whose root held nothing when it was made."""

@@ -5,7 +5,7 @@ order for each key: that of their partition; where a key is in several partition
 of them than there were), by time as well, as far as each partition's own order lets. The last
 change of a key decides (`scd=1`), or every one becomes a row with the time it held (`scd=2`).
 
-What comes out is the same for every engine: a source of rows, and the clauses of one MERGE in SQL,
+The result is the same for every engine: a source of rows, and the clauses of one MERGE in SQL,
 over `t` (the table) and `s` (the source). A row is changed by what came after it alone, so that a
 change that is offered twice does nothing the second time.
 """
@@ -42,8 +42,8 @@ def within_ranges(source: Any, names: Sequence[str], columns: Sequence[str]) -> 
     for name, column in zip(names, columns, strict=True):
         ranges = _ranges(source.column(name))
         if ranges:
-            told = " OR ".join(f"{column} BETWEEN {low} AND {high}" for low, high in ranges)
-            conditions.append(f"({told})")
+            given = " OR ".join(f"{column} BETWEEN {low} AND {high}" for low, high in ranges)
+            conditions.append(f"({given})")
     return " AND ".join(conditions)
 
 
@@ -424,8 +424,8 @@ def as_changes(
     change events; else a null value is a delete. `origins` are the rows of the batch they are from.
     """
     if OP in columns:
-        told = columns[OP]
-        ops = pc.if_else(pc.is_in(told, _PUTS), "u", told)
+        given = columns[OP]
+        ops = pc.if_else(pc.is_in(given, _PUTS), "u", given)
         sequence = columns[SEQ]
         at = pc.coalesce(columns["_source_ts"], columns["_timestamp"])
     else:

@@ -53,12 +53,12 @@ def _last_batches(
 def records_between(
     reader: ObjectReader, log: PartitionLog, start: int, end: int, columns: Sequence[str]
 ) -> Iterator[Any]:
-    """Return the records of a partition from one offset to before another, in batches. Raises what
-    reading objects raises. What cannot be read is left out.
+    """Return the records of a partition from one offset to before another, in batches. Raises the
+    errors of reading objects. Records that cannot be read are left out.
     """
     if start >= end:
         return
-    asked = [OffsetRange(log=log, start=start, end=end)]
-    for split in plan_moved(reader, asked):
+    requested = [OffsetRange(log=log, start=start, end=end)]
+    for split in plan_moved(reader, requested):
         decoder = RecordDecoder(columns, invalid=PassedOver())
         yield from read_records(reader, split.ranges, decoder)

@@ -39,8 +39,8 @@ class AwsUnanswered(StorageError):
 
 
 class AwsClient:
-    """A service of AWS (`ec2`, `autoscaling`) in a region, with credentials from where AWS's own
-    tools look. Each call is made once, and blocks a thread.
+    """A service of AWS (`ec2`, `kms`) in a region ("": the environment's), with credentials from
+    where AWS's own tools look. Each call is made once, and blocks a thread.
     """
 
     def __init__(self, service: str, region: str) -> None:
@@ -85,6 +85,6 @@ class AwsClient:
                     retries={"total_max_attempts": 1},
                 )
                 self._client = boto3.Session().client(
-                    self._service, region_name=self._region, config=config
+                    self._service, region_name=self._region or None, config=config
                 )
             return self._client

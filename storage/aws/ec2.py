@@ -86,8 +86,10 @@ class Boto3Ec2:
     async def instance(self, instance_id: str) -> Ec2Instance | None:
         """See Ec2."""
         filters = [{"Name": "instance-id", "Values": [instance_id]}]
-        answer = await self._client.call(lambda client: client.describe_instances(Filters=filters))
-        found = [i for group in answer["Reservations"] for i in group["Instances"]]
+        response = await self._client.call(
+            lambda client: client.describe_instances(Filters=filters)
+        )
+        found = [i for group in response["Reservations"] for i in group["Instances"]]
         return _instance(found[0]) if found else None
 
     async def attach(self, volume_id: str, instance_id: str, device_name: str) -> None:

@@ -24,7 +24,7 @@ TIMEOUT_S = 2.0
 """Of each of the steps of a request: to connect, and to receive the response."""
 _TOKEN_TTL_S = 21_600  # the most that the service gives
 _TRIES = 2
-_ANSWER_MAX = 256 * 1024
+_RESPONSE_BYTES_MAX = 256 * 1024
 _TOKEN = "/latest/api/token"  # noqa: S105 - a path
 _DOCUMENT = "/latest/dynamic/instance-identity/document"
 _TAGS = "/latest/meta-data/tags/instance"
@@ -108,24 +108,24 @@ class InstanceMetadata:
 
     def _with_token(self, path: str) -> tuple[int, str]:
         token = self._token or self._new_token()
-        return self._asked("GET", path, {"X-aws-ec2-metadata-token": token})
+        return self._response("GET", path, {"X-aws-ec2-metadata-token": token})
 
     def _new_token(self) -> str:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
-        status, text = self._asked("PUT", _TOKEN, ttl)
+        status, text = self._response("PUT", _TOKEN, ttl)
         if status != http.client.OK or not text.strip().isprintable():
             raise MetadataUnanswered(f"no token was given: status {status}")
         self._token = text.strip()
         return self._token
 
-    def _asked(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    def _response(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
         reason = ""
         for _ in range(_TRIES):
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             try:
                 connection.request(method, path, headers=headers)
-                answer = connection.getresponse()
-                return answer.status, answer.read(_ANSWER_MAX).decode(errors="replace")
+                response = connection.getresponse()
+                return response.status, response.read(_RESPONSE_BYTES_MAX).decode(errors="replace")
             except (OSError, http.client.HTTPException) as error:
                 reason = str(error) or type(error).__name__
             finally:

@@ -172,12 +172,12 @@ class InstanceVolumes:
         if name.startswith("vol-"):
             if not _VOLUME_ID.fullmatch(name):
                 raise SettingsError(f"{name} is not the id of an EBS volume")
-            found, what = await self._asked(lambda: ec2.volumes(volume_id=name)), name
+            found, what = await self._response(lambda: ec2.volumes(volume_id=name)), name
         else:
             own = await self._tags()
             slot = name or _tag(instance, own, SLOT_TAG)
             tags = {name: _tag(instance, own, name) for name in CLUSTER_TAGS} | {WAL_TAG: slot}
-            found = await self._asked(lambda: ec2.volumes(tags=tags))
+            found = await self._response(lambda: ec2.volumes(tags=tags))
             what = " ".join(f"{tag}={value}" for tag, value in tags.items())
         found = [volume for volume in found if volume.state not in {"deleting", "deleted"}]
         if len(found) != 1:
@@ -305,10 +305,10 @@ class InstanceVolumes:
         instance, ec2 = await self._opened()
         if instance.tags is not None:
             return instance.tags
-        known = await self._asked(lambda: ec2.instance(instance.instance_id))
+        known = await self._response(lambda: ec2.instance(instance.instance_id))
         return known.tags if known else {}
 
-    async def _asked(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _response(self, call: Callable[[], Awaitable[T]]) -> T:
         """Send a request that changes nothing; a refusal is the policy's, and final."""
         try:
             return await call()

@@ -196,7 +196,7 @@ _WINDOW_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class RebatchFigures:
+class RebatchStatistics:
     """Batches in and out."""
 
     before: int = 0
@@ -210,7 +210,7 @@ class Rebatching:
         self,
         stream_id: int,
         settings: RebatchSettings,
-        figures: RebatchFigures,
+        figures: RebatchStatistics,
         arena: Arena | None = None,
     ) -> None:
         self.end_offset = 0

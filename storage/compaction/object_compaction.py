@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from lakehead.storage.clock import Clock
-from lakehead.storage.compaction.batch_merging import RebatchFigures, Rebatching, Span
+from lakehead.storage.compaction.batch_merging import Rebatching, RebatchStatistics, Span
 from lakehead.storage.compaction.batches import Arena
 from lakehead.storage.compaction.object_compaction_plan import MergeItem, RebatchSettings
 from lakehead.storage.compaction.rewrite import STATES_BYTES, Job, put_object
@@ -414,7 +414,7 @@ class ObjectCompaction:
             if _runs(await self.metadata.refresh(), self.item) == runs:
                 raise
             return MergeResult()  # another was quicker, and the sources were deleted
-        figures, arena = RebatchFigures(), Arena()
+        figures, arena = RebatchStatistics(), Arena()
         parts: list[MergePart] = []
         for stream_id, groups in sorted(runs.items()):
             state_from = state.stream(stream_id).state_from
@@ -445,9 +445,9 @@ class ObjectCompaction:
                 for extent in group:
                     wanted[extent.object_key].append(stream_id)
                     sizes[extent.object_key] += extent.size
-        asked = {key: streams for key, streams in wanted.items() if streams}
-        both = {key: (state.objects[key].size, sizes[key]) for key in asked}
-        return await read_sources(self.store, asked, both)
+        requested = {key: streams for key, streams in wanted.items() if streams}
+        both = {key: (state.objects[key].size, sizes[key]) for key in requested}
+        return await read_sources(self.store, requested, both)
 
     def _job(self, state: MetadataImage) -> Job:
         return Job(
@@ -481,7 +481,7 @@ class ObjectCompaction:
         return record
 
 
-def _result(runs: Runs, record: ReplaceObjects | None, figures: RebatchFigures) -> MergeResult:
+def _result(runs: Runs, record: ReplaceObjects | None, figures: RebatchStatistics) -> MergeResult:
     if record is None:
         return MergeResult()
     old = [extent for one in record.streams for group in runs[one] for extent in group]

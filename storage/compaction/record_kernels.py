@@ -114,7 +114,7 @@ def _home(low: Any, slots: Any) -> Any:
 
 
 @inlined
-def _ask_for(rows: Any, r: Any, count: Any, table: Any) -> Any:
+def _prefetch(rows: Any, r: Any, count: Any, table: Any) -> Any:
     """Prefetch the slot of a row that is looked for soon: each lies somewhere else in memory."""
     if r < count:
         prefetch(table, _home(rows[r, 2], table.shape[0]) * _SLOT_SIZE)
@@ -200,7 +200,7 @@ def put(rows: Any, count: Any, keys_until: Any, table: Any, used: Any) -> Any:
     how many slots are used. There must be room for all.
     """
     for r in range(count):
-        _ask_for(rows, r + _AHEAD, count, table)
+        _prefetch(rows, r + _AHEAD, count, table)
         offset = rows[r, 0]
         if rows[r, 1] & HAS_KEY == 0 or offset >= keys_until:
             continue
@@ -221,7 +221,7 @@ def mark(rows: Any, count: Any, start_offset: Any, is_over: Any, table: Any) -> 
     kept = tombstones = size = np.int64(0)
     newest = np.int64(-(1 << 62))
     for r in range(count):
-        _ask_for(rows, r + _AHEAD, count, table)
+        _prefetch(rows, r + _AHEAD, count, table)
         flags = rows[r, 1]
         offset = rows[r, 0]
         is_gone = flags & IS_TOMBSTONE != 0 and is_over != 0

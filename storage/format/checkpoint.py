@@ -95,6 +95,7 @@ SCHEMA: dict[str, str] = {
     "node_secret": TEXT,
     "problem": TEXT,
     "tables": TEXT,
+    "endpoints": TEXT,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 
@@ -111,6 +112,9 @@ _HEAD = struct.Struct(">4sIQIIQI")
 _HEAD_SIZE = _HEAD.size + 4
 _HEAD_MAGIC = b"LHMC"
 _LEVEL = 3
+_WORDS_MAX = 256
+_EXPANSION_MAX = 1 << 15
+"""No byte of Zstandard expands to more."""
 
 
 class _Page(msgspec.Struct, frozen=True, array_like=True):
@@ -274,7 +278,7 @@ def decode(key: str, body: bytes) -> Generator[None, None, Checkpoint]:
                 yield
             try:
                 columns[column.name] = yield from _column(column, pages)
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 where = column.pages[0].position if column.pages else 0
                 raise CorruptObject(key, where, f"{table.name}.{column.name}: {error}") from error
             yield
@@ -301,7 +305,10 @@ def _read_directory(key: str, body: bytes) -> _Directory:
     raw = body[place : place + length]
     if crc32c(raw) != crc:
         raise CorruptObject(key, place, "the directory does not match its checksum")
-    directory = msgspec.msgpack.decode(raw, type=_Directory)
+    try:
+        directory = msgspec.msgpack.decode(raw, type=_Directory)
+    except ValueError as error:
+        raise CorruptObject(key, place, f"the directory cannot be read: {error}") from error
     if crc32c(body[place + length :]) != directory.tail_crc:
         raise CorruptObject(key, place + length, "the footer does not match its checksum")
     return directory
@@ -317,10 +324,16 @@ def _check_page(key: str, body: bytes, page: _Page) -> memoryview:
 def _read_page(key: str, body: bytes, page: _Page) -> tuple[bytes, int]:
     """Return a page's values, without levels, and its rows."""
     stored = _check_page(key, body, page)
-    raw = zstandard.ZstdDecompressor().decompress(
-        stored[page.header_size :], max_output_size=page.raw_size
-    )
-    (skipped,) = struct.unpack_from("<I", raw)
+    try:
+        compressed = stored[page.header_size :]
+        if zstandard.frame_content_size(compressed) != page.raw_size or not (
+            0 <= page.raw_size <= _EXPANSION_MAX * len(compressed)
+        ):
+            raise ValueError("it has another size than the directory says")
+        raw = zstandard.ZstdDecompressor().decompress(compressed)
+        (skipped,) = struct.unpack_from("<I", raw)
+    except (ValueError, struct.error, zstandard.ZstdError) as error:
+        raise CorruptObject(key, page.position, f"a page cannot be read: {error}") from error
     return raw[4 + skipped :], page.rows
 
 
@@ -329,7 +342,10 @@ def _column(column: _Column, pages: list[tuple[bytes, int]]) -> Generator[None, 
     if kind == FLAG:
         return Flags(b"".join(Flags.of_plain(data, rows).values for data, rows in pages))
     if kind == WORD:
-        return Words(b"".join(_codes(data, rows) for data, rows in pages), column.words)
+        codes, words = b"".join(_codes(data, rows) for data, rows in pages), column.words
+        if len(words) > _WORDS_MAX or codes.translate(None, bytes(range(len(words)))):
+            raise ValueError("a code without a word")
+        return Words(codes, words)
     data = b"".join(data for data, _ in pages)
     if kind == LONG:
         return Longs(memoryview(data).cast("q"))

@@ -247,11 +247,16 @@ def decode_packed(data: bytes) -> PackedState:
     if version >= VERSION:
         return msgspec.convert(fields, PackedState)
     state = msgspec.convert(fields, PartitionState)
-    return PackedState(b"".join(map(pack_producer, state.producers)), state.aborted)
+    try:
+        return PackedState(b"".join(map(pack_producer, state.producers)), state.aborted)
+    except struct.error as error:
+        raise ValueError(f"a producer's state has a number out of its range: {error}") from None
 
 
 def _fields(data: bytes) -> tuple[int, list[object]]:
-    version, *fields = msgspec.msgpack.decode(data)
+    version, *fields = msgspec.msgpack.decode(data, type=list) or [None]
+    if not isinstance(version, int):
+        raise ValueError("a partition state does not begin with its version")  # noqa: TRY004 (bytes)
     if version > VERSION:
         raise UnsupportedFormat(
             f"a partition state has version {version}, this Lakehead reads {VERSION}: upgrade it"

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from crc32c import crc32c
 
 from lakehead.storage.errors import CorruptObject, UnsupportedFormat
@@ -243,6 +244,9 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
     rows = index_length // INDEX_ITEM_SIZE
     if not rows == len(extension.item_crcs) == len(extension.item_max_timestamps):
         raise CorruptObject(key, extension_at, f"the extension does not describe {rows} items")
+    streams = {info.stream_id: info for info in extension.streams}
+    if not _streams_of(index) <= streams.keys():
+        raise CorruptObject(key, extension_at, "the extension does not describe all streams")
     try:
         crcs = array("I", extension.item_crcs)
         max_timestamps = array("q", extension.item_max_timestamps)
@@ -254,7 +258,7 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
         table=bytes(index),
         crcs=crcs,
         max_timestamps=max_timestamps,
-        streams={info.stream_id: info for info in extension.streams},
+        streams=streams,
         kind=extension.kind,
         cluster_id=extension.cluster_id,
         node_id=extension.node_id,
@@ -262,6 +266,14 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
         writer_id=extension.writer_id,
         created_ms=extension.created_ms,
     )
+
+
+def _streams_of(index: memoryview) -> set[int]:
+    """Return the ids of the streams in an index: few, and each in many neighbouring rows."""
+    rows = len(index) // INDEX_ITEM_SIZE
+    ids = np.ndarray(rows, ">i8", index, strides=(INDEX_ITEM_SIZE,))
+    changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+    return {*ids[:1].tolist(), *ids[changes].tolist()}
 
 
 def check_item(key: str, item: IndexItem, data: Buffer) -> None:
@@ -322,7 +334,7 @@ def _decode_extension(key: str, position: int, data: memoryview) -> Extension:
         )
     try:
         return msgspec.msgpack.decode(data[1:], type=Extension)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptObject(key, position, f"the extension cannot be decoded: {error}") from error
 
 

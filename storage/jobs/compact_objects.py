@@ -62,7 +62,7 @@ class CompactObjectsOptions:
         flag="--count",
         metavar="N",
         least=2,
-        form={"description": "So many in a row are merged."},
+        form={"description": "Merge when at least this many are adjacent."},
     )
     small_batch_bytes: int = option(
         4096,
@@ -81,6 +81,15 @@ class CompactObjectsOptions:
         least=0,
         in_form=False,
     )
+    reencrypt: bool = option(
+        False,
+        "Rewrite each object whose wrapping key is not the present one, or that is plain, instead: "
+        "after a rotation, or after encryption was turned on or off. Objects that log compaction "
+        "has written are left to it.",
+        title="Encrypt again",
+        flag="--reencrypt",
+        in_form=False,
+    )
     defaults: BrokerDefaults = option(
         BrokerDefaults(),
         "The brokers' cleanup.policy, for topics without one of their own.",
@@ -92,6 +101,13 @@ class CompactObjectsOptions:
         from lakehead.storage.compaction.object_compaction_plan import MergeRules
 
         return MergeRules(target_bytes=self.target_mib * _MIB, count_min=self.count_min)
+
+    @staticmethod
+    def kept_batches() -> "RebatchSettings":
+        """Return that no batches are merged."""
+        from lakehead.storage.compaction.object_compaction_plan import RebatchSettings
+
+        return RebatchSettings(small_bytes=0, small_compressed_bytes=0)
 
     def rebatch(self) -> "RebatchSettings":
         """Return which batches are merged."""
@@ -159,14 +175,53 @@ def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
 
     async def plan(_: "ObjectStore", log: "MetadataLog") -> tuple[Unit, ...]:
         state = log.state
+        if options.reencrypt:
+            merges, how = await _rewrites(context.path, state), options.kept_batches()
+        else:
+            merges, how = _merges(state, defaults, options), rebatch
         return tuple(
-            _unit(state, CompactObjectsItem(path=context.path, merge=merge, rebatch=rebatch))
-            for merge in _merges(state, defaults, options)
+            _unit(state, CompactObjectsItem(path=context.path, merge=merge, rebatch=how))
+            for merge in merges
         )
 
     units = in_cluster(context.path, _WRITER, plan)
     objects = sum(len(unit.item.merge.sources) for unit in units)
     return Planned(units=units, fields={} if context.is_part else {"planned_objects": objects})
+
+
+async def _rewrites(path: str, state: "MetadataImage") -> "tuple[MergeItem, ...]":
+    """Return the objects that are not encrypted as new ones would be, each for itself."""
+    import random
+
+    from lakehead.storage.compaction.object_compaction_plan import MergeItem
+    from lakehead.storage.encryption.settings import of_environment, split_address
+    from lakehead.storage.metadata.records import COMPACTED
+    from lakehead.storage.object_store import open_store
+    from lakehead.storage.object_store.encrypted import place_of
+    from lakehead.storage.object_store.retrying import RetryingStore
+    from lakehead.storage.object_store.wrapping_keys import newest_key, stored_keys
+
+    address, settings = split_address(path)
+    stored = open_store(address)
+    try:
+        newest = await newest_key(settings or of_environment(), place_of(stored))
+        wanted = {
+            key: known
+            for key, known in state.objects.items()
+            if known.kind != COMPACTED and known.stream_ids
+        }
+        found = await stored_keys(RetryingStore(stored, rng=random.SystemRandom()), list(wanted))
+    finally:
+        await stored.close()
+    return tuple(
+        MergeItem(
+            sources=(key,),
+            streams=tuple(sorted(wanted[key].stream_ids)),
+            size=wanted[key].size,
+        )
+        for key in sorted(found)
+        if found[key] != newest
+    )
 
 
 def _merges(

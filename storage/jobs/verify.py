@@ -72,7 +72,7 @@ class VerifyOptions:
         metavar="PERCENT",
         least=1,
         most=100,
-        form={"description": "So many of a hundred objects."},
+        form={"description": "The percentage of objects to read."},
     )
     seed: int = option(
         0,
@@ -309,7 +309,7 @@ JOB = Job(
 
     From the metadata log to each record batch: checksums, offsets without a gap, indexes, the
     states of partitions, objects that are missing. Writes nothing; the cluster may go on meanwhile.
-    Batches that were produced so that nothing can read them are named apart, and are no damage.
+    Batches that no reader can read as they were produced are listed apart; they are not damage.
     """,
     options=VerifyOptions,
     plan=_plan,

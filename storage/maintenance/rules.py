@@ -17,7 +17,6 @@ from lakehead.storage.errors import UnknownTopic
 from lakehead.storage.maintenance.configs import MaintenanceValues
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage, StreamState, TopicState
-from lakehead.storage.tables.declaration import is_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ def retention_offset(
     declared table does not hold yet stay, however old they are.
     """
     offset = retained_from(state, stream, rules, now_ms)
-    if offset is None or not is_declared(topic):
+    if offset is None or not topic.declares_table:
         return offset
     offset = min(offset, held_by_table(state, topic, stream.partition))
     return offset if offset > stream.start_offset else None

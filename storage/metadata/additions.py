@@ -42,21 +42,28 @@ class Additions:
 
 ADDITIONS: Mapping[int, Additions] = {
     2: Additions(
-        records=frozenset({"FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"}),
+        records=frozenset(
+            {
+                *("FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"),
+                *("DelegationTokenUpsert", "DelegationTokenDelete", "ClientMetricsConfig"),
+            }
+        ),
         fields={"CommittedRange": frozenset({"state_since"})},
         hints={
-            "RegisterNode": frozenset({"min_level", "max_level", "tables"}),
+            "RegisterNode": frozenset({"min_level", "max_level", "tables", "endpoints"}),
             "CommitObjects": frozenset({"wal_position"}),
             "TableProgress": frozenset({"problem"}),
         },
         columns={
             "cluster": frozenset({"features_epoch", "node_secret"}),
             "features": frozenset({"name", "level"}),
+            "delegation_tokens": frozenset({"name", "document"}),
             "nodes": frozenset(
                 {
                     "min_level",
                     "max_level",
                     "tables",
+                    "endpoints",
                     "log_id",
                     "log_epoch",
                     "log_position",

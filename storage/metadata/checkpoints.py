@@ -27,6 +27,7 @@ from lakehead.storage.metadata.extents import Extent, ExtentColumns, ExtentRows,
 from lakehead.storage.metadata.records import AclBinding
 from lakehead.storage.metadata.state import (
     ControllerState,
+    DelegationToken,
     KnownLog,
     LostLog,
     MetadataImage,
@@ -625,6 +626,7 @@ def catalog_tables(state: MetadataImage) -> dict[str, Columns]:
             "document": Texts.of(sorted(_json(acl, order="sorted").decode() for acl in state.acls))
         },
         "credentials": _credentials(state),
+        "delegation_tokens": _delegation_tokens(state),
         "writers": _writers(state),
         "tables": _tables(state),
         "table_offsets": _table_offsets(state),
@@ -673,6 +675,7 @@ def _nodes(state: MetadataImage) -> Columns:
         "min_level": Longs([*(node.min_level for node in nodes), *blank]),
         "max_level": Longs([*(node.max_level for node in nodes), *blank]),
         "tables": Texts.of([*(node.tables for node in nodes), *("" for _ in retired)]),
+        "endpoints": Texts.of([*(node.endpoints for node in nodes), *("" for _ in retired)]),
         "log_id": Texts.of([*(node.log.log_id for node in nodes), *("" for _ in retired)]),
         "log_epoch": Longs([*(node.log.epoch for node in nodes), *blank]),
         "log_position": Longs([*(node.log.position for node in nodes), *blank]),
@@ -692,6 +695,10 @@ def _topics(state: MetadataImage) -> Columns:
     }
 
 
+_CLIENT_METRICS = "client metrics"
+"""The kind of the owner of configs that subscribe to metrics of clients."""
+
+
 def _configs(state: MetadataImage) -> Columns:
     rows = [
         ("topic", topic.topic_id, name, value)
@@ -706,6 +713,11 @@ def _configs(state: MetadataImage) -> Columns:
     rows += [
         ("group", group, name, value)
         for group, configs in state.group_configs.items()
+        for name, value in configs.items()
+    ]
+    rows += [
+        (_CLIENT_METRICS, subscription, name, value)
+        for subscription, configs in state.client_metrics_configs.items()
         for name, value in configs.items()
     ]
     rows.sort()
@@ -736,6 +748,14 @@ def _credentials(state: MetadataImage) -> Columns:
         "owner": Texts.of(user for (user, _), _ in rows),
         "name": Texts.of(mechanism for (_, mechanism), _ in rows),
         "document": Texts.of(_json(credential).decode() for _, credential in rows),
+    }
+
+
+def _delegation_tokens(state: MetadataImage) -> Columns:
+    tokens = [token for _, token in sorted(state.delegation_tokens.items())]
+    return {
+        "name": Texts.of(token.token_id for token in tokens),
+        "document": Texts.of(_json(token).decode() for token in tokens),
     }
 
 
@@ -813,6 +833,13 @@ def catalog_state(tables: Mapping[str, Columns]) -> MetadataImage:
         group_configs=Map(
             {owner: Map(values) for (kind, owner), values in configs.items() if kind == "group"}
         ),
+        client_metrics_configs=Map(
+            {
+                owner: Map(values)
+                for (kind, owner), values in configs.items()
+                if kind == _CLIENT_METRICS
+            }
+        ),
         controller=ControllerState(
             node_id=cluster.node_id, node_epoch=cluster.node_epoch, term=cluster.term
         ),
@@ -827,6 +854,12 @@ def catalog_state(tables: Mapping[str, Columns]) -> MetadataImage:
             {
                 (row.owner, row.name): _credential(row.document)
                 for row in _rows(tables, "credentials")
+            }
+        ),
+        delegation_tokens=Map(
+            {
+                row.name: msgspec.json.decode(row.document, type=DelegationToken)
+                for row in _rows(tables, "delegation_tokens")
             }
         ),
         next_stream_id=cluster.next_stream_id,
@@ -893,6 +926,7 @@ def _node(row: _Row) -> NodeState:
         min_level=row.get("min_level", 0),
         max_level=row.get("max_level", 0),
         tables=row.get("tables", ""),
+        endpoints=row.get("endpoints", ""),
         log=KnownLog(
             log_id=row.get("log_id", ""),
             epoch=row.get("log_epoch", -1),

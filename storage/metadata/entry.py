@@ -58,7 +58,7 @@ def decode_entry(key: str, body: bytes) -> Entry:
         if not has_checksum:
             raise CorruptObject(key, 0, "no checksum")
         return msgspec.json.decode(body, type=Entry)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if has_checksum:
             _refuse_unknown(key, body)
         found = _BYTE.search(str(error))
@@ -78,7 +78,7 @@ def _refuse_unknown(key: str, body: bytes) -> None:
             path = _unknown_field(record, known[kind])
             if path:
                 raise unknown_here(key, f"a field {kind}.{path}")
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return  # it is not an entry
 
 

@@ -135,8 +135,11 @@ class MetadataLog:
         """
         await self._cleaner.maintain(every)
 
-    async def create_cluster(self, cluster_id: str) -> MetadataImage:
-        """Make the cluster, at the newest feature level, if the log is empty. Give a cluster
+    async def create_cluster(
+        self, cluster_id: str, founding: Sequence[Record] = ()
+    ) -> MetadataImage:
+        """Make the cluster, at the newest feature level, if the log is empty; with more records
+        that `founding` has. Give a cluster
         without a node secret its secret (a rebuilt catalog has none). Returns the state, whether
         this or another node made it.
         """
@@ -150,6 +153,7 @@ class MetadataLog:
                 ClusterCreated(cluster_id=cluster_id),
                 FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL),
                 secret,
+                *founding,
             )
 
         return await self.commit_with(plan)
@@ -313,7 +317,7 @@ class LogCleaner:
         self._rng = rng
         self._is_busy = False
         # Not all nodes at once: the first one does it, and the others see it in the listing.
-        self._patience = 1 + rng.random() / 4
+        self._spread = 1 + rng.random() / 4
 
     async def maintain(self, every: int) -> None:
         """Do what is due when a checkpoint is wanted every so many entries. Raises
@@ -325,7 +329,7 @@ class LogCleaner:
         try:
             if self._reader.boundary is None:
                 await self._first_boundary()
-            elif self._reader.state.next_entry - self._reader.loaded >= every * self._patience:
+            elif self._reader.state.next_entry - self._reader.loaded >= every * self._spread:
                 await self._round(every)
         finally:
             self._is_busy = False

@@ -115,7 +115,7 @@ class LogReader:
                 self.stats.loads += 1
                 self._listed_end = listing.entries[-1] + 1 if listing.entries else 0
                 self._tail = None
-                self._tell(None)
+                self._notify(None)
                 return
         raise StoreUnavailable(f"checkpoints in {self._store.uri} vanish faster than they are read")
 
@@ -202,7 +202,7 @@ class LogReader:
             self.stats.entries_refused += 1
         if self._tail is not None:
             self._tail.append(entry)
-        self._tell(entry)
+        self._notify(entry)
 
     def remember(self) -> None:
         """Keep the entries that are applied from now on, for `rebase`."""
@@ -227,7 +227,7 @@ class LogReader:
         self.state = state
         self.loaded = base.next_entry
 
-    def _tell(self, entry: Entry | None) -> None:
+    def _notify(self, entry: Entry | None) -> None:
         for callback in self.subscribers:
             callback(self.state, entry)
 

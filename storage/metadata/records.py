@@ -69,7 +69,8 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     reaches it. `process` names its process on that machine (`lakehead.storage.wal.holder`), for a
     node that has to end it. Its release supports the feature levels from `min_level` to `max_level`
     (0: it did not say). `tables` says whether it keeps the tables that topics declare
-    (`TablesKeeping`).
+    (`TablesKeeping`). `host` and `port` are its address for other nodes, `endpoints` those of all
+    its listeners (`lakehead.storage.metadata.endpoints`).
     """
 
     node_id: Long
@@ -84,6 +85,7 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     min_level: Long = 0
     max_level: Long = 0
     tables: str = ""
+    endpoints: str = ""
 
 
 class StartLog(RecordBase, frozen=True, kw_only=True, tag=True):
@@ -176,6 +178,15 @@ class GroupConfig(RecordBase, frozen=True, kw_only=True, tag=True):
     """Set configs of a group, which need not exist; a value of null removes one."""
 
     group: str
+    configs: dict[str, str | None]
+
+
+class ClientMetricsConfig(RecordBase, frozen=True, kw_only=True, tag=True):
+    """Set configs of a subscription to metrics of clients (KIP-714); a value of null removes one.
+    Without any the subscription is gone.
+    """
+
+    subscription: str
     configs: dict[str, str | None]
 
 
@@ -393,12 +404,36 @@ class ScramUpsert(RecordBase, frozen=True, kw_only=True, tag=True):
     server_key: bytes
     iterations: Long
 
+    def __repr__(self) -> str:
+        return f"ScramUpsert({self.user!r}, {self.mechanism}, ...)"
+
 
 class ScramDelete(RecordBase, frozen=True, kw_only=True, tag=True):
     """A user's credential for a mechanism goes."""
 
     user: str
     mechanism: str
+
+
+class DelegationTokenUpsert(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A delegation token (KIP-48) as it is from now on: Kafka's DelegationTokenRecord. Principals
+    are written `type:name`, times are milliseconds since 1970. Its HMAC follows from its id and a
+    key that is not in the metadata.
+    """
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...] = ()
+    issue_ms: Long
+    expiry_ms: Long
+    max_ms: Long
+
+
+class DelegationTokenDelete(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A delegation token goes: it was revoked, or has expired."""
+
+    token_id: str
 
 
 Record = (
@@ -416,6 +451,7 @@ Record = (
     | TopicConfig
     | BrokerConfig
     | GroupConfig
+    | ClientMetricsConfig
     | CreateStream
     | AssignStreams
     | OpenStream
@@ -430,6 +466,8 @@ Record = (
     | AclDelete
     | ScramUpsert
     | ScramDelete
+    | DelegationTokenUpsert
+    | DelegationTokenDelete
     | ProducerIdBlock
     | ControllerLease
     | TakeTable

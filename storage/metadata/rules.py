@@ -37,6 +37,7 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.state import (
     ControllerState,
+    DelegationToken,
     KnownLog,
     LostLog,
     MetadataImage,
@@ -156,6 +157,7 @@ def _register_node(state: MetadataImage, record: r.RegisterNode, _: int) -> Meta
         min_level=record.min_level,
         max_level=record.max_level,
         tables=record.tables,
+        endpoints=record.endpoints,
         wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
         log=KnownLog() if known is None else known.log,
@@ -302,6 +304,17 @@ def _group_config(state: MetadataImage, record: r.GroupConfig, _: int) -> Metada
     if record.group in state.group_configs:
         return replace(state, group_configs=state.group_configs.delete(record.group))
     return state
+
+
+def _client_metrics_config(
+    state: MetadataImage, record: r.ClientMetricsConfig, _: int
+) -> MetadataImage:
+    name, known = record.subscription, state.client_metrics_configs
+    _require(bool(name), "configs of a subscription without a name")
+    configs = _merged(known.get(name, Map()), record.configs)
+    if configs:
+        return replace(state, client_metrics_configs=known.set(name, configs))
+    return replace(state, client_metrics_configs=known.delete(name)) if name in known else state
 
 
 def _create_streams(state: MetadataImage, run: Sequence[r.CreateStream]) -> MetadataImage:
@@ -811,6 +824,29 @@ def _delete_scram(state: MetadataImage, record: r.ScramDelete, _: int) -> Metada
     return replace(state, scram_credentials=state.scram_credentials.delete(name))
 
 
+def _upsert_token(state: MetadataImage, record: r.DelegationTokenUpsert, _: int) -> MetadataImage:
+    """Set a delegation token."""
+    _require(bool(record.token_id and record.owner), "an incomplete delegation token")
+    token = DelegationToken(
+        token_id=record.token_id,
+        owner=record.owner,
+        requester=record.requester,
+        renewers=record.renewers,
+        issue_ms=record.issue_ms,
+        expiry_ms=record.expiry_ms,
+        max_ms=record.max_ms,
+    )
+    tokens = state.delegation_tokens.set(record.token_id, token)
+    return replace(state, delegation_tokens=tokens)
+
+
+def _delete_token(state: MetadataImage, record: r.DelegationTokenDelete, _: int) -> MetadataImage:
+    """Remove a delegation token."""
+    known = record.token_id in state.delegation_tokens
+    _require(known, f"no delegation token {record.token_id!r}")
+    return replace(state, delegation_tokens=state.delegation_tokens.delete(record.token_id))
+
+
 def _require(condition: bool, reason: str) -> None:
     """Raise EntryRejected with `reason` unless `condition` holds."""
     if not condition:
@@ -889,6 +925,7 @@ _RULES: dict[type, Callable[[MetadataImage, Any, int], MetadataImage]] = {
     r.TopicConfig: _topic_config,
     r.BrokerConfig: _broker_config,
     r.GroupConfig: _group_config,
+    r.ClientMetricsConfig: _client_metrics_config,
     r.OpenStream: _open_stream,
     r.CloseStream: _close_stream,
     r.TrimStream: _trim_stream,
@@ -901,6 +938,8 @@ _RULES: dict[type, Callable[[MetadataImage, Any, int], MetadataImage]] = {
     r.AclDelete: _delete_acls,
     r.ScramUpsert: _upsert_scram,
     r.ScramDelete: _delete_scram,
+    r.DelegationTokenUpsert: _upsert_token,
+    r.DelegationTokenDelete: _delete_token,
     r.ProducerIdBlock: _producer_id_block,
     r.ControllerLease: _controller_lease,
     r.TakeTable: _take_table,

@@ -20,6 +20,8 @@ from lakehead.storage.metadata.table import Table
 
 WRITERS_MAX = 1000
 """Of this many writers the last entry is known."""
+TABLE_ENABLE = "lakehead.table.enable"
+"""The config by which a topic is kept as a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class NodeState:
     levels from `min_level` to `max_level`; 0: it registered at a level that has no field for that.
     `log` is where its acknowledgements lie, `lost_log` the last one that was given up.
     `tables` says whether it keeps the tables that topics declare: a `TablesKeeping`, empty if it
-    did not say.
+    did not say. `host` and `port` are its address for other nodes, `endpoints` those of its
+    listeners; empty if it did not say.
     """
 
     node_id: int
@@ -88,6 +91,7 @@ class NodeState:
     min_level: int = 0
     max_level: int = 0
     tables: str = ""
+    endpoints: str = ""
     log: KnownLog = KnownLog()
     lost_log: LostLog | None = None
 
@@ -113,6 +117,13 @@ class TopicState:
     topic_id: str
     partitions: tuple[int, ...] = ()
     configs: Map[str, str] = field(default_factory=Map)
+
+    @property
+    def declares_table(self) -> bool:
+        """Return true if the topic is kept as a table, of which retention waits for its records.
+        The other configs of the declaration may be invalid.
+        """
+        return self.configs.get(TABLE_ENABLE, "").strip().lower() == "true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +221,23 @@ class ScramCredential:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationToken:
+    """A delegation token; see `DelegationTokenUpsert`."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_ms: int
+    expiry_ms: int
+    max_ms: int
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Return true if it is not accepted any more."""
+        return min(self.expiry_ms, self.max_ms) < now_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriterState:
     """The last entry of a writer: by it the writer knows what became of an entry that is gone."""
 
@@ -240,6 +268,8 @@ class MetadataImage:
     """Keys of objects that nothing refers to any more, and since when (milliseconds)."""
     broker_configs: Map[int, Map[str, str]] = field(default_factory=Map)
     group_configs: Map[str, Map[str, str]] = field(default_factory=Map)
+    client_metrics_configs: Map[str, Map[str, str]] = field(default_factory=Map)
+    """By the name of the subscription."""
     controller: ControllerState = field(default_factory=ControllerState)
     tables: Map[str, TableState] = field(default_factory=Map)
     """By topic id: the tables whose lease a process has taken."""
@@ -248,6 +278,8 @@ class MetadataImage:
     """The bindings there are; every value is True."""
     scram_credentials: Map[tuple[str, str], ScramCredential] = field(default_factory=Map)
     """By user and mechanism."""
+    delegation_tokens: Map[str, DelegationToken] = field(default_factory=Map)
+    """By id."""
     next_stream_id: int = 0
     next_producer_id: int = 0
     writers: Map[str, WriterState] = field(default_factory=Map)
@@ -361,7 +393,7 @@ def object_state(
     )
 
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Only brokers write to them; their coordinators keep them short themselves."""
 
 

@@ -2,7 +2,10 @@
 
 import random
 
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.encryption.settings import of_environment, split_address
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store.encrypted import encrypted
 from lakehead.storage.object_store.file import FileStore
 from lakehead.storage.object_store.memory import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
@@ -25,7 +28,8 @@ __all__ = [
 
 def open_store(uri: str) -> ObjectStore:
     """Return the store for `uri`: `file:/path` or a plain path, `memory:`, `s3://bucket/prefix`
-    with options (see `lakehead.storage.object_store.s3.settings`).
+    with options (see `lakehead.storage.object_store.s3.settings`). It has objects as they are
+    stored, encrypted or not.
 
     Cheap and lazy: no connection is made and no thread started before the first call, so a forked
     worker may use it. Raises SettingsError for a scheme that is not known.
@@ -44,8 +48,14 @@ def open_store(uri: str) -> ObjectStore:
     )
 
 
-def open_retrying_store(uri: str, *, rng: random.Random) -> ObjectStore:
+def open_retrying_store(uri: str, *, rng: random.Random, clock: Clock | None = None) -> ObjectStore:
     """Return the store for `uri` as commands and jobs use it: a few seconds of trouble are waited
-    out.
+    out, and objects are encrypted and decrypted by the settings in `uri` or in the environment (see
+    `lakehead.storage.encryption.settings`).
     """
-    return RetryingStore(open_store(uri), rng=rng)
+    place, settings = split_address(uri)
+    settings = settings or of_environment()
+    store = encrypted(
+        open_store(place), settings, clock=clock or SystemClock(), rng=random.SystemRandom()
+    )
+    return RetryingStore(store, rng=rng)

@@ -23,7 +23,7 @@ class FaultProfile:
     """409 or 503: the call had no effect."""
     lost_request: float = 0.0
     """A write times out and never happened."""
-    lost_answer: float = 0.0
+    lost_response: float = 0.0
     """A write times out after it happened."""
     latency_s_max: float = 0.0
 
@@ -45,7 +45,7 @@ class FaultyStore:
             raise StoreUnavailable(f"injected: 503 on put of {key}")
         if self._happens(self.profile.lost_request):
             raise OutcomeUnknown(f"injected: request lost on put of {key}")
-        lost = self._happens(self.profile.lost_answer)
+        lost = self._happens(self.profile.lost_response)
         await self._inner.create(key, pieces)
         await self._delay()
         if lost:

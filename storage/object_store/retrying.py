@@ -16,7 +16,13 @@ from typing import TypeVar
 import structlog
 
 from lakehead.storage.backoff import Backoff
-from lakehead.storage.errors import StoreRefused, StoreThrottled, StoreUnavailable
+from lakehead.storage.errors import (
+    KeyUnavailable,
+    NotEncrypted,
+    StoreRefused,
+    StoreThrottled,
+    StoreUnavailable,
+)
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
 T = TypeVar("T")
@@ -66,15 +72,21 @@ class RetryingStore:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        return await self.repeat(key, lambda: self._inner.get_range(key, start, length))
+        return await self.repeat(
+            key, lambda: self._inner.get_range(key, start, length), waits_for_key=False
+        )
 
     async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
         """See `ObjectStore.get_range_into`."""
-        await self.repeat(key, lambda: self._inner.get_range_into(key, start, target))
+        await self.repeat(
+            key, lambda: self._inner.get_range_into(key, start, target), waits_for_key=False
+        )
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
-        return await self.repeat(key, lambda: self._inner.get_suffix(key, length))
+        return await self.repeat(
+            key, lambda: self._inner.get_suffix(key, length), waits_for_key=False
+        )
 
     async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
@@ -94,14 +106,22 @@ class RetryingStore:
         """See `ObjectStore.close`."""
         await self._inner.close()
 
-    async def repeat(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Carry `call` out as the calls above are: again after StoreUnavailable."""
+    async def repeat(
+        self, what: str, call: Callable[[], Awaitable[T]], *, waits_for_key: bool = True
+    ) -> T:
+        """Carry `call` out as the calls above are: again after StoreUnavailable.
+
+        Reads of parts of an object do not wait for a key that decrypts it: readers of one object
+        whose key is gone would use up the memory of all cold reads.
+        """
         backoff = Backoff(self._rng, first_s=_PAUSE_S, most_s=_PAUSE_MAX_S)
         attempt = 1
         while True:
             try:
                 return await call()
             except StoreUnavailable as error:
+                if isinstance(error, (KeyUnavailable, NotEncrypted)) and not waits_for_key:
+                    raise
                 if not self.is_patient and (
                     attempt >= _ATTEMPTS or isinstance(error, StoreRefused)
                 ):

@@ -135,6 +135,7 @@ class StreamEngine:
         settings: StorageSettings,
         scope: TaskScope,
         admit: Callable[[MetadataImage], Awaitable[None]] | None = None,
+        founding: Sequence[Record] = (),
         on_registered: Callable[[MetadataLog], None] | None = None,
     ) -> StreamEngine:
         """Replay the metadata, register the node under its next epoch, commit what the WAL holds.
@@ -142,10 +143,10 @@ class StreamEngine:
         The WAL is opened before the node registers, so that its lock comes before its fencing of an
         earlier incarnation; and with the cluster's id, so that another cluster's is refused.
         `admit` may refuse to go on before any of that (in an empty store the state that it is given
-        names no cluster); `on_registered` is called before what the WAL holds is committed, which
-        may take long. Raises WrongLog (the WAL is not the one that the node wrote last),
-        UnsupportedFormat, WalCorrupted, SettingsError, StoreUnavailable (after a few attempts; once
-        it runs, the engine waits a failing store out).
+        names no cluster). A new cluster has the records `founding`. `on_registered` is called
+        before what the WAL holds is committed, which may take long. Raises WrongLog (the WAL is not
+        the one that the node wrote last), UnsupportedFormat, WalCorrupted, SettingsError,
+        StoreUnavailable (after a few attempts; once it runs, the engine waits a failing store out).
         """
         incarnation = f"{rng.getrandbits(64):016x}"
         retrying = RetryingStore(store, rng=rng)
@@ -154,7 +155,7 @@ class StreamEngine:
         )
         if admit is not None:
             await admit(metadata.state)
-        await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
+        await metadata.create_cluster(f"{rng.getrandbits(128):032x}", founding)
         owner = _wal_owner(store, metadata, node, incarnation, clock, rng, scope)
         wal = await _open_own(open_wal, owner, metadata.state, node)
         try:
@@ -200,7 +201,7 @@ class StreamEngine:
         self.metadata.subscribe(self._check_identity)
         self.metadata.follow(self.cache.follow)
         scope.spawn(self.follower.run(), name="follow metadata")
-        scope.spawn_duty(self.garbage.run, name="collect garbage")
+        scope.spawn_loop(self.garbage.run, name="collect garbage")
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
         """Become the owner of streams, in one metadata entry. Raises EntryRejected, Fenced (others

@@ -229,7 +229,7 @@ _EXPECTED_MAX = 32
 INDEXES_AHEAD = 32
 """Objects whose indexes are read side by side for one that reads them one after the other."""
 _ATTEMPTS = 3
-_PATIENCE_S = 0.2
+_FETCH_S = 0.2
 """From then on a fetch returns what it has: a megabyte of small objects may be thousands of GETs,
 one after the other, and a consumer that waited for all of them would get none for minutes.
 """
@@ -328,7 +328,7 @@ class ColdReader:
         found: list[memoryview] = []
         position, began = offset, self._clock.monotonic()
         while max_bytes > 0 or not found:
-            if found and self._clock.monotonic() - began > _PATIENCE_S:
+            if found and self._clock.monotonic() - began > _FETCH_S:
                 break
             try:
                 part = await self._block_at(stream_id, extents, position, max_bytes)

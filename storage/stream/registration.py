@@ -266,4 +266,5 @@ def _registration(state: MetadataImage, node: NodeIdentity, incarnation: str) ->
         min_level=LOWEST_LEVEL,
         max_level=NEWEST_LEVEL,
         tables=node.tables,
+        endpoints=node.endpoints,
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """The identity of a node: its id, its address for clients, and the address of its WAL for other
-    nodes if it dies (see `RegisterNode`, which has `tables` too). An operator accepts the loss of
-    the log that it wrote last by `accept_log_loss`, the node's present epoch in the metadata; -1:
-    none.
+    """The identity of a node: its id, its address for other nodes, and the address of its WAL for
+    other nodes if it dies (see `RegisterNode`, which has `tables` and `endpoints` too). An operator
+    accepts the loss of the log that it wrote last by `accept_log_loss`, the node's present epoch in
+    the metadata; -1: none.
     """
 
     node_id: int
@@ -23,6 +23,7 @@ class NodeIdentity:
     wal: str = ""
     process: str = ""
     tables: str = ""
+    endpoints: str = ""
     accept_log_loss: int = -1
 
 

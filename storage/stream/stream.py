@@ -30,7 +30,7 @@ from lakehead.storage.metadata.records import Record, TrimStream
 from lakehead.storage.metadata.state import MetadataImage, ObjectState, StreamState
 from lakehead.storage.metadata.table import Table
 from lakehead.storage.stream.inflating import InflatedBatches
-from lakehead.storage.stream.log_cache import LogCache
+from lakehead.storage.stream.log_cache import CachedBatch
 from lakehead.storage.stream.reader import INDEXES_AHEAD, ColdReader
 from lakehead.storage.tasks import task_group
 
@@ -59,12 +59,25 @@ class StoredState(NamedTuple):
     end_offset: int
 
 
+class BatchCache(Protocol):
+    """The newest batches of streams, in memory: `LogCache`."""
+
+    def fetch(self, stream_id: int, offset: int, max_bytes: int) -> list[memoryview] | None:
+        """See `LogCache.fetch`."""
+
+    def batches_from(self, stream_id: int, offset: int) -> list[CachedBatch]:
+        """See `LogCache.batches_from`."""
+
+
 class StreamServices(Protocol):
     """The services of its node's engine that a stream uses."""
 
-    cache: LogCache
     reader: ColdReader
     metadata: MetadataLog
+
+    @property
+    def cache(self) -> BatchCache:
+        """The newest batches."""
 
     def append(
         self,

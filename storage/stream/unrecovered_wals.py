@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.errors import SettingsError, StorageError
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.wal.address import open_wal, take_wal
@@ -82,7 +83,7 @@ class UnrecoveredWals:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
     engine's own log, with all its options; `take` fences and opens a block log, `hand_back` gives a
     volume back, `is_device` returns true for disks, `processes` are those of this machine,
-    `settings` those of block logs.
+    `settings` those of block logs, `data_keys` the node's, if logs may be encrypted.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class UnrecoveredWals:
         is_device: Callable[[Path], bool] = Path.is_block_device,
         processes: Processes | None = None,
         settings: BlockWalSettings | None = None,
+        data_keys: DataKeys | None = None,
     ) -> None:
         self._engine = engine
+        self._data_keys = data_keys
         self._settings = settings
         self._wal_uri = wal_uri
         self._take = take
@@ -119,7 +122,9 @@ class UnrecoveredWals:
         if _reaches(own.wal, own.host_id, node):
             if node.wal.startswith("block:"):
                 return await self._take_block_log(node, owner)
-            return await open_wal(self._wal_uri, rng=owner.rng, owner=owner)
+            return await open_wal(
+                self._wal_uri, rng=owner.rng, owner=owner, data_keys=self._data_keys
+            )
         if self._has_device_of(node):
             return await self._take_block_log(node, owner)
         raise SettingsError(
@@ -194,6 +199,7 @@ class UnrecoveredWals:
             taker=(own.node_id, self._engine.node_epoch),
             judge=lambda holder, waited_s: self._judge(node, holder, waited_s),
             settings=self._settings,
+            data_keys=self._data_keys,
         )
 
     def _judge(self, dead: NodeState, holder: Holder, waited_s: float) -> Verdict:

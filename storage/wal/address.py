@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from lakehead.storage.aws.volumes import Volumes
+from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.wal.block import BlockWal
 from lakehead.storage.wal.block_address import (
@@ -38,6 +39,7 @@ async def open_wal(
     volumes: Volumes | None = None,
     claim: Claim | None = None,
     on_stuck: OnStuck | None = None,
+    data_keys: DataKeys | None = None,
 ) -> WriteAheadLog:
     """Open a write-ahead log; the caller then calls `recover()` and `start()`.
 
@@ -53,13 +55,14 @@ async def open_wal(
     `rng` makes the id of a new volume. By `claim` (else the owner's) a node has its volume back
     from a host that took it over; without one it is refused. An empty `cluster_id` is not checked.
     `on_stuck` is called when a device has not completed a call in time: the process has to end
-    then. Raises SettingsError, StorageError (no room), Fenced, UnsupportedFormat, WalCorrupted.
+    then. `data_keys` encrypt and decrypt the log, if any. Raises SettingsError, StorageError (no
+    room), Fenced, UnsupportedFormat, WalCorrupted.
     """
     kind, place, options = _parts(uri)
     if kind == "object":
         if owner is None:
             raise SettingsError(f"{uri}: an object WAL is opened by an engine only")
-        return await open_object_wal(uri, place, options, owner)
+        return await open_object_wal(uri, place, options, owner, data_keys)
     if kind == "memory" and not place:
         size = parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
         if options:
@@ -67,7 +70,7 @@ async def open_wal(
         return MemoryWal(capacity=size)
     if kind != "block" or not place:
         raise SettingsError(f"{uri} is not a WAL: write block:/path/to/file, object: or memory:")
-    return await open_block_wal(
+    wal = await open_block_wal(
         await _block_address(uri, place, options, volumes, is_own=True),
         volume_id=rng.randbytes(16),
         node_id=node_id,
@@ -79,6 +82,9 @@ async def open_wal(
         may_be_new=owner is None or owner.may_be_new,
         on_stuck=on_stuck,
     )
+    if data_keys is not None:
+        wal.use_keys(data_keys)
+    return wal
 
 
 async def take_wal(
@@ -93,17 +99,18 @@ async def take_wal(
     judge: Judge | None = None,
     volumes: Volumes | None = None,
     settings: BlockWalSettings | None = None,
+    data_keys: DataKeys | None = None,
 ) -> BlockWal:
     """Fence the holder of the slice of `node_id` in the block WAL at `uri`, and open it. When this
     returns, nothing that the old holder writes is acknowledged any more: the caller reads with
     `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. The fence, and
     the errors, are those of `lakehead.storage.wal.block_takeover.take_slice`. An EBS volume is
-    attached first if it is not, by `volumes`.
+    attached first if it is not, by `volumes`. `data_keys` decrypt the log, if it is encrypted.
     """
     kind, place, options = _parts(uri)
     if kind != "block" or not place:
         raise SettingsError(f"{uri} is not a block WAL: only block WALs can be taken over in place")
-    return await take_block_wal(
+    wal = await take_block_wal(
         await _block_address(uri, place, options, volumes, is_own=False),
         node_id=node_id,
         host_id=host_id,
@@ -114,6 +121,9 @@ async def take_wal(
         judge=judge,
         settings=settings,
     )
+    if data_keys is not None:
+        wal.use_keys(data_keys)
+    return wal
 
 
 async def locate_wal(uri: str, volumes: Volumes | None = None) -> str:

@@ -13,6 +13,7 @@ reading back is in `recovery`.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -20,13 +21,25 @@ from dataclasses import replace
 
 from crc32c import crc32c
 
-from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
+from lakehead.storage.encryption.data_keys import DataKeys
+from lakehead.storage.encryption.log_cipher import SALT_SIZE, TAG_SIZE, LogCipher, LogKey
+from lakehead.storage.errors import (
+    Fenced,
+    KeyUnavailable,
+    RecordTooLarge,
+    WalClosed,
+    WalCorrupted,
+    WalFailed,
+    WalFull,
+)
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.wal.block_format import (
     BODY,
     BODY_MAGIC,
     CRC,
     DATA,
+    ENCRYPTED_DATA,
+    ENCRYPTED_VERSION,
     FORMAT_VERSION,
     HEADER_CRC_AT,
     OVERHEAD,
@@ -34,10 +47,12 @@ from lakehead.storage.wal.block_format import (
     RECORD_MAGIC,
     RING_OFFSET,
     SECTOR,
+    EpochRange,
     SliceEntry,
     SliceHeader,
     encode_padding,
     lap_of,
+    log_name,
     record_seed,
     sector_down,
     sector_up,
@@ -87,9 +102,18 @@ class BlockWal:
         self._in_flight = 0
         self._flush_is_due = False
         self._stats = BlockWalStats()
+        self._data_keys: DataKeys | None = None
+        self._cipher: LogCipher | None = None
+        self._kind, self._version, self._tag_size = DATA, FORMAT_VERSION, 0
         self._error: WalFailed | Fenced | None = None
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
+
+    def use_keys(self, data_keys: DataKeys) -> None:
+        """Decrypt what is recovered by these keys, and encrypt the next epoch if they are for that.
+        To be called before all else.
+        """
+        self._data_keys = data_keys
 
     @property
     def objects(self) -> None:
@@ -138,7 +162,7 @@ class BlockWal:
 
     async def recover(self) -> AsyncIterator[WalRecord]:
         """Yield the records that were written and not trimmed. Raises WalCorrupted, WalFailed (it
-        cannot be read), StorageError.
+        cannot be read), KeyUnavailable (it is encrypted), NotEncrypted, StorageError.
 
         All that it yields is durable: the last writes of a process that died may have reached a
         cache of the device alone, and what is committed of them says how far this log reaches. May
@@ -147,7 +171,10 @@ class BlockWal:
         header = self._store.header
         if not header.is_clean:
             await self._flush_device()
-        scan = RingScan(self._device, self._ring, header)
+        refuses_plain = self._data_keys is not None and self._data_keys.is_required
+        scan = RingScan(
+            self._device, self._ring, header, self._cipher_of, refuses_plain=refuses_plain
+        )
         async with aclosing(scan.records()) as records:
             while (record := await self._next_of(records)) is not None:
                 yield record
@@ -170,7 +197,9 @@ class BlockWal:
             raise write_failure(f"{self._device.name}: a read failed", error) from error
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
-        """Begin `epoch` beyond what was recovered, durably. Raises Fenced, WalFailed."""
+        """Begin `epoch` beyond what was recovered, durably. Raises Fenced, WalFailed; with
+        encryption KeyUnavailable, StoreUnavailable.
+        """
         header, end = self._store.header, self._recovered_end
         if end is None or self._listener is not None:
             raise RuntimeError("start() follows one whole recover(), once")
@@ -179,9 +208,11 @@ class BlockWal:
                 f"{self._device.name}: node {header.node_id} started epoch {header.node_epoch} "
                 f"here, {epoch} is not newer"
             )
+        key = await self._new_key(epoch)
         await self._save(
             lambda h: started(
                 ended(h, end),
+                key=key,
                 epoch=epoch,
                 start=self._released,
                 window_length=self._settings.window_size,
@@ -197,7 +228,7 @@ class BlockWal:
         self, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
     ) -> int:
         """Add a record; see WriteAheadLog."""
-        size = OVERHEAD + len(payload)
+        size = OVERHEAD + len(payload) + self._tag_size
         block = self._block
         used = block.used
         end = used + size
@@ -208,9 +239,14 @@ class BlockWal:
         view = block.view
         body = used + 48
         _pack_body(view, body, BODY_MAGIC, stream_id, epoch, base_offset, count, size - OVERHEAD)
-        view[used + OVERHEAD : end] = payload
+        if self._cipher is None:
+            view[used + OVERHEAD : end] = payload
+        else:
+            view[used + OVERHEAD : end] = self._cipher.encrypt(
+                block.start + used, payload, view[body : used + OVERHEAD]
+            )
         _pack_record(
-            view, used, RECORD_MAGIC, FORMAT_VERSION, DATA, 0, block.lap, size - 48,
+            view, used, RECORD_MAGIC, self._version, self._kind, 0, block.lap, size - 48,
             block.start + used, self._epoch, block.released, crc32c(view[body:end]), 0,
         )  # fmt: skip
         crc_at = used + HEADER_CRC_AT
@@ -256,6 +292,37 @@ class BlockWal:
             pass  # the listener was called; a name left behind is that of a process that ended
         finally:
             await self._device.close()
+
+    async def _cipher_of(self, segment: EpochRange) -> LogCipher:
+        """Return the cipher of an earlier epoch. Raises KeyUnavailable, StoreUnavailable,
+        WalCorrupted.
+        """
+        try:
+            stored = LogKey.decode(segment.key)
+        except (struct.error, UnicodeDecodeError):
+            raise WalCorrupted(
+                f"{self._device.name}: the key of epoch {segment.epoch} cannot be read"
+            ) from None
+        if self._data_keys is None:
+            raise KeyUnavailable(f"{self._device.name} is encrypted: set encryption.key.provider")
+        try:
+            plain = await self._data_keys.unwrap(stored.key)
+        except KeyUnavailable as error:
+            raise KeyUnavailable(f"cannot decrypt {self._device.name}: {error}") from None
+        return LogCipher(self._name_of(segment.epoch), stored.salt, plain)
+
+    async def _new_key(self, epoch: int) -> bytes:
+        """Begin to encrypt, if that is on; return the key as it is stored, else nothing."""
+        keys = self._data_keys
+        if keys is None or not keys.is_on:
+            return b""
+        key, salt = await keys.current(), keys.rng.randbytes(SALT_SIZE)
+        self._cipher = LogCipher(self._name_of(epoch), salt, key.plain)
+        self._kind, self._version, self._tag_size = ENCRYPTED_DATA, ENCRYPTED_VERSION, TAG_SIZE
+        return LogKey(salt, key.wrapped).encode()
+
+    def _name_of(self, epoch: int) -> bytes:
+        return log_name(self._store.header.volume_id, self._store.header.node_id, epoch)
 
     # ---------------------------------------------------------------- blocks
 

@@ -233,7 +233,7 @@ class _Opening:
     ) -> None:
         settings = settings or BlockWalSettings()
         self._address = address
-        self._check_answering()
+        self._check_responding()
         self.threads = IoThreads(settings.writes_in_flight_max + 1)
         self._on_stuck = on_stuck
         self._deadline = Deadline(str(address.path), settings.device_timeout_s, self._missed)
@@ -296,7 +296,7 @@ class _Opening:
         if self._on_stuck is not None:
             self._on_stuck(reason)
 
-    def _check_answering(self) -> None:
+    def _check_responding(self) -> None:
         path = self._address.path
         if (before := self._stuck.get(path)) is not None:
             if not before.has_ended:

@@ -23,11 +23,13 @@ count u16, generation u64, volume id 16 bytes, capacity i64 (bytes of the device
 host id and the cluster id (UTF-8, at most 255 bytes each), then per slice: node id i32, start i64,
 length i64 (bytes on the device).
 
-Slice header: magic `LKHDSLIC`, version u16 = 1, flags u16 (bit 0: clean shutdown), node id i32,
-generation u64, volume id 16 bytes, node epoch i64 (the highest ever started, -1 before the first),
-trimmed position i64, released position i64 (the durable frontier when the header was made), window
-length i64, scan length i64, segment count u32, then per segment: node epoch i64, start i64, end i64
-(-1: still open; only the last).
+Slice header: magic `LKHDSLIC`, version u16 = 1 (2: with keys), flags u16 (bit 0: clean shutdown),
+node id i32, generation u64, volume id 16 bytes, node epoch i64 (the highest ever started, -1 before
+the first), trimmed position i64, released position i64 (the durable frontier when the header was
+made), window length i64, scan length i64, segment count u32, then per segment: node epoch i64,
+start i64, end i64 (-1: still open; only the last). In version 2 then, per segment: length of its
+key u16 (0: its records are not encrypted) and the key, as
+`lakehead.storage.encryption.log_cipher` has it.
 
 Positions are bytes of an endless log; position P lies at ring start + P % ring length. A *segment*
 is what one node epoch wrote. Between segments there may be a gap that holds nothing: an epoch
@@ -37,14 +39,16 @@ Record: a 48-byte header, then the body::
 
     0   magic u32 0x4C4B5752        16  position i64
     4   version u8 = 1              24  node epoch i64
-    5   kind u8 (1 data, 2 padding) 32  released position i64, known when this was written
+    5   kind u8 (below)             32  released position i64, known when this was written
     6   gap u16                     40  body checksum u32 (0 for padding)
     8   lap u32                     44  header checksum u32
     12  body length u32
 
 The body is the 33-byte record header of a stream object (magic 0x22 u8, stream id i64, epoch i64,
-base offset i64, count i32, payload length i32) and the payload, a record batch. Padding has a body
-of unspecified bytes that reaches to the end of the ring's lap.
+base offset i64, count i32, payload length i32) and the payload, a record batch. Kinds are 1 data, 2
+padding and 3, with version 2, encrypted data: its payload is a batch that is encrypted under the
+key of its segment and the tag of 16 bytes, which covers the record header of a stream object too.
+Padding has a body of unspecified bytes that reaches to the end of the ring's lap.
 
 Records are packed in *blocks*, each one write: a block starts on a sector boundary, its tail is
 zeroed up to one, and it never crosses the end of a lap. `gap` is the number of zero bytes between
@@ -80,11 +84,14 @@ RING_OFFSET = 3 * SECTOR
 HOLDER_OFFSET = 2 * SECTOR
 SLICES_MAX = 128
 FORMAT_VERSION = 1
+ENCRYPTED_VERSION = 2
+"""Of a slice header with keys and of encrypted records; all else stays at version 1."""
 
 RECORD_MAGIC = 0x4C4B5752
 BODY_MAGIC = 0x22
 DATA = 1
 PADDING = 2
+ENCRYPTED_DATA = 3
 
 RECORD = struct.Struct(">IBBHIIqqqII")
 BODY = struct.Struct(">Bqqqii")
@@ -99,8 +106,10 @@ _VOLUME_MAGIC = b"LKHDVOLU"
 _SLICE_MAGIC = b"LKHDSLIC"
 _VOLUME = struct.Struct(">8sHHHHQ16sq")
 _VOLUME_SLICE = struct.Struct(">iqq")
+_LOG_NAME = struct.Struct(">iq")
 _SLICE = struct.Struct(">8sHHiQ16sqqqqqI")
 _SEGMENT = struct.Struct(">qqq")
+_KEY_LENGTH = struct.Struct(">H")
 _SLOT_CRC_AT = SECTOR - CRC.size
 _CLEAN = 1
 
@@ -185,11 +194,14 @@ class VolumeHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRange:
-    """The positions that one node epoch wrote, `[start, end)`; `end` is None while it may grow."""
+    """The positions that one node epoch wrote, `[start, end)`; `end` is None while it may grow.
+    `key` is that of its records, as stored; empty: they are not encrypted.
+    """
 
     epoch: int
     start: int
     end: int | None
+    key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +223,7 @@ class SliceHeader:
         """Return the header slot."""
         fixed = _SLICE.pack(
             _SLICE_MAGIC,
-            FORMAT_VERSION,
+            ENCRYPTED_VERSION if self._has_keys else FORMAT_VERSION,
             _CLEAN if self.is_clean else 0,
             self.node_id,
             self.generation,
@@ -226,17 +238,35 @@ class SliceHeader:
         table = (
             _SEGMENT.pack(s.epoch, s.start, -1 if s.end is None else s.end) for s in self.segments
         )
-        return seal(b"".join((fixed, *table)))
+        keys = (_KEY_LENGTH.pack(len(s.key)) + s.key for s in self.segments if self._has_keys)
+        return seal(b"".join((fixed, *table, *keys)))
+
+    @property
+    def fits(self) -> bool:
+        """Return true if the header fits into its slot."""
+        size = _SLICE.size + len(self.segments) * _SEGMENT.size
+        if self._has_keys:
+            size += sum(_KEY_LENGTH.size + len(segment.key) for segment in self.segments)
+        return size <= _SLOT_CRC_AT
+
+    @property
+    def _has_keys(self) -> bool:
+        return any(segment.key for segment in self.segments)
 
     @classmethod
     def decode(cls, slot: memoryview) -> SliceHeader | None:
         """Read a header slot. None: there is none here. Raises UnsupportedFormat."""
-        if not is_sealed(slot, _SLICE_MAGIC, "WAL slice"):
+        if not is_sealed(slot, _SLICE_MAGIC, "WAL slice", ENCRYPTED_VERSION):
             return None
         fields = _SLICE.unpack_from(slot)
-        _, _, flags, node_id, generation, volume_id, node_epoch = fields[:7]
+        _, version, flags, node_id, generation, volume_id, node_epoch = fields[:7]
         trimmed, released, window_length, scan_length, count = fields[7:]
-        table = slot[_SLICE.size : _SLICE.size + count * _SEGMENT.size]
+        end = _SLICE.size + count * _SEGMENT.size
+        table = slot[_SLICE.size : end]
+        try:
+            keys = _keys(slot[end:], count) if version == ENCRYPTED_VERSION else [b""] * count
+        except struct.error:
+            return None
         return cls(
             generation=generation,
             volume_id=volume_id,
@@ -248,10 +278,21 @@ class SliceHeader:
             window_length=window_length,
             scan_length=scan_length,
             segments=tuple(
-                EpochRange(epoch=epoch, start=start, end=None if end < 0 else end)
-                for epoch, start, end in _SEGMENT.iter_unpack(table)
+                EpochRange(epoch=epoch, start=start, end=None if end < 0 else end, key=key)
+                for (epoch, start, end), key in zip(_SEGMENT.iter_unpack(table), keys, strict=True)
             ),
         )
+
+
+def _keys(data: memoryview, count: int) -> list[bytes]:
+    """Raises struct.error if there are fewer."""
+    keys, at = [], 0
+    for _ in range(count):
+        (length,) = _KEY_LENGTH.unpack_from(data, at)
+        at += _KEY_LENGTH.size
+        keys.append(bytes(data[at : at + length]))
+        at += length
+    return keys
 
 
 class _Generational(Protocol):
@@ -279,6 +320,11 @@ class RecordHeader(NamedTuple):
     epoch: int
     released: int
     body_crc: int
+
+
+def log_name(volume_id: bytes, node_id: int, epoch: int) -> bytes:
+    """Return the name of the log of one start of a node, which its encryption is bound to."""
+    return volume_id + _LOG_NAME.pack(node_id, epoch)
 
 
 def record_seed(volume_id: bytes, entry: SliceEntry) -> int:
@@ -317,7 +363,7 @@ def read_record_header(view: memoryview, seed: int) -> RecordHeader | None:
     magic, version, kind, gap, lap, body_length, position, epoch, released, body_crc, crc = fields
     if magic != RECORD_MAGIC or crc != crc32c(view[:HEADER_CRC_AT], seed):
         return None
-    if version > FORMAT_VERSION:
+    if version > ENCRYPTED_VERSION:
         raise UnsupportedFormat(f"a WAL record has format version {version}: upgrade Lakehead")
     return RecordHeader(
         kind=kind,
@@ -338,7 +384,9 @@ def seal(content: bytes) -> bytes:
     return padded + CRC.pack(crc32c(padded))
 
 
-def is_sealed(slot: memoryview, magic: bytes, what: str) -> bool:
+def is_sealed(
+    slot: memoryview, magic: bytes, what: str, newest_version: int = FORMAT_VERSION
+) -> bool:
     """Return true if a slot is whole and has this magic. Raises UnsupportedFormat for a newer
     version.
     """
@@ -347,9 +395,9 @@ def is_sealed(slot: memoryview, magic: bytes, what: str) -> bool:
     if crc32c(slot[:_SLOT_CRC_AT]) != CRC.unpack_from(slot, _SLOT_CRC_AT)[0]:
         return False
     (version,) = GAP.unpack_from(slot, len(magic))
-    if version > FORMAT_VERSION:
+    if version > newest_version:
         raise UnsupportedFormat(
-            f"{what} has format version {version}, this program knows {FORMAT_VERSION}: "
+            f"{what} has format version {version}, this program knows {newest_version}: "
             "upgrade Lakehead"
         )
     return True

@@ -6,17 +6,20 @@ invariants that this rests on are in `block_format`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeGuard
 
 from crc32c import crc32c
 
-from lakehead.storage.errors import WalCorrupted
+from lakehead.storage.encryption.log_cipher import LogCipher
+from lakehead.storage.encryption.settings import REQUIRED
+from lakehead.storage.errors import NotEncrypted, WalCorrupted
 from lakehead.storage.wal.block_format import (
     BODY,
     BODY_MAGIC,
     DATA,
+    ENCRYPTED_DATA,
     PADDING,
     RECORD,
     SECTOR,
@@ -32,6 +35,9 @@ from lakehead.storage.wal.device import WalDevice
 from lakehead.storage.wal.protocol import WalRecord
 
 _CHUNK = 4 * 1024 * 1024
+
+CipherOf = Callable[[EpochRange], Awaitable[LogCipher]]
+"""Returns the cipher of a segment's records. Raises KeyUnavailable, StoreUnavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +88,23 @@ class RingReader:
 
 
 class RingScan:
-    """One pass over the segments of a slice.
+    """One pass over the segments of a slice. `cipher_of` gives the cipher of a segment with a key;
+    without it, payloads stay encrypted.
 
     After `records()` has ended, `end` is the end of the last valid record: the first hole.
     """
 
-    def __init__(self, device: WalDevice, ring: Ring, header: SliceHeader) -> None:
+    def __init__(
+        self,
+        device: WalDevice,
+        ring: Ring,
+        header: SliceHeader,
+        cipher_of: CipherOf | None = None,
+        *,
+        refuses_plain: bool = False,
+    ) -> None:
+        self._cipher_of = cipher_of
+        self._refuses_plain = refuses_plain
         self._reader = RingReader(device, ring)
         self._ring = ring
         self._header = header
@@ -97,9 +114,14 @@ class RingScan:
     async def records(self) -> AsyncGenerator[WalRecord, None]:
         """Yield what was written and not trimmed, in order.
 
-        Raises WalCorrupted at the place where data is missing that had been acknowledged.
+        Raises WalCorrupted at the place where data is missing that had been acknowledged, or is not
+        what was encrypted; NotEncrypted for a plain record that is refused; and what `cipher_of`
+        raises.
         """
         for segment in self._header.segments:
+            cipher = None
+            if segment.key and self._cipher_of is not None:
+                cipher = await self._cipher_of(segment)
             self.end = max(segment.start, self._header.trimmed)
             while segment.end is None or self.end < segment.end:
                 header = self._header_at_hand(self.end, segment.epoch)
@@ -107,14 +129,14 @@ class RingScan:
                 if header is None:
                     break
                 end = header.position + RECORD.size + header.body_length
-                if header.kind == DATA:
+                if header.kind != PADDING:
                     start = header.position + RECORD.size
                     body = self._reader.at_hand(start, header.body_length)
                     if body is None:
                         body = await self._reader.view(start, header.body_length)
                     if not _is_body(header, body):
                         break
-                    yield self._record(header, end, body)
+                    yield self._record(header, end, body, cipher)
                 self.end = end
             if segment.end is None:
                 await self._check_open_end(segment)
@@ -163,12 +185,24 @@ class RingScan:
             header.position == position
             and header.epoch == epoch
             and header.lap == lap_of(position, self._ring.length)
-            and header.kind in {DATA, PADDING}
+            and header.kind in {DATA, PADDING, ENCRYPTED_DATA}
         )
 
-    @staticmethod
-    def _record(header: RecordHeader, end: int, body: memoryview) -> WalRecord:
+    def _record(
+        self, header: RecordHeader, end: int, body: memoryview, cipher: LogCipher | None
+    ) -> WalRecord:
         _, stream_id, epoch, base_offset, count, _ = BODY.unpack_from(body)
+        payload = body[BODY.size :]
+        if header.kind == DATA and self._refuses_plain:
+            raise NotEncrypted(
+                f"{self._name}: the record at {header.position} is not encrypted, and {REQUIRED} "
+                "is true: start the node without it once, so that its records are uploaded"
+            )
+        if header.kind == ENCRYPTED_DATA and cipher is not None:
+            plain = cipher.decrypt(header.position, payload, body[: BODY.size])
+            if plain is None:
+                raise self._damage("the record there is whole, and fails its authentication")
+            payload = memoryview(plain)
         return WalRecord(
             position=header.position,
             end_position=end,
@@ -176,7 +210,7 @@ class RingScan:
             epoch=epoch,
             base_offset=base_offset,
             count=count,
-            payload=body[BODY.size :],
+            payload=payload,
         )
 
     async def _check_open_end(self, segment: EpochRange) -> None:

@@ -133,8 +133,12 @@ async def _wait_locked(
 
 def _is_to_end(device: WalDevice, entry: SliceEntry, holder: Holder, verdict: Verdict) -> bool:
     if verdict is Verdict.LEAVE:
-        who = f"node {holder.taker[0]}, which recovers it" if holder.taker else "its node again"
-        raise StorageError(f"{device.name}: the slice of node {entry.node_id} is held by {who}")
+        holder_text = (
+            f"node {holder.taker[0]}, which recovers it" if holder.taker else "its node again"
+        )
+        raise StorageError(
+            f"{device.name}: the slice of node {entry.node_id} is held by {holder_text}"
+        )
     return verdict is Verdict.END
 
 

@@ -113,7 +113,7 @@ class IoThreads:
                 thread.join()
             then()
             self.has_ended = True
-            self._tell(_resolve, ended, None)
+            self._settle(_resolve, ended, None)
 
         threading.Thread(target=join, name="wal-io-end", daemon=True).start()
         return ended
@@ -126,11 +126,11 @@ class IoThreads:
         try:
             result = call()
         except Exception as error:  # noqa: BLE001 - the root of a thread: handed to the waiter
-            self._tell(_reject, future, error)
+            self._settle(_reject, future, error)
         else:
-            self._tell(_resolve, future, result)
+            self._settle(_resolve, future, result)
 
-    def _tell(self, settle: Callable[..., None], *arguments: object) -> None:
+    def _settle(self, settle: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop was closed: a call was stuck, and left behind
             self._loop.call_soon_threadsafe(settle, *arguments)
 

@@ -52,7 +52,7 @@ async def located(
     """
     if given := [name for name in FOUND if name in options]:
         raise SettingsError(f"{uri}: leave out {', '.join(given)}: EC2 provides that")
-    found = await _ask(place, volumes or this_instance())
+    found = await _request(place, volumes or this_instance())
     known = {"zone": found.zone, "shared": "yes" if found.is_shared else "no"}
     return f"block:{PREFIX}{found.volume_id}?{urlencode(options | known)}"
 
@@ -74,7 +74,7 @@ async def attached(
     left = {name: value for name, value in options.items() if name not in FOUND}
     address = BlockAddress.parse(uri, place, left)
     volumes = volumes or this_instance()
-    found = _told(place, options) or await _ask(place, volumes)
+    found = _given(place, options) or await _request(place, volumes)
     path = await volumes.here(found.volume_id)
     path = path or await volumes.attach(found.volume_id, is_own=is_own)
     return replace(address, path=path, is_exclusive=not found.is_shared)
@@ -93,16 +93,16 @@ def exclusive_volume(wal: str) -> str:
     any other WAL.
     """
     place, _, query = wal.removeprefix("block:").partition("?")
-    found = _told(place, dict(parse_qsl(query))) if wal.startswith(f"block:{PREFIX}") else None
+    found = _given(place, dict(parse_qsl(query))) if wal.startswith(f"block:{PREFIX}") else None
     return found.volume_id if found and not found.is_shared else ""
 
 
-async def _ask(place: str, volumes: Volumes) -> _Found:
+async def _request(place: str, volumes: Volumes) -> _Found:
     volume = await volumes.find(place.removeprefix(PREFIX))
     return _Found(volume_id=volume.volume_id, zone=volume.zone, is_shared=volume.is_shared)
 
 
-def _told(place: str, options: dict[str, str]) -> _Found | None:
+def _given(place: str, options: dict[str, str]) -> _Found | None:
     name = place.removeprefix(PREFIX)
     if not name.startswith("vol-") or options.get("shared") not in {"yes", "no"}:
         return None

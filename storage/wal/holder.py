@@ -30,7 +30,7 @@ from lakehead.storage.wal.block_format import FORMAT_VERSION, is_sealed, seal
 
 _MAGIC = b"LKHDHOLD"
 _HOLDER = struct.Struct(">8sHHI16sQQ16s")
-_WHO = struct.Struct(">QQ16s")
+_TAKER = struct.Struct(">QQ16s")
 _START_TIME_FIELD = 22  # of proc(5), counted from 1; the name in field 2 may hold blanks
 NO_BOOT = bytes(16)
 
@@ -81,7 +81,7 @@ class Holder:
             self.boot_id,
         )
         taker = (0, 0) if self.taker is None else (self.taker[0] + 1, self.taker[1])
-        return seal(fixed + host + _WHO.pack(*taker, self.incarnation.encode()))
+        return seal(fixed + host + _TAKER.pack(*taker, self.incarnation.encode()))
 
     @classmethod
     def decode(cls, sector: memoryview, volume_id: bytes) -> Holder | None:
@@ -93,7 +93,7 @@ class Holder:
         if written_for != volume_id:
             return None
         host_end = _HOLDER.size + host_length
-        taker_after, taker_epoch, incarnation = _WHO.unpack_from(sector, host_end)
+        taker_after, taker_epoch, incarnation = _TAKER.unpack_from(sector, host_end)
         return cls(
             pid=pid,
             start_time=start_time,
@@ -105,7 +105,7 @@ class Holder:
         )
 
 
-NOBODY = Holder(pid=0)
+NO_HOLDER = Holder(pid=0)
 
 
 class Processes(Protocol):

@@ -13,7 +13,6 @@ from dataclasses import replace
 from lakehead.storage.errors import StorageError, WalCorrupted
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.wal.block_format import (
-    EPOCH_RANGES_MAX,
     HOLDER_OFFSET,
     SECTOR,
     EpochRange,
@@ -22,7 +21,7 @@ from lakehead.storage.wal.block_format import (
     newest,
 )
 from lakehead.storage.wal.device import WalDevice, aligned_buffer
-from lakehead.storage.wal.holder import NOBODY, Holder
+from lakehead.storage.wal.holder import NO_HOLDER, Holder
 
 
 class SliceStore:
@@ -64,7 +63,7 @@ class SliceStore:
         later holder that has not written its name yet.
         """
         if self._held is not None:
-            await self.hold(NOBODY)
+            await self.hold(NO_HOLDER)
 
     async def save(self, change: Callable[[SliceHeader], SliceHeader]) -> None:
         """Make `change(header)` the durable header. Raises what the device raises.
@@ -111,20 +110,29 @@ def trimmed_to(header: SliceHeader, position: int, *, released: int, start: int)
 
 
 def started(
-    header: SliceHeader, *, epoch: int, start: int, window_length: int, scan_length: int
+    header: SliceHeader,
+    *,
+    epoch: int,
+    start: int,
+    window_length: int,
+    scan_length: int,
+    key: bytes = b"",
 ) -> SliceHeader:
-    """A new epoch begins at `start`. Raises StorageError when the table of segments is full."""
+    """A new epoch begins at `start`; `key` is that of its records, as stored. Raises StorageError
+    when the table of segments is full.
+    """
     kept = trimmed_to(header, header.trimmed, released=start, start=start)
-    if len(kept.segments) >= EPOCH_RANGES_MAX:
-        raise StorageError(
-            f"the WAL holds data of {len(kept.segments)} starts of node {header.node_id}, and none "
-            "of it could be uploaded: make the object store reachable"
-        )
-    return replace(
+    begun = replace(
         kept,
         node_epoch=epoch,
         is_clean=False,
         window_length=window_length,
         scan_length=scan_length,
-        segments=(*kept.segments, EpochRange(epoch=epoch, start=start, end=None)),
+        segments=(*kept.segments, EpochRange(epoch=epoch, start=start, end=None, key=key)),
     )
+    if not begun.fits:
+        raise StorageError(
+            f"the WAL holds data of {len(kept.segments)} starts of node {header.node_id}, and none "
+            "of it could be uploaded: make the object store reachable"
+        )
+    return begun

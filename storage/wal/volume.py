@@ -43,7 +43,14 @@ from lakehead.storage.wal.block_format import (
 )
 from lakehead.storage.wal.block_settings import BlockWalSettings
 from lakehead.storage.wal.device import WalDevice, aligned_buffer
-from lakehead.storage.wal.holder import NOBODY, Holder, HostProcesses, Processes, is_ending
+from lakehead.storage.wal.holder import (
+    NO_HOLDER,
+    Holder,
+    HostProcesses,
+    Processes,
+    is_ending,
+    is_running,
+)
 from lakehead.storage.wal.protocol import Claim
 from lakehead.storage.wal.reservation import Reservation, hold, reservation_key, take
 from lakehead.storage.wal.slice_store import SliceStore
@@ -51,6 +58,7 @@ from lakehead.storage.wal.slice_store import SliceStore
 SIZE_MIN = 1024 * 1024
 SLICE_SIZE_MIN = SIZE_MIN - SLICES_START
 _HEADER_LOCK_TIMEOUT_S = 10.0
+_RECOVERY_TIMEOUT_S = 10.0
 _POLL_S = 0.01
 _log = structlog.get_logger(__name__)
 
@@ -288,6 +296,7 @@ async def open_slice(
     may_be_new: bool = True,
 ) -> BlockWal:
     """Open the WAL of a node on a volume, and lock its slice; the slice is added if there is room.
+    Another node that recovers the slice is waited for, ten seconds at most.
 
     With a reservation, the device is held for this host first: nothing is written before. Held by
     another host, it is taken back if `claim` says so. Raises WalHolderEnding (a process that cannot
@@ -298,28 +307,37 @@ async def open_slice(
     """
     division = division or Division()
     processes = processes or HostProcesses()
-    async with header_lock(device):
-        volume = await Volume.read(device, cluster_id=cluster_id)
-        if reservation is not None:
-            await _hold_for(host_id, node_id, volume, reservation, claim)
-            volume = await Volume.read(device)  # a holder may have changed it until now
-        if not may_be_new and volume.entry_of(node_id) is None:
-            raise WrongLog(f"{device.name} has no slice of node {node_id}")
-        if host_id and volume.header.host_id != host_id:
-            await volume.change(lambda h: replace(h, host_id=host_id))
-        share = division.share(volume.header.capacity)
-        if division.grow:
-            await volume.adopt_size()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _RECOVERY_TIMEOUT_S
+    while True:
+        async with header_lock(device):
+            volume = await Volume.read(device, cluster_id=cluster_id)
+            if reservation is not None:
+                await _hold_for(host_id, node_id, volume, reservation, claim)
+                volume = await Volume.read(device)  # a holder may have changed it until now
+            if not may_be_new and volume.entry_of(node_id) is None:
+                raise WrongLog(f"{device.name} has no slice of node {node_id}")
+            if host_id and volume.header.host_id != host_id:
+                await volume.change(lambda h: replace(h, host_id=host_id))
             share = division.share(volume.header.capacity)
-            await redivide(device, volume, share)
-        entry = volume.entry_of(node_id) or await volume.add_slice(node_id, share)
-        if not device.lock(entry.start, entry.length):
-            raise in_use(device.name, await read_holder(device, volume.header, entry))
-        if division.grow:
-            store = await SliceStore.open(device, entry, volume.header.volume_id)
-            entry = await volume.grow_slice(entry, store.header, share)
-        signature = replace(processes.current(), host_id=host_id, incarnation=incarnation)
-        return await locked_slice(device, volume.header, entry, signature, settings=settings)
+            if division.grow:
+                await volume.adopt_size()
+                share = division.share(volume.header.capacity)
+                await redivide(device, volume, share)
+            entry = volume.entry_of(node_id) or await volume.add_slice(node_id, share)
+            if device.lock(entry.start, entry.length):
+                if division.grow:
+                    store = await SliceStore.open(device, entry, volume.header.volume_id)
+                    entry = await volume.grow_slice(entry, store.header, share)
+                signature = replace(processes.current(), host_id=host_id, incarnation=incarnation)
+                return await locked_slice(
+                    device, volume.header, entry, signature, settings=settings
+                )
+            holder = await read_holder(device, volume.header, entry)
+        # A node that starts again within a second of its end finds another one that recovers it.
+        if not _is_held_briefly(holder) or loop.time() >= deadline:
+            raise in_use(device.name, holder)
+        await asyncio.sleep(_POLL_S)
 
 
 async def locked_slice(
@@ -342,6 +360,15 @@ async def read_holder(device: WalDevice, volume: VolumeHeader, entry: SliceEntry
     return Holder.decode(sector, volume.volume_id)
 
 
+def _is_held_briefly(holder: Holder | None) -> bool:
+    """Return true if a locked slice with this signature will soon be free: a node recovers it, or
+    the process with the lock has not signed it yet, or has taken its signature back.
+    """
+    if holder is None or holder.pid == 0 or holder.taker is not None:
+        return True
+    return is_running(holder.name) is False
+
+
 def in_use(name: str, holder: Holder | None) -> SettingsError | WalHolderEnding:
     """Return the refusal of a slice that another process holds."""
     if holder is not None and is_ending(holder):
@@ -350,6 +377,11 @@ def in_use(name: str, holder: Holder | None) -> SettingsError | WalHolderEnding:
             "device that does not respond: look at the volume and the kernel's log"
         )
     by = f"process {holder.pid}" if holder is not None and holder.pid else "another process"
+    if holder is not None and holder.taker is not None:
+        return WalHolderEnding(
+            f"{name} is in use by {by}, by which node {holder.taker[0]} recovers the log of this "
+            "node: start this one again when that is done"
+        )
     return SettingsError(f"{name} is in use by {by}: stop it, or name another path for the WAL")
 
 
@@ -436,7 +468,7 @@ async def _move(volume: Volume, old: SliceEntry, new: SliceEntry, header: SliceH
             (new.start + generation % 2 * SECTOR, replace(header, generation=generation).encode())
             for generation in (first, first + 1)
         ]
-        image.append((new.start + HOLDER_OFFSET, NOBODY.encode(header.volume_id)))
+        image.append((new.start + HOLDER_OFFSET, NO_HOLDER.encode(header.volume_id)))
         await volume.write(image)
     await volume.change(
         lambda h: replace(h, slices=tuple(new if s == old else s for s in h.slices))

@@ -1,1 +1,1 @@
-"""The parts of `lakehead demo`: real data, a broker, a client, one question asked three ways."""
+"""The parts of `lakehead demo`: real data, a broker, a client, one query run three ways."""

@@ -15,14 +15,15 @@ MARK = "LAKEHEAD_LOCAL_AIRFLOW"
 """Environment of every process of such an Airflow: its folder."""
 USER = "admin"
 _AT_ONCE = 4
-_ANSWER_S = 60.0
+_OF_PROCESSES = ("LAKEHEAD_SUPERVISOR", "LAKEHEAD_FAILPOINT", "LAKEHEAD_PATH", MARK)
+_REQUEST_TIMEOUT_S = 60.0
 _DEAD_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowHome:
-    """Where an Airflow has its database, logs and password, where its web page is on this machine,
-    and the folder of its DAGs.
+    """The places of an Airflow: the folder of its database, logs and password, the port of its web
+    page on this machine, and the folder of its DAGs.
     """
 
     folder: Path
@@ -36,7 +37,7 @@ class AirflowHome:
 
     @property
     def log(self) -> Path:
-        """What all of its processes say."""
+        """The log of all of its processes."""
         return self.folder / "airflow.log"
 
     def password(self) -> str:
@@ -75,12 +76,17 @@ class AirflowHome:
         *,
         connection: Mapping[str, object],
         variables: Mapping[str, object],
+        keeps_settings: bool,
     ) -> dict[str, str]:
         """Return the environment of its processes: `variables`, above them `base` with what it has
         of Variables and connections, above that the settings, and `connection` as lakehead_default.
+
+        `keeps_settings`: jobs get the caller's `LAKEHEAD_` variables, such as those of encryption,
+        as commands do. They are of the caller's cluster, and so not for one of the demo.
         """
         # Settings of another Airflow would have this one write to its database.
-        foreign = ("AIRFLOW_HOME", "AIRFLOW__", "LAKEHEAD_")
+        ours = _OF_PROCESSES if keeps_settings else ("LAKEHEAD_",)
+        foreign = ("AIRFLOW_HOME", "AIRFLOW__", *ours)
         kept = {k: v for k, v in base.items() if not k.startswith(foreign)}
         settings = {
             "CORE__DAGS_FOLDER": str(self.dags),
@@ -94,7 +100,7 @@ class AirflowHome:
             "API__PORT": str(self.port),
             "API__BASE_URL": self.url,
             "API__WORKERS": "1",
-            "WORKERS__EXECUTION_API_TIMEOUT": str(_ANSWER_S),
+            "WORKERS__EXECUTION_API_TIMEOUT": str(_REQUEST_TIMEOUT_S),
             "LOGGING__LOGGING_LEVEL": "WARNING",
             "LOGGING__COLORED_CONSOLE_LOG": "False",
             # A task whose worker was killed is tried again soon, not after five minutes.
@@ -121,7 +127,7 @@ class AirflowHome:
 
 
 def free_port(wanted: int) -> int:
-    """Return the first of `wanted` and any other that nobody listens on."""
+    """Return the first free port: one of `wanted`, else any other."""
     for port in (wanted, 0):
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -28,12 +28,12 @@ def running_airflow(
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run `airflow standalone` until the block ends; yield its process once all parts are well.
 
-    `check` is called while it is waited for, and may raise. Raises LakeheadError with where to look
-    when it does not come up. What an earlier run left behind is ended first.
+    `check` is called during the wait, and may raise. Processes that an earlier run left are ended
+    first. Raises LakeheadError, which names the log, if Airflow does not start.
     """
     end_leftovers(home.folder)
     command = bound([str(Path(sys.executable).parent / "airflow"), "standalone"], by=signal.SIGINT)
-    with home.log.open("wb") as log:
+    with _outlived(home.folder), home.log.open("wb") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -65,10 +65,10 @@ def _wait_ready(
 
 
 def _is_well(url: str) -> bool:
-    """Whether all parts say that they are."""
+    """Return true if all parts report that they are healthy."""
     try:
-        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310
-            health = json.load(answer)
+        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as response:  # noqa: S310
+            health = json.load(response)
     except (OSError, ValueError):
         return False
     return all(health.get(part, {}).get("status") == "healthy" for part in _PARTS)
@@ -88,18 +88,53 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
+@contextlib.contextmanager
+def _outlived(folder: Path) -> Iterator[None]:
+    """Have a process that ends the Airflow in `folder` if this one is killed.
+
+    The kernel then sends Airflow the signal of an orderly end, but a scheduler whose worker was
+    killed may wait for that worker without limit. It has the mark, too, so that the next run in the
+    folder ends it first.
+    """
+    last = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(folder)],
+        stdin=subprocess.PIPE,
+        env={**os.environ, MARK: str(folder)},
+        start_new_session=True,
+    )
+    assert last.stdin is not None
+    try:
+        yield
+    finally:
+        last.stdin.close()
+        last.wait()
+
+
+def _outlive(folder: Path) -> None:
+    """Wait until the process at the other end of standard input is gone, and for an orderly end of
+    what it left; then end the rest.
+    """
+    sys.stdin.buffer.read()
+    deadline = time.perf_counter() + _STOP_S
+    while _processes_in(folder) and time.perf_counter() < deadline:
+        time.sleep(_POLL_S)
+    end_leftovers(folder)
+
+
 def end_leftovers(folder: Path) -> None:
     """End the processes of an Airflow that lived in `folder`: they carry its mark."""
-    mark = f"{MARK}={folder}".encode()
-    while left := [pid for pid in _processes() if mark in _environment(pid)]:
+    while left := _processes_in(folder):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
 
 
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+def _processes_in(folder: Path) -> list[int]:
+    """Return the ids of other processes that carry the mark of the Airflow in `folder`."""
+    mark = f"{MARK}={folder}".encode()
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and mark in _environment(pid)]
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -108,3 +143,7 @@ def _environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+if __name__ == "__main__":
+    _outlive(Path(sys.argv[1]))

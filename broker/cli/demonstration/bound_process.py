@@ -2,7 +2,7 @@
 
     python bound_process.py SIGTERM PORT COMMAND ...
 
-With a port that is not 0, once somebody listens there.
+With a port that is not 0, once a process listens there.
 
 Run as a file, by `bound`: nothing of Lakehead is imported, so that it costs a command nothing.
 """
@@ -21,8 +21,8 @@ _PR_SET_PDEATHSIG = 1
 def bound(
     command: Sequence[str], *, by: signal.Signals = signal.SIGTERM, after_port: int = 0
 ) -> list[str]:
-    """Return a command that runs `command` and has it get `by` when its parent ends; if so wanted
-    once somebody listens on a port of this machine.
+    """Return a command that runs `command` and has it get `by` when its parent ends; with a
+    port, once a process listens there on this machine.
     """
     return [sys.executable, "-I", __file__, by.name, str(after_port), *command]
 
@@ -34,7 +34,7 @@ def _become(name: str, after_port: int, command: list[str]) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     while after_port and not _is_open(after_port):
         time.sleep(0.2)
-    if os.getppid() == parent:  # otherwise it ended before the kernel was asked
+    if os.getppid() == parent:  # otherwise it ended before this request
         os.execvp(command[0], command)  # noqa: S606 - no shell is the point
 
 

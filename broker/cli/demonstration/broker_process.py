@@ -22,8 +22,8 @@ _STOP_S = 60.0
 def running_broker(folder: Path, *settings: str) -> Iterator[str]:
     """Run `lakehead start` with its data in `folder`, on a free port; yield its address.
 
-    What it logs goes to `folder/broker.log`. Raises LakeheadError with its last words when it does
-    not come up.
+    It logs to `folder/broker.log`. Raises LakeheadError with the last lines of its log if it does
+    not start.
     """
     log = folder / "broker.log"
     start = [sys.executable, "-m", "lakehead", "start", "--data", str(folder), "--port", "0"]

@@ -14,7 +14,7 @@ _FLUSH_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a topic was given: acknowledged records, bytes of keys and values, seconds."""
+    """The load of a topic: acknowledged records, bytes of keys and values, seconds."""
 
     topic: str
     records: int
@@ -65,7 +65,7 @@ def load(
         on_progress(tally.acknowledged)
     on_progress(tally.acknowledged)
     if tally.error is not None or tally.acknowledged != sent:
-        reason = tally.error or "no answer in time"
+        reason = tally.error or "no response in time"
         raise LakeheadError(f"{sent - tally.acknowledged} records of {topic} failed: {reason}")
     seconds = time.perf_counter() - began
     return Loaded(topic=topic, records=sent, size=size, seconds=seconds)

@@ -1,4 +1,4 @@
-"""How the demo looks: numbered steps, progress bars, one table, and what to try next."""
+"""The demo's screen: numbered steps, progress bars, one table, and commands to try next."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.syntax import Syntax
 from rich.table import Table
 
-from lakehead.broker.cli.demonstration.answers import AirlineDelay
 from lakehead.broker.cli.demonstration.loading import Loaded
+from lakehead.broker.cli.demonstration.results import AirlineDelay
 
 _WIDTH_MAX = 100
 
@@ -84,8 +84,8 @@ class Stage:
         code = Syntax(sql, "sql", theme="ansi_dark", background_color="default")
         self.console.print(Padding(code, (0, 0, 1, 3)))
 
-    def answer(self, rows: Sequence[AirlineDelay]) -> None:
-        """Show the answer, with a bar for each airline's flights."""
+    def result(self, rows: Sequence[AirlineDelay]) -> None:
+        """Show the result, with a bar for each airline's flights."""
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("airline")
         table.add_column("flights", justify="right")
@@ -98,13 +98,13 @@ class Stage:
             table.add_row(row.name, f"{row.flights:,}", delay, f"[cyan]{bar}[/]")
         self.console.print(Padding(table, (0, 0, 0, 3)))
 
-    def comparison(self, answers: Mapping[str, Sequence[AirlineDelay]]) -> None:
-        """Show answers to one question side by side, by who gave them: flights and mean delay."""
+    def comparison(self, results: Mapping[str, Sequence[AirlineDelay]]) -> None:
+        """Show results of one query side by side, by their engine: flights and mean delay."""
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("airline", no_wrap=True)
-        for name in answers:
+        for name in results:
             table.add_column(name, justify="right", no_wrap=True)
-        for rows in zip(*answers.values(), strict=True):
+        for rows in zip(*results.values(), strict=True):
             cells = [f"{row.flights:,} {row.mean_delay:+7.2f}" for row in rows]
             table.add_row(rows[0].name, *cells)
         self.console.print(Padding(table, (0, 0, 0, 3)))

@@ -14,9 +14,11 @@ from lakehead.broker.cli.cluster import (
     store_uri,
 )
 from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from lakehead.broker.configs.entries import is_secret_config
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
 from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_key
+from lakehead.storage.metadata.hidden_fields import HIDDEN, SECRET_COLUMNS, without_secrets
 from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.state import MetadataImage
@@ -104,7 +106,13 @@ async def _entry_text(store: ObjectStore, number: int) -> str:
         body = await store.get(entry_key(number))
     except ObjectNotFound:
         raise NotFound(f"the metadata log has no entry {number}") from None
-    return msgspec.json.format(body, indent=2).decode()
+    try:
+        entry = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptObject(entry_key(number), 0, f"not JSON: {error}") from None
+    if isinstance(entry, dict):
+        without_secrets(entry, is_secret_config)
+    return msgspec.json.format(msgspec.json.encode(entry), indent=2).decode()
 
 
 async def _log_rows(store: ObjectStore, last: int) -> list[dict[str, Any]]:
@@ -161,8 +169,15 @@ def inspect_checkpoint(
     if table not in tables:
         raise NotFound(f"there is no table {table!r}: there are {', '.join(tables)}")
     chosen = tables[table]
+    hidden = SECRET_COLUMNS.get(table, frozenset())
     show_rows(
-        [{name: column[row] for name, column in chosen.items()} for row in range(rows_of(chosen))],
+        [
+            {
+                name: HIDDEN if name in hidden and column[row] else column[row]
+                for name, column in chosen.items()
+            }
+            for row in range(rows_of(chosen))
+        ],
         {name: name.upper() for name in chosen},
         as_json,
     )

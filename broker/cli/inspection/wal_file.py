@@ -47,14 +47,14 @@ class _ReadOnlyDevice:
 async def read_wal_file(path: str) -> list[WalFileReport]:
     """Return what each slice of the volume at `path` holds.
 
-    Raises SettingsError for what is no write-ahead log, UnsupportedFormat, OSError.
+    Raises SettingsError for a file that is not a write-ahead log, UnsupportedFormat, OSError.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         device = cast(WalDevice, _ReadOnlyDevice(Path(path), fd))
         volume = newest(await device.read(0, 2 * SECTOR), VolumeHeader.decode)
         if volume is None:
-            raise SettingsError(f"{path} is no write-ahead log of Lakehead")
+            raise SettingsError(f"{path} is not a write-ahead log of Lakehead")
         return [await _read_slice(device, volume, entry) for entry in volume.slices]
     finally:
         os.close(fd)

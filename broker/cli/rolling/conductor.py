@@ -1,8 +1,8 @@
 """The rolling update itself: one step after the other, each looked at before it is done.
 
-Nothing is kept between runs. What is left to do is what Terraform's next plan says, and whether a
-host may go is asked of the cluster each time; so a run that was stopped anywhere is taken up by the
-next one, which begins with the host that is down or drained already.
+Nothing is kept between runs. Terraform's next plan has the work that is left, and the cluster's
+metadata decides each time if a host may go. The next run therefore continues a run that was stopped
+anywhere, and begins with the host that is down or drained already.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lakehead.storage.errors import LakeheadError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a step took, in seconds, and the longest time that a partition was seen unled."""
+class StepTimes:
+    """The time of a step, in seconds, and the longest time that a partition was seen offline."""
 
     action: Action
     slots: tuple[str, ...]
@@ -42,9 +42,9 @@ class Figures:
 
 
 class Conductor:
-    """Carries out a plan of all, `plan`, whose hosts are instances of `resource`. What keeps data
-    is deleted if it is `named`, by its address. `say` is told what goes on, `note` what is to be
-    kept of it. Raises LakeheadError: what went wrong, and what to do.
+    """Carries out a plan of all, `plan`, whose hosts are instances of `resource`. A resource
+    that keeps data is deleted only if it is `named`, by its address. `say` gets the progress, and
+    `note` the lines of the report. Raises LakeheadError with the failure and its remedy.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Conductor:
         down = (slot for slot, expected in ours.items() if amiss(state, expected))
         return plan_steps(self._plan, down=frozenset(down))
 
-    async def run(self, done: list[Figures]) -> None:
+    async def run(self, done: list[StepTimes]) -> None:
         """Do all steps; what each took is in `done` as soon as it is."""
         finish = Step(action=Action.FINISH)
         for step in self.steps():
@@ -92,7 +92,7 @@ class Conductor:
         figures = await self._finish(finish)
         done += [figures] if figures else []
 
-    async def _do(self, step: Step) -> Figures | None:
+    async def _do(self, step: Step) -> StepTimes | None:
         """Do a step; None: nothing was left of it."""
         saved = await self._planned(step)
         if saved is None:
@@ -110,7 +110,7 @@ class Conductor:
         await self._settle(step, hosts)
         times.append(time.monotonic())
         drain_s, apply_s, back_s = (after - before for before, after in itertools.pairwise(times))
-        return Figures(
+        return StepTimes(
             action=step.action,
             slots=step.slots,
             drain_s=drain_s,
@@ -154,9 +154,9 @@ class Conductor:
             self._say(f"{host.slot}: waiting for its nodes")
             await self._members.wait_back(self._others[host.slot])
 
-    async def _finish(self, step: Step) -> Figures | None:
-        """Apply what is left, if that changes no host and deletes nothing that nobody was told of;
-        the plan after it is empty.
+    async def _finish(self, step: Step) -> StepTimes | None:
+        """Apply the rest, if it changes no host and deletes only what the plan showed; the plan
+        after it is empty.
         """
         self._say("looking at what is left")
         saved = await self._terraform.plan()
@@ -172,7 +172,7 @@ class Conductor:
             raise LakeheadError(
                 f"the hosts are done, and this is left for terraform apply: {words}"
             )
-        return Figures(
+        return StepTimes(
             action=Action.FINISH,
             slots=(),
             drain_s=0.0,

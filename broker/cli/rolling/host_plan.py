@@ -1,13 +1,13 @@
-"""What a plan of Terraform does to hosts, and the steps in which that is done without a loss.
+"""The changes of hosts in a plan of Terraform, and the steps that make them without a loss.
 
 Pure: from the JSON that `terraform show -json PLAN` prints
 (`https://developer.hashicorp.com/terraform/internals/json-format`) to steps.
 
-A host is an instance of one resource (`aws_instance.host`), its key is the slot. What follows from
-a host, such as a volume's attachment, is found by its values: it names the host's id, and that of
-no other host. `-target` brings along what a resource depends on, whole resources of it; of one that
-is targeted itself only the instances named. So each step names hosts, if only one that there is not
-(NO_HOST), and its own plan is looked at before it is applied (`strays`).
+A host is an instance of one resource (`aws_instance.host`), its key is the slot. A resource
+belongs to a host, as a volume's attachment does, if its values name the id of that host alone.
+`-target` adds all instances of the resources that a target depends on; of a target itself it takes
+only the named instances. Therefore each step names hosts, if only one that does not exist
+(NO_HOST), and its own plan is checked before it is applied (`strays`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehead.storage.errors import RequestRefused, SettingsError
 NO_HOST = "none of them"
 """A slot that there is not: a step that targets it leaves all hosts alone."""
 REVISION = "lakehead:revision"
-"""The tag of a host that tells of what it was made, where no apply changes hosts that are there."""
+"""The tag of a host with the version of its inputs, if no apply changes present hosts."""
 _IDLE = {("no-op",), ("read",)}
 KEEPS_DATA = frozenset(
     {
@@ -51,7 +51,7 @@ KEEPS_DATA = frozenset(
 
 
 class Action(Enum):
-    """What a step does."""
+    """The kinds of steps."""
 
     REMOVE = "remove"
     PREPARE = "prepare"
@@ -60,7 +60,7 @@ class Action(Enum):
     """
     REPLACE = "replace"
     FINISH = "finish"
-    """What is left then: a dashboard that names all hosts, what is not needed any more."""
+    """The rest: a dashboard that names all hosts, resources that are not needed any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Change:
     key: str = ""
     """The key of its instance, which is the slot of many a resource that is no host."""
     keeps_data: bool = False
-    """Whether its type is one of KEEPS_DATA."""
+    """True if its type is one of KEEPS_DATA."""
     revision: str = ""
     """Of what it was made, as its tag REVISION says."""
     deposed: str = ""
@@ -97,17 +97,17 @@ class Change:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing happens to it."""
+        """Return true if the plan does not change it."""
         return self.actions in _IDLE
 
     @property
     def is_deletion(self) -> bool:
-        """Whether it goes for good."""
+        """Return true if it goes for good."""
         return self.actions == ("delete",)
 
     @property
     def is_replacement(self) -> bool:
-        """Whether it goes, and another one comes."""
+        """Return true if it goes, and another one comes."""
         return len(self.actions) > 1
 
     @property
@@ -119,14 +119,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPlan:
-    """What a plan does. `now` and `then` are the hosts before and after it, by slot."""
+    """The changes of a plan. `now` and `then` are the hosts before and after it, by slot."""
 
     changes: tuple[Change, ...]
     now: Mapping[str, Host]
     then: Mapping[str, Host]
     store: str
     changes_outputs: bool = False
-    """Whether outputs become others, such as those of hosts that a step has removed: applies with
+    """True if outputs change, such as those of hosts that a step has removed: applies with
     targets leave them as they were.
     """
 
@@ -162,7 +162,7 @@ def read_plan(plan: Mapping[str, Any], resource: str) -> HostPlan:
     changes = tuple(_changes(plan, resource))
     before, after = _outputs(plan, "before"), _outputs(plan, "after")
     now = _hosts(before)
-    known = now | _hosts(after)  # what is told after the apply only is as it was
+    known = now | _hosts(after)  # values that are known after the apply only stay as they were
     kept = {change.slot for change in changes if change.slot and not change.is_deletion}
     return HostPlan(
         changes=changes,
@@ -216,7 +216,7 @@ def plan_steps(plan: HostPlan, *, down: frozenset[str] = frozenset()) -> list[St
         if change.address not in following and not (change.keeps_data and change.is_replacement)
     ]
     if new or beside:
-        targets_new = [change.address for change in new] or [_nobody(plan)]
+        targets_new = [change.address for change in new] or [_no_host(plan)]
         prepared = (*targets_new, *beside)
         steps.append(Step(action=Action.PREPARE, slots=_slots(new), targets=prepared))
     for change in sorted(replaced, key=lambda one: (one.slot not in down, one.slot)):
@@ -229,12 +229,12 @@ def plan_steps(plan: HostPlan, *, down: frozenset[str] = frozenset()) -> list[St
 
 
 def check_data(plan: HostPlan, named: Collection[str] = ()) -> None:
-    """Raise RequestRefused if a plan ends what keeps data, and is not to.
+    """Raise RequestRefused if a plan deletes a resource that keeps data, and may not.
 
-    What is `named`, by its address, may be deleted; so may what has the slot of a host that the
-    same plan removes, since the step waits until its log holds nothing. Of a host that is gone
-    already nothing is known. Nothing is replaced by another, empty one: a rolling update cannot
-    know that what is in it is elsewhere too.
+    A resource that is `named`, by its address, may be deleted. So may one in the slot of a host
+    that the same plan removes, since the step waits until its log holds nothing. Of a host that is
+    gone already nothing is known. None is replaced by an empty one: a rolling update cannot know
+    that its data is elsewhere too.
     """
     if ends := [change.words for change in _data_ends(plan, named)]:
         raise RequestRefused(
@@ -275,7 +275,7 @@ def _changes(plan: Mapping[str, Any], resource: str) -> Iterator[Change]:
     for found in plan.get("resource_changes", ()):
         if found.get("mode") != "managed":
             continue
-        # What a stopped apply left of a host is not the host.
+        # The remains of a host after a stopped apply are not the host.
         is_host = f"{found['type']}.{found['name']}" == resource and "deposed" not in found
         if is_host and not isinstance(found.get("index"), str):
             raise SettingsError(
@@ -305,7 +305,7 @@ def _followers(plan: HostPlan, host: Change) -> list[str]:
     ]
 
 
-def _nobody(plan: HostPlan) -> str:
+def _no_host(plan: HostPlan) -> str:
     host = next(change for change in plan.changes if change.slot)
     return f'{host.address.rpartition("[")[0]}["{NO_HOST}"]'
 
@@ -329,7 +329,7 @@ def _hosts(outputs: Mapping[str, Any]) -> dict[str, Host]:
 
 def _host(slot: str, found: Mapping[str, Any]) -> Host:
     if not found.get("host_id"):
-        raise SettingsError(f"Terraform's output hosts does not tell the host_id of {slot}")
+        raise SettingsError(f"Terraform's output hosts has no host_id for {slot}")
     first, count = found.get("node_id"), found.get("nodes")
     node_ids: Sequence[int] = ()
     if isinstance(first, int) and isinstance(count, int):

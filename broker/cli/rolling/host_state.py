@@ -1,4 +1,4 @@
-"""How hosts are, by the cluster's metadata: pure functions that say in words what is amiss."""
+"""The state of hosts by the cluster's metadata: pure functions that describe their faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HostDown(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a host has to be: all its nodes live or, before it `is_settled`, those it had so far."""
+    """The wanted state of a host: all its nodes live or, before it `is_settled`, those it had."""
 
     host: Host
     is_settled: bool = True
@@ -63,7 +63,7 @@ class ReadyWatch:
 
 @dataclass(slots=True)
 class PauseWatch:
-    """How long partitions had no leader, as often as somebody looked."""
+    """The time for which partitions had no leader, by samples."""
 
     longest_s: float = 0.0
     _since: dict[int, float] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def drains(
     state: MetadataImage, others: Mapping[str, Expected], touched: Collection[Host]
 ) -> Sequence[DrainNode]:
     """Return the entry that drains some hosts. Raises HostDown unless all others are well and
-    somebody is left to lead.
+    another node can lead.
     """
     if why := unwell(state, others, touched):
         raise HostDown(f"{why}; so nothing is drained")
@@ -154,8 +154,8 @@ def leading(state: MetadataImage, hosts: Collection[Host]) -> str:
 
 
 def held(state: MetadataImage, hosts: Collection[Host]) -> str:
-    """Return what keeps hosts from being taken away for good: what their nodes lead, and what a
-    fenced one holds in its log, which nobody has recovered; empty: nothing.
+    """Return the reasons against removing hosts for good: partitions that their nodes lead, and
+    unrecovered logs of fenced nodes. Empty: none.
     """
     led = leads(state)
     for node in nodes_of(state, hosts):

@@ -1,8 +1,8 @@
 """The nodes of a cluster by host: drained, waited for, forgotten.
 
-What may be done with a host follows from the metadata alone. To drain it is the one decision, and
-an entry of the metadata log that is refused unless all other hosts are well: of two runs at once
-one drains its host, and the other is told.
+The metadata alone decide what a run may do with a host. The one decision is to drain it: an entry
+of the metadata log that is refused unless all other hosts are well. Of two runs at once one drains
+its host, and the other is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from lakehead.broker.cli.nodes import POLL_S, tell_nodes
+from lakehead.broker.cli.nodes import POLL_S, nudge_nodes
 from lakehead.broker.cli.rolling.host_plan import Host
 from lakehead.broker.cli.rolling.host_state import (
     Expected,
@@ -77,7 +77,7 @@ class Members:
         return self._log.state
 
     async def follow(self) -> None:
-        """Read the log again and again. A store that does not answer is asked again."""
+        """Read the log again and again; repeat a request that the store fails."""
         while True:
             try:
                 self.pauses.look(await self._log.refresh(), time.monotonic())
@@ -103,7 +103,7 @@ class Members:
     async def drain(self, others: Others, touched: Collection[Host]) -> None:
         """Have the nodes of some hosts lead nothing; return once they do."""
         state = await self._log.commit_with(lambda state: drains(state, others, touched))
-        await tell_nodes(state)
+        await nudge_nodes(state)
         await self._until(lambda: leading(self.state, touched))
 
     def check_drained(self, touched: Collection[Host]) -> None:
@@ -133,10 +133,10 @@ class Members:
     async def wait_back(self, expected: Expected) -> None:
         """Wait until a host serves, may lead, and every partition is led.
 
-        A node that was changed without a restart answers under its epoch, and its drain is taken
-        back. Where no node at all answers here, the metadata are believed.
+        A node that was changed without a restart responds under its epoch, and its drain is taken
+        back. If no node at all responds here, the metadata decides.
         """
-        answering: set[int] = set()
+        responding: set[int] = set()
         ready = ReadyWatch(self._min_ready_s)
 
         def why_not() -> str:
@@ -144,42 +144,42 @@ class Members:
             why = amiss(self.state, expected) or unwell(self.state, {})
             if not why:
                 ids = {node.node_id for node in nodes if not node.is_fenced}
-                silent = sorted(ids - answering if answering else ())
-                why = f"node {silent[0]} of {expected.host.slot} does not answer" if silent else ""
+                silent = sorted(ids - responding if responding else ())
+                why = f"node {silent[0]} of {expected.host.slot} does not respond" if silent else ""
             return ready.amiss(nodes, why, time.monotonic())
 
         async def look() -> str:
-            answering.clear()
-            answering.update(await tell_nodes(self.state))
-            await self._end_drains([expected.host], answering)
+            responding.clear()
+            responding.update(await nudge_nodes(self.state))
+            await self._end_drains([expected.host], responding)
             return why_not()
 
         try:
             async with asyncio.timeout(self._timeout_s):
-                while await look():  # noqa: ASYNC110 - nodes are asked
+                while await look():  # noqa: ASYNC110 - it sends requests to nodes
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise self._late(why_not()) from None
 
     async def relent(self, touched: Collection[Host]) -> None:
-        """End the drain of nodes that were left as they were: those that answer. Where that fails,
+        """End the drain of nodes that were left as they were: those that respond. If that fails,
         they stay drained.
         """
         try:
-            await self._end_drains(touched, await tell_nodes(self.state))
+            await self._end_drains(touched, await nudge_nodes(self.state))
         except StorageError as error:
             self._trouble = f" ({error})"
 
-    async def _end_drains(self, touched: Collection[Host], answering: Collection[int]) -> None:
+    async def _end_drains(self, touched: Collection[Host], responding: Collection[int]) -> None:
         def plan(state: MetadataImage) -> Sequence[Record]:
             return [
                 DrainNode(node_id=node.node_id, epoch=node.epoch, is_draining=False)
                 for node in nodes_of(state, touched)
-                if node.is_draining and not node.is_fenced and node.node_id in answering
+                if node.is_draining and not node.is_fenced and node.node_id in responding
             ]
 
         if plan(self.state):
-            await tell_nodes(await self._log.commit_with(plan))
+            await nudge_nodes(await self._log.commit_with(plan))
 
     async def forget(self, hosts: Collection[Host]) -> list[int]:
         """Unregister the nodes of hosts that are gone, once they are fenced; return their ids."""

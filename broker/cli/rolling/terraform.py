@@ -1,8 +1,8 @@
 """Terraform as a process: plans that are looked at, and applies of exactly what was looked at.
 
 It runs in a session of its own and writes to a file: should this program be killed, Terraform goes
-on to its end and keeps its lock on the state until then. One that is asked to stop (Ctrl-C,
-SIGTERM) asks Terraform to, once, and waits: it ends what it is about, and saves the state.
+on to its end and keeps its lock on the state until then. At Ctrl-C or SIGTERM this
+program signals Terraform once, and waits: Terraform ends its current work and saves the state.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from lakehead.storage.errors import LakeheadError, SettingsError
 MAY_END = "LAKEHEAD_MAY_END"
 """The variable that guards of the module read: slots of hosts that may go."""
 LOCK_TIMEOUT = "60s"
-"""How long Terraform waits for another run that has the state's lock."""
+"""The time that Terraform waits for another run that has the state's lock."""
 _POLL_S = 0.2
 
 Say = Callable[[str], None]
 
 
 class TerraformFailed(LakeheadError):
-    """Terraform says why it did not do what it was asked for."""
+    """Terraform failed; the message has its reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class Terraform:
         return SavedPlan(file=file, content=json.loads(shown.read_bytes()))
 
     async def apply(self, plan: SavedPlan, say: Say, *, may_end: Sequence[str] = ()) -> None:
-        """Do what a plan says; Terraform refuses one that is out of date. `say` is told how it
-        goes; `may_end` are the slots of hosts that guards in the configuration are to let go.
+        """Do what a plan says; Terraform refuses one that is out of date. `say` gets the
+        progress; `may_end` are the slots of hosts that guards in the configuration are to let go.
         Raises TerraformFailed.
         """
         arguments = (f"-lock-timeout={LOCK_TIMEOUT}", str(plan.file))
@@ -96,14 +96,14 @@ class Terraform:
                 )
             except FileNotFoundError as error:
                 raise SettingsError(
-                    f"{error.filename}: there is no such file: install Terraform, or name it with "
+                    f"{error.filename}: not found: install Terraform, or name it with "
                     "--terraform; the folder of the root module is the argument"
                 ) from None
         async with asyncio.TaskGroup() as group:
-            telling = group.create_task(_tell(log, say)) if say else None
+            reporting = group.create_task(_report(log, say)) if say else None
             status = await _end(process)
-            if telling:
-                telling.cancel()
+            if reporting:
+                reporting.cancel()
         if status:
             raise TerraformFailed(f"terraform {command} failed: {_reason(log)}")
         return log
@@ -118,8 +118,8 @@ async def _end(process: asyncio.subprocess.Process) -> int:
         raise
 
 
-async def _tell(log: Path, say: Say) -> None:
-    """Tell from time to time what Terraform does to which resource."""
+async def _report(log: Path, say: Say) -> None:
+    """Report at intervals the resources that Terraform works on."""
     seen = 0
     while True:
         lines = [line for line in _lines(log) if str(line.get("type")).startswith("apply_")]

@@ -83,8 +83,8 @@ class TransactionCoordinator:
     async def start(self) -> None:
         """Begin to load what this node holds, to time out transactions and to forget ids."""
         self.shards.load_all()
-        self._scope.spawn_duty(self._tick_regularly, name="time out transactions")
-        self._scope.spawn_duty(self._expire_regularly, name="expire transactional ids")
+        self._scope.spawn_loop(self._tick_regularly, name="time out transactions")
+        self._scope.spawn_loop(self._expire_regularly, name="expire transactional ids")
 
     # Requests of producers.
 

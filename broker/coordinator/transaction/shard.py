@@ -51,8 +51,10 @@ class TransactionShard:
         self, log: CoordinatorLog, clock: Clock, sender: Sender, epoch: Callable[[], int]
     ) -> None:
         self.machines: dict[str, TransactionMachine] = {}
-        self._busy: set[TransactionMachine] = set()
-        """Those with a transaction that is open, or being ended."""
+        self._busy: dict[TransactionMachine, float] = {}
+        """Those with a transaction that is open, or being ended, in the order of their starts; with
+        the time (monotonic seconds) since which this shard knows that.
+        """
         self._log = log
         self._clock = clock
         self._sender = sender
@@ -127,9 +129,9 @@ class TransactionShard:
         """Abort the transactions whose time is up and return how many; complete those that the log
         had no room for.
         """
-        now_ms = self._clock.now_ms()
         count = 0
-        for machine in list(self._busy):
+        for machine, since in list(self._busy.items()):
+            now_ms = self._now_ms(machine, since)
             if machine.current.state in PREPARED:
                 self._complete(machine, machine.marked((), now_ms))
                 continue
@@ -154,11 +156,19 @@ class TransactionShard:
             self._log.append([(encode_key(name), None) for name in old], _ignore)
         return len(old)
 
+    def _now_ms(self, machine: TransactionMachine, since: float) -> int:
+        """Return the time by which a transaction is judged. Its start is by the clock of another
+        coordinator, which may be ahead of this one by hours: a transaction is at least as old as
+        this shard knows it.
+        """
+        known_ms = int((self._clock.monotonic() - since) * 1000)
+        return max(self._clock.now_ms(), machine.current.start_ms + known_ms)
+
     def _note(self, machine: TransactionMachine) -> None:
         if machine.current.state in IDLE:
-            self._busy.discard(machine)
+            self._busy.pop(machine, None)
         elif not self._is_closed:
-            self._busy.add(machine)
+            self._busy.setdefault(machine, self._clock.monotonic())
 
     def _end(self, machine: TransactionMachine) -> None:
         """Send the markers of a transaction that is prepared; complete it when they are written."""
@@ -181,7 +191,7 @@ class TransactionShard:
         )
         if prepared.partitions:
             job = PendingMarkers(marker=marker, is_wanted=is_wanted, on_marked=on_marked)
-            self._sender.send(job, prepared.partitions)
+            self._sender.send(job, sorted(prepared.partitions))
         else:
             on_marked(())
 

@@ -190,8 +190,8 @@ class LakeheadOperator(BaseOperator):
             job.finish(found)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the lineage of the tables that the task was at, by what it noted of them: the
-        provider calls this in a fork, in which no store may be asked.
+        """Return the lineage of the tables that the task was at, by the notes that it made of
+        them: the provider calls this in a fork, which must send no request to a store.
         """
         del task_instance
         hook = self.hook
@@ -208,5 +208,5 @@ class LakeheadOperator(BaseOperator):
         self.log.info("%s: %s", what, words or "nothing to do")
         for name, lines in fields.items():
             for line in lines if isinstance(lines, list) else ():
-                tell = self.log.info if name == "would_do" else self.log.warning
-                tell("%s: %s", name.replace("_", " "), line)
+                log = self.log.info if name == "would_do" else self.log.warning
+                log("%s: %s", name.replace("_", " "), line)

@@ -69,7 +69,7 @@ class LakeheadConnectOperator(BaseOperator):
             if self._is_killed:
                 self._connector.stop()
             if self.is_dry_run:
-                return self._told(self._connector.plan())
+                return self._described(self._connector.plan())
             fields = self._connector.run().as_fields()
         self._records = fields["records"]
         words = ", ".join(f"{name} {value}" for name, value in fields.items())
@@ -118,10 +118,10 @@ class LakeheadConnectOperator(BaseOperator):
             SystemClock(),
             name=self.config_file or "config",
             kafka=kafka,
-            on_progress=lambda told: lines(told.done_bytes, told.total_bytes),
+            on_progress=lambda progress: lines(progress.done_bytes, progress.total_bytes),
         )
 
-    def _told(self, plan: "Plan") -> dict[str, Any]:
+    def _described(self, plan: "Plan") -> dict[str, Any]:
         left = sum(work.size_bytes for work in plan.works)
         self.log.info("would read %s partitions, %s %s", len(plan.works), left, plan.unit)
         for work in plan.works[:_NAMES_MAX]:

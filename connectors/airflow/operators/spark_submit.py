@@ -69,7 +69,7 @@ class LakeheadSparkSubmitOperator(Submit):
     def execute(self, context: Context) -> Any:
         """Submit the application, and wait for its end."""
         hook = LakeheadHook(self.lakehead_conn_id)
-        told = {
+        arguments = {
             "job": self.job,
             "path": hook.path,
             "options": self.options,
@@ -77,9 +77,9 @@ class LakeheadSparkSubmitOperator(Submit):
             "if_taken": self.if_taken,
         }
         if self.item is not None:
-            told["item"] = dict(self.item)
+            arguments["item"] = dict(self.item)
         submit: Any = self
-        submit.application_args = [json.dumps(told)]
+        submit.application_args = [json.dumps(arguments)]
         with hook.environment(), executor_properties(hook.storage_settings) as properties:
             # A file of the user's own is to say how executors reach the store.
             submit.properties_file = submit.properties_file or properties

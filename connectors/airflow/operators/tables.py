@@ -15,7 +15,7 @@ from lakehead.storage.jobs.options import options_of
 def parameters_of(job: str, **defaults: Any) -> Callable[..., None]:
     """Return the `__init__` of an operator of a job, with a parameter for each of its options.
 
-    Options without a value are the job's defaults, or these `defaults`. Where a job takes `topics`,
+    Options without a value are the job's defaults, or these `defaults`. If a job takes `topics`,
     `topic` is one of them.
     """
     options = [one for one in options_of(job_named(job).options) if not one.info.is_of_command]

@@ -1,7 +1,7 @@
 """Filled cells to Arrow arrays, by shape.
 
-What a kernel does not look at is checked here, a column at a time: that text is UTF-8, that
-decimals and timestamps fit their types. A cell that fails is traced to its row; the caller decodes
+This makes the checks that kernels leave out, a column at a time: text is UTF-8, decimals and
+timestamps fit their types. A cell that fails is traced to its row; the caller decodes
 the other rows again, which only bad input costs.
 """
 
@@ -366,5 +366,5 @@ def _is_text(scalar: Any) -> bool:
 
 def _fits(scalar: Any, kind: Any) -> bool:
     number = scalar.as_py()
-    # Python rounds decimals to 28 digits unless told otherwise.
+    # Python rounds decimals to 28 digits by default.
     return number is None or abs(int(number.scaleb(kind.scale, _EXACT))) < 10**kind.precision

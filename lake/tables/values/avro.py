@@ -1,6 +1,6 @@
 """Avro values: schemas as Arrow columns, compiled to programs that read values, and the framing.
 
-A node judges Avro schemas too, by `lakehead.storage.tables.avro_types`.
+A node judges Avro schemas too, by `lakehead.lake.declaration.avro_types`.
 
 The writer's schema describes the bytes, and the table's columns are the fields that are kept, by
 name; all others are read and dropped. The reader's schema, if there is one, gives a field that the
@@ -18,6 +18,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lakehead.lake.declaration import avro_types
+from lakehead.lake.declaration.avro_types import (
+    SINGLE_VALUE,
+    AvroSchema,
+    TypeNode,
+    is_null,
+    is_record,
+    wider_type,
+)
 from lakehead.lake.tables.ddl import arrow_type, type_name
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values import avro_kernel as kernel
@@ -42,15 +51,6 @@ from lakehead.lake.tables.values.shape import (
     Shape,
 )
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables import avro_types
-from lakehead.storage.tables.avro_types import (
-    SINGLE_VALUE,
-    AvroSchema,
-    TypeNode,
-    is_null,
-    is_record,
-    wider_type,
-)
 
 
 def read_schema(text: str, references: Sequence[str] = ()) -> AvroSchema:
@@ -249,12 +249,12 @@ class _Compiler:
     ) -> Record:
         """Emit a record's fields in the writer's order; the shape has the target's."""
         kept = {} if target is None else {f.name: f.type for f in map(target.field, _range(target))}
-        asked = {field["name"]: field for field in ([] if reader is None else reader.fields())}
-        names = _column_names(fields, kept, asked)
+        requested = {field["name"]: field for field in ([] if reader is None else reader.fields())}
+        names = _column_names(fields, kept, requested)
         shapes: dict[str, Shape] = {}
         for field in fields:
             name = names.get(field["name"], "")
-            inner = asked.get(name)
+            inner = requested.get(name)
             part = None if reader is None or inner is None else Reader(reader.schema, inner["type"])
             self._path.append(field["name"])
             shape = self._value(field["type"], kept.get(name), domain, part)
@@ -265,8 +265,8 @@ class _Compiler:
         for name, kind in kept.items():
             if name not in shapes:
                 value = None
-                if reader is not None and "default" in asked.get(name, ()):
-                    value = default_value(reader.schema, asked[name], kind)
+                if reader is not None and "default" in requested.get(name, ()):
+                    value = default_value(reader.schema, requested[name], kind)
                 shapes[name] = Constant(domain=domain, type=kind, value=value)
         ordered = tuple(shapes[name] for name in kept)
         return Record(slot=slot, domain=domain, type=target, fields=ordered)
@@ -436,11 +436,11 @@ def _range(target: Any) -> range:
 
 
 def _column_names(
-    fields: Sequence[dict[str, Any]], kept: dict[str, Any], asked: dict[str, Any]
+    fields: Sequence[dict[str, Any]], kept: dict[str, Any], requested: dict[str, Any]
 ) -> dict[str, str]:
     """The column of each of the writer's fields: of its own name, or of an alias of it."""
     names = {field["name"]: field["name"] for field in fields if field["name"] in kept}
-    for name, wanted in asked.items():
+    for name, wanted in requested.items():
         if name in kept and name not in names:
             for alias in wanted.get("aliases", ()):
                 if any(field["name"] == alias for field in fields):

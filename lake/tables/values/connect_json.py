@@ -45,8 +45,8 @@ DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 def _connect_type(schema: Any, *, inside: bool = False) -> Any:
-    """The Arrow type of a Connect schema; None for one that cannot be a column. What is `inside` a
-    column stays as JSON has it: numbers, and bytes as base64.
+    """The Arrow type of a Connect schema; None for one that cannot be a column. Values `inside` a
+    column stay as JSON has them: numbers, and bytes as base64.
     """
     name, kind = schema.get("name"), schema.get("type")
     if inside and kind == "bytes":

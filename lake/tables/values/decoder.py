@@ -28,7 +28,7 @@ where the schema must come from them. `unknown_schema`: the registry knows no sc
 
 FoundByRow = Callable[[], Mapping[int, Any]]
 """Returns, by row of a batch, the schema (`Decoded.found`) that each value alone has, of the values
-that have more than the schema which was asked for. Called only where single records are set aside.
+that have more than the requested schema. Called only where single records are set aside.
 """
 
 NO_SCHEMA = -1
@@ -79,11 +79,11 @@ class Fault:
 class Decoded:
     """A batch's values as columns.
 
-    `columns` has the schema that was asked for and one row for each entry of `rows`, which says
+    `columns` has the requested schema and one row for each entry of `rows`, which says
     the row of the batch that it came from; `rows` never decreases. A null value is a row of nulls.
     Formats of one row for each value name no row twice; Debezium's may (a key that changed is a
     delete and a create). `faults` are in order of rows. `found`, if not None, is a schema that
-    these values have and the one asked for does not hold: columns to add or to widen (see
+    these values have and the requested one does not hold: columns to add or to widen (see
     `evolution`); what did not fit it is left out or is a fault. It need not be of all values, as a
     batch is decoded again by what was found; `found_by_row` is. `left_out` are those of `rows`
     whose values have fields that `columns` lacks, None: of no row.

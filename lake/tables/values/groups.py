@@ -87,15 +87,15 @@ def decode_rows(
 class FoundSchemas:
     """Fields of one batch's values that the requested schema does not have."""
 
-    def __init__(self, asked: Any) -> None:
+    def __init__(self, requested: Any) -> None:
         self.schema: Any = None
         """Of all of them, None: nothing (see `Decoded.found`)."""
-        self._asked = asked
+        self._requested = requested
         self._held: list[tuple[Any, Any]] = []
 
     def add(self, rows: Any, columns: Any) -> None:
-        """The values of `rows` have `columns`: noted if that is more than was asked for."""
-        if evolve(self._asked, columns).is_needed:
+        """The values of `rows` have `columns`: noted if that is more than the requested schema."""
+        if evolve(self._requested, columns).is_needed:
             self.schema = columns if self.schema is None else merged(self.schema, columns)
             self._held.append((rows, columns))
 

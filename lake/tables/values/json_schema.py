@@ -1,9 +1,9 @@
 """JSON Schemas (drafts 4 to 2020-12) as columns.
 
 The types in a schema become columns; its conditions on values (`required`, `minimum`, `pattern`)
-are for writers to check: every column may be null. Where it leaves the type open (several types, an
-object of any fields, a type that contains itself) there is no column, and the message names the
-field. Kafka Connect's types, which it writes as `title` and `connect.type`, are known.
+are for writers to check: every column may be null. A field whose type it leaves open (several
+types, an object of any fields, a type that contains itself) cannot be a column, and the message
+names it. Kafka Connect's types, which it writes as `title` and `connect.type`, are known.
 """
 
 import json
@@ -22,7 +22,7 @@ from lakehead.storage.errors import SettingsError
 
 _PARTS_MAX = 10_000
 _ADVICE = "declare the columns that you want in lakehead.table.schema"
-_TELLING = frozenset(
+_TYPE_WORDS = frozenset(
     ("type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf")
 )
 """Keywords that say what a value is; the others restrict what it may be."""
@@ -162,9 +162,9 @@ class _Walk:
         for each in schema.get("allOf", ()):
             self._gather(replace(node, schema=each), parts, choices, path)
         for word in ("oneOf", "anyOf"):
-            told = [each for each in schema.get(word, ()) if each is True or _tells(each)]
-            others = [replace(node, schema=each) for each in told if _types([each]) != {"null"}]
-            if len(others) == 1 and len(told) == len(schema[word]):
+            known = [each for each in schema.get(word, ()) if each is True or _has_type(each)]
+            others = [replace(node, schema=each) for each in known if _types([each]) != {"null"}]
+            if len(others) == 1 and len(known) == len(schema[word]):
                 self._gather(others[0], parts, choices, path)
             elif others:
                 choices.append(others)
@@ -209,10 +209,10 @@ class _Walk:
         return pa.list_(kind)
 
     def _scalar(self, found: str, parts: list[_Node], path: Path) -> Any:
-        told: dict[str, Any] = {}
+        known: dict[str, Any] = {}
         for part in reversed(parts):
-            told |= part.schema
-        kind, form = _scalar(found, told)
+            known |= part.schema
+        kind, form = _scalar(found, known)
         if kind is None:
             raise UnusableSchema(f"{_field(path)} has the type {found!r}, which JSON does not have")
         if form is not None:
@@ -220,9 +220,9 @@ class _Walk:
         return kind
 
 
-def _scalar(found: str, told: Mapping[str, Any]) -> tuple[Any, Written | None]:
+def _scalar(found: str, known: Mapping[str, Any]) -> tuple[Any, Written | None]:
     """The column of a type without parts, None for one that there is not, and its form."""
-    title, connect = told.get("title"), told.get("connect.type")
+    title, connect = known.get("title"), known.get("connect.type")
     match found:
         case "boolean":
             return pa.bool_(), None
@@ -234,18 +234,18 @@ def _scalar(found: str, told: Mapping[str, Any]) -> tuple[Any, Written | None]:
         case "integer":
             return (pa.int32() if connect in ("int8", "int16", "int32") else pa.int64()), None
         case "number" if title == DECIMAL:
-            return decimal_type(told.get("connect.parameters")), None
+            return decimal_type(known.get("connect.parameters")), None
         case "number":
             return (pa.float32() if connect == "float32" else pa.float64()), None
         case "string" if title == DECIMAL:
-            kind = decimal_type(told.get("connect.parameters"))
+            kind = decimal_type(known.get("connect.parameters"))
             return kind, Written(type=kind)
-        case "string" if connect == "bytes" or told.get("contentEncoding") == "base64":
+        case "string" if connect == "bytes" or known.get("contentEncoding") == "base64":
             return pa.binary(), Written(type=pa.binary())
-        case "string" if told.get("format") == "date-time" or title == ZONED:
+        case "string" if known.get("format") == "date-time" or title == ZONED:
             return TIMESTAMP, None
         case "string":
-            return (pa.date32() if told.get("format") == "date" else pa.string()), None
+            return (pa.date32() if known.get("format") == "date" else pa.string()), None
     return None, None
 
 
@@ -276,8 +276,8 @@ def _type_of(value: Any) -> str:
     return names.get(type(value), "object")
 
 
-def _tells(schema: Any) -> bool:
-    return isinstance(schema, dict) and not _TELLING.isdisjoint(schema)
+def _has_type(schema: Any) -> bool:
+    return isinstance(schema, dict) and not _TYPE_WORDS.isdisjoint(schema)
 
 
 def _own_name(schema: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lakehead.lake.declaration.column_types import check_column_names
 from lakehead.lake.tables.ddl import parse_schema, type_name
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
@@ -38,7 +39,6 @@ from lakehead.lake.tables.values.json_program import (
 )
 from lakehead.lake.tables.values.json_schema import read_json_schema
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.column_types import check_column_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

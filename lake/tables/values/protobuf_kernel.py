@@ -4,8 +4,8 @@ Protocol Buffers).
 
 `messages` has a row for each place of a message in the tree of columns: (first of its fields, how
 many). `fields` has a row for each field, in order of numbers (`FIELD`). Fields that no table names
-are skipped, as are those of another wire type than they should have. What comes twice replaces what
-came first, messages merge, and a member of a oneof takes the place of the others.
+are skipped, as are those of another wire type than they should have. A second value replaces the
+first, messages merge, and a member of a oneof takes the place of the others.
 """
 
 from typing import Any

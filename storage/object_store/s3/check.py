@@ -94,7 +94,7 @@ class _Check:
         client = self._store.multipart.client
         place = settings.endpoint or "AWS"
         try:
-            answer = client.list_objects_v2(
+            response = client.list_objects_v2(
                 Bucket=settings.bucket, Prefix=settings.full_key(PREFIX), MaxKeys=1
             )
         except NoCredentialsError:
@@ -106,7 +106,7 @@ class _Check:
                 f"{self._store.uri}: cannot reach {place}: {str(error)[:200]}"
             ) from None
         else:
-            region = answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", "")
+            region = response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", "")
             if region and region != client.meta.region_name:
                 raise self._elsewhere(region)
 

@@ -33,7 +33,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _NEVER_SENT = re.compile(r"legacy::Error\(\s*Connect,|^Unauthenticated \{", re.MULTILINE)
 _CAUSE = re.compile(r'(?:message|error): "([^"]*)"|(IncompleteMessage|TimedOut|UnexpectedEof)')
-_NO_ANSWER = {
+_NO_RESPONSE = {
     "IncompleteMessage": "the connection broke before the response",
     "TimedOut": "timed out",
     "UnexpectedEof": "the connection broke in the middle of the response",
@@ -88,7 +88,7 @@ def _first_cause(text: str) -> str:
     found = _CAUSE.search(text)
     if found is None:
         return text.partition("\n")[0]
-    return found.group(1) or _NO_ANSWER[found.group(2)]
+    return found.group(1) or _NO_RESPONSE[found.group(2)]
 
 
 def boto_error(uri: str, key: str, error: Exception, *, is_write: bool = False) -> StorageError:
@@ -104,9 +104,9 @@ def boto_error(uri: str, key: str, error: Exception, *, is_write: bool = False) 
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return StoreRefused(f"{uri}: {error}")
     if isinstance(error, ClientError):
-        answer: dict[str, Any] = error.response
-        found = answer.get("Error", {})
-        status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        response: dict[str, Any] = error.response
+        found = response.get("Error", {})
+        status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         code = str(found.get("Code", ""))
         message = str(found.get("Message", ""))
         return meaning(uri, key, status, code, message, is_write=is_write)

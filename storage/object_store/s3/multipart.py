@@ -8,11 +8,12 @@ Blocking: runs in threads.
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from random import Random
 from typing import Any
-from zlib import crc32
 
 import structlog
 
+from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import StorageError, StoreRefused, StoreUnavailable
 from lakehead.storage.object_store.protocol import Buffer, Owns
 from lakehead.storage.object_store.s3.client import control_client
@@ -96,7 +97,7 @@ class Multipart:
 
     def put_part(self, key: str, upload: str, number: int, body: bytes) -> str:
         """Write one part, counted from 1; returns its tag. Repeats what fails without effect."""
-        pause = _PAUSE_S
+        backoff = Backoff(Random(f"{upload}/{number}"), first_s=_PAUSE_S, most_s=_PAUSE_MAX_S)
         attempt = 1
         while True:
             try:
@@ -107,10 +108,8 @@ class Multipart:
             except StoreUnavailable as error:
                 if attempt >= _ATTEMPTS or isinstance(error, StoreRefused):
                     raise
-            jitter = crc32(f"{upload}/{number}/{attempt}".encode()) / 2**32
-            if self._closed.wait(pause * (0.5 + jitter)):
+            if self._closed.wait(backoff.next_s()):
                 raise StoreUnavailable(f"{self._uri}: closed while {key} was written")
-            pause = min(pause * 2, _PAUSE_MAX_S)
             attempt += 1
 
     def complete(self, key: str, upload: str, etags: Sequence[str]) -> None:

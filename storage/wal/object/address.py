@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
+from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.object_store import check_store, open_store
+from lakehead.storage.object_store.encrypted import EncryptedStore
 from lakehead.storage.wal.block_address import SIZE_DEFAULT, parse_size
 from lakehead.storage.wal.object.batching import BatchingSettings
 from lakehead.storage.wal.object.log import ObjectWal
@@ -18,14 +20,19 @@ _DEFAULT = BatchingSettings()
 
 
 async def open_object_wal(
-    uri: str, place: str, options: dict[str, str], owner: WalOwner
+    uri: str,
+    place: str,
+    options: dict[str, str],
+    owner: WalOwner,
+    data_keys: DataKeys | None = None,
 ) -> ObjectWal:
     """Return the log at `place`, the store of its own, or, without one, in the cluster's store.
 
     Options: `size` (what may wait to be uploaded), `linger_ms` (the least time between the puts of
     small groups), `object_size` (a group that large does not linger), `in_flight` (the most puts at
     once), `budget` (dollars a month for puts, 0: no limit), `put_price` (dollars for 1,000). Others
-    are the store's, which is tried out first. Raises SettingsError, StoreUnavailable.
+    are the store's, which is tried out first; `data_keys` encrypt the objects there, if any. Raises
+    SettingsError, StoreUnavailable.
     """
 
     def number(name: str, default: float, least: float) -> float:
@@ -53,6 +60,8 @@ async def open_object_wal(
     except BaseException:
         await store.close()
         raise
+    if data_keys is not None:
+        store = EncryptedStore(store, data_keys)
     return ObjectWal(store, owner, settings, are_shared=False)
 
 

@@ -121,8 +121,8 @@ class Putter:
             )
 
     def _timeout_s(self, size: int, tries: int) -> float:
-        patience = self._settings.put_timeout_s * (1 << min(tries, 10))
-        return min(patience, _TIMEOUT_MAX_S) + size / _SLOWEST_BYTES_PER_S
+        timeout_s = self._settings.put_timeout_s * (1 << min(tries, 10))
+        return min(timeout_s, _TIMEOUT_MAX_S) + size / _SLOWEST_BYTES_PER_S
 
     def _warn(self, key: str, error: Exception, tries: int) -> None:
         if tries % _TRIES_PER_WARNING == 0:

@@ -1,6 +1,6 @@
-"""The demo's question, asked of the topics, of the Delta table and of the source's own DataFrames.
+"""The demo's query, run on the topics, on the Delta table and on the source's own DataFrames.
 
-How many flights has each airline, and how late do they arrive on average?
+It counts the flights of each airline, and averages their delay on arrival.
 """
 
 import math
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
-QUESTION = """\
+QUERY = """\
 SELECT a.name, count(*) AS flights, avg(f.arr_delay) AS mean_delay
 FROM {flights} f JOIN airlines a ON f.carrier = a.carrier
 GROUP BY a.name ORDER BY flights DESC"""
@@ -27,7 +27,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirlineDelay:
-    """A row of the answer: `mean_delay` in minutes."""
+    """A row of the result: `mean_delay` in minutes."""
 
     name: str
     flights: int
@@ -48,7 +48,7 @@ def table_in_spark(spark: "SparkSession", uri: str) -> str:
     """Return what to call a Delta table in a query.
 
     Delta's jars read a folder; for S3 they would need those of Hadoop and the AWS SDK (hundreds of
-    megabytes), so the question's columns of a table there are read by delta-rs and handed over as
+    megabytes), so the query's columns of a table there are read by delta-rs and handed over as
     Arrow.
     """
     if ":" not in uri:
@@ -62,9 +62,9 @@ def table_in_spark(spark: "SparkSession", uri: str) -> str:
     return "flights_table"
 
 
-def ask(spark: "SparkSession", flights: str) -> list[AirlineDelay]:
-    """Ask Spark SQL; `flights` is the view or table to ask."""
-    rows: list[Any] = spark.sql(QUESTION.format(flights=flights)).collect()
+def query_delays(spark: "SparkSession", flights: str) -> list[AirlineDelay]:
+    """Query by Spark SQL; `flights` is the view or table."""
+    rows: list[Any] = spark.sql(QUERY.format(flights=flights)).collect()
     return [
         AirlineDelay(name=row["name"], flights=row["flights"], mean_delay=row["mean_delay"])
         for row in rows
@@ -72,7 +72,7 @@ def ask(spark: "SparkSession", flights: str) -> list[AirlineDelay]:
 
 
 def reference(flights: "pd.DataFrame", airlines: "pd.DataFrame") -> list[AirlineDelay]:
-    """Ask the source's own tables, with pandas alone."""
+    """Query the source's own tables, with pandas alone."""
     joined = flights.merge(airlines, on="carrier", how="inner")
     groups = joined.groupby("name")["arr_delay"].agg(["size", "mean"])
     ordered = groups.sort_values("size", ascending=False)
@@ -83,7 +83,7 @@ def reference(flights: "pd.DataFrame", airlines: "pd.DataFrame") -> list[Airline
 
 
 def check_equal(what: str, found: Sequence[AirlineDelay], wanted: Sequence[AirlineDelay]) -> None:
-    """Raise LakeheadError, naming the first difference, unless both answers are the same."""
+    """Raise LakeheadError, naming the first difference, unless both results are the same."""
     if len(found) != len(wanted):
         raise LakeheadError(f"{what} has {len(found)} airlines, the source {len(wanted)}")
     for row, expected in zip(found, wanted, strict=True):
