@@ -22,7 +22,7 @@ AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help help-all install demo airflow airflow-test test short-tests test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property worlds bounds sim stalls producers integration crashes chaos trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -39,8 +39,14 @@ help-all: ## Show every target
 
 install: $(STAMP) ## Make .venv with everything, and the lakehead command in it
 
+# An environment that has all pinned packages already is kept.
 $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/preflight
 	@scripts/preflight
+	@if $(BIN)/python scripts/is-installed requirements/build.txt requirements/dev.txt 2>/dev/null; then \
+		$(PIP) --no-deps --no-build-isolation -e . && touch $(STAMP); \
+	else $(MAKE) --no-print-directory environment; fi
+
+environment:
 	@echo "Making $(VENV) (a few minutes the first time) ..."
 	@"$$(scripts/preflight --print-python)" -m venv --clear $(VENV)
 	@$(PIP) --require-hashes -r requirements/build.txt
@@ -91,17 +97,20 @@ test-long: $(STAMP) ## All of test, and what takes too long for every run: some 
 s3-server: $(STAMP)
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 
-bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone, clusters, the lake; tables and JSON
+bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools (SECURITY=SASL_SSL: both over TLS), then the storage engine alone, clusters, the lake; tables and JSON
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.storage
 	@$(BIN)/python -m bench.cluster
 	@$(BIN)/python -m bench.lake
 
-bench-cluster: $(STAMP) ## Clusters of many nodes: failover, moves, idleness, scaling; ONLY=part, QUICK=1 for short runs
+bench-cluster: $(STAMP) ## Clusters of many nodes: failover (SECURITY=SASL_SSL: secured), moves, idleness, scaling; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.cluster
 
 bench-coordination: $(STAMP) ## Heartbeats, rebalances and commits of many groups on one node; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.coordination
+
+bench-network: $(STAMP) ## CPU of a GB over TLS, by several transports; QUICK=1 for a short run
+	@$(BIN)/python -m bench.network
 
 bench-lake: $(STAMP) ## Spark's reads beside its Kafka source, lakehead.scan, materialise; ONLY=part, QUICK=1 for short runs, TOPIC_GB=10
 	@$(BIN)/python -m bench.lake
@@ -133,6 +142,12 @@ property: $(STAMP) ## Property tests (Hypothesis)
 worlds: $(STAMP) ## Simulated worlds and models of the protocols, as tests, with all their seeds
 	@SLOW=1 $(BIN)/python -m pytest -q tests/simulation tests/model
 
+fuzz: $(STAMP) ## Every reader of bytes (frames, requests, batches, objects, metadata, WAL, SASL, tokens) takes any bytes; SECONDS=600 for each, SEED=1, ONLY="name ..."
+	@$(BIN)/python -W ignore -m tests.fuzz --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),600) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+
+audit: $(STAMP) ## Unsafe calls (ruff's S rules, which are bandit's), and known vulnerabilities of pinned packages (pip-audit; status 2 where its database is out of reach)
+	@$(BIN)/python -m tests.audit
+
 bounds: $(STAMP) ## Property tests of the decoders, with kernels that check every index
 	@folder=$$(mktemp -d) && SLOW=1 NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$folder $(BIN)/python -m pytest -q --timeout 600 \
 		$(addprefix tests/property/test_,value_fuzz.py decode.py avro_values.py protobuf_values.py json_columns_property.py); \
@@ -146,8 +161,8 @@ stalls: $(STAMP) ## The largest requests of every API beside another client, and
 producers: $(STAMP) ## A million producer ids in one partition: what uploads have of them, stalls, a leader killed; PRODUCERS=n
 	@SLOW=1 timeout 3600 $(BIN)/python -m pytest -q -s -n 0 --timeout 1800 tests/unit/test_many_producers.py tests/integration/test_many_producer_ids.py
 
-sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...; CLUSTERS=1
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL)) $(if $(CLUSTERS),--clusters)
+sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...; CLUSTERS=1; ENCRYPTED=1
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL)) $(if $(CLUSTERS),--clusters) $(if $(ENCRYPTED),--encrypted)
 
 integration: $(STAMP) ## Tests with real clients and real processes, the slow ones too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/integration
@@ -159,9 +174,13 @@ crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n
 		tests/integration/test_request_memory.py tests/integration/test_materialize_crashes.py \
 		tests/integration/test_transactions_over_kills.py
 
-chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object
+chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object, SECURITY=SASL_SSL, ENCRYPTED=1
 	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
-		--seed $(or $(SEED),1) --wal $(or $(WAL),block)
+		--seed $(or $(SEED),1) --wal $(or $(WAL),block) --security "$(SECURITY)" $(if $(ENCRYPTED),--encrypted)
+
+flood: $(STAMP) ## Hostile clients by the thousand beside an honest one: idle, slow, never reading, repeating handshakes; IDLE=5000 SLOW_ONES=1000 DEAF=1000 HANDSHAKES=200, SECONDS=20 of each phase
+	@$(BIN)/python -m tests.flood --idle $(or $(IDLE),5000) --slow $(or $(SLOW_ONES),1000) --deaf $(or $(DEAF),1000) \
+		--handshakes $(or $(HANDSHAKES),200) --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),20)
 
 kills: $(STAMP) ## Jobs killed at every step, several at once, on a living cluster; COUNT=200 kills, SECONDS=3600 at most, SEED=1
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
@@ -173,13 +192,13 @@ upkeep-day: $(STAMP) ## A day of the DAGs' schedules in compressed time, tasks k
 changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables while every part is killed; ROWS=1000000, SEED=1 (apt: postgresql, wal2json)
 	@$(BIN)/python -m tests.changes --rows $(or $(ROWS),1000000) --seed $(or $(SEED),1)
 
-trials: $(STAMP) ## Short runs of chaos, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
-	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/changes tests/aws_day
+trials: $(STAMP) ## Short runs of chaos, of the flood, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
+	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/flood tests/changes tests/aws_day
 
 equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lakehead.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
 	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
 
-clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink; an application of Kafka Streams (npm, Go, JDK 17: cached; apt: kcat)
+clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; each by TLS and SASL, with right and wrong credentials and certificates; Spark's Kafka source and sink; an application of Kafka Streams (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients
 
 conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's results; SUITES=their folder, ONLY="suite ..." (needs Go, npm, JDK 17)
@@ -189,6 +208,8 @@ differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answe
 	@set -e; for seed in $(or $(SEEDS),1); do \
 		$(BIN)/python -m tests.differential.requests --seed $$seed --requests $(or $(REQUESTS),1000); \
 		$(BIN)/python -m tests.differential --seed $$seed --groups $(or $(GROUPS),20); \
+		KAFKA_VERSION=4.2.0 $(BIN)/python -m tests.differential.consumer_groups --seed $$seed --groups $(or $(GROUPS),20); \
+		$(BIN)/python -m tests.differential.access --seed $$seed --requests $(or $(REQUESTS),1000); \
 	done
 
 tools: $(STAMP) ## Kafka's command-line tools on Apache Kafka and on a node, what they say compared; writes docs/kafka-tools.md (needs JDK 17)
@@ -223,7 +244,7 @@ boot-test: $(STAMP) ## Terraform's user data boots in a QEMU guest, or with CONT
 	@timeout 7200 $(BIN)/python -m tests.boot $(if $(CONTAINER),container)
 
 tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looked at by boto3, changed, destroyed (moto: cached)
-	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_terraform_private_link.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py
+	@SLOW=1 timeout 7200 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_terraform_private_link.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py tests/terraform/test_secured_host.py
 
 roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling

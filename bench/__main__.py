@@ -6,6 +6,7 @@ client at any moment. Rounds alternate between them, and the order within a roun
     ROUNDS=3        how often each workload is run against each broker
     RECORDS=400000  1 KiB records of a run
     ONLY=lakehead   one broker alone (or: kafka), for work on it
+    SECURITY=SASL_SSL  both over TLS, with SCRAM-SHA-512
     KEEP=PATH       where the JSON goes (default: bench/results/raw/TIME.json)
 """
 
@@ -37,6 +38,7 @@ from bench.report import (
     save,
     show,
 )
+from bench.tls_and_sasl import TlsAndSasl
 from bench.workloads import Figures, RunFailed
 
 PRODUCE_16K = "produce, 16 KiB batches"
@@ -48,9 +50,20 @@ LATENCY_RECORDS = 2000
 TRANSACTIONS = f"transactions of {workloads.TRANSACTION_RECORDS} records"
 TRANSACTION_COUNT = 300
 FLUSHING_SHARE = 4  # Kafka with a flush per batch is slow: a quarter of the records will do
-SERVERS: dict[str, Callable[[Path], ServerProcess]] = {
-    "lakehead": lakehead_server,
-    "kafka": kafka_server,
+PLAINTEXT, SASL_SSL = "PLAINTEXT", "SASL_SSL"
+
+
+def _lakehead(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
+    return lakehead_server(folder, secured=secured)
+
+
+def _kafka(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
+    return kafka_server(folder, secured=secured)
+
+
+SERVERS: dict[str, Callable[[Path, TlsAndSasl | None], ServerProcess]] = {
+    "lakehead": _lakehead,
+    "kafka": _kafka,
 }
 
 
@@ -61,16 +74,22 @@ class Plan:
     rounds: int
     records: int
     only: str
+    security: str
+    """Security protocol of the clients' listener."""
 
     @classmethod
     def from_environment(cls) -> "Plan":
         only = os.environ.get("ONLY", "")
         if only and only not in SERVERS:
             raise SystemExit(f"ONLY={only}: one of {', '.join(SERVERS)}")
+        security = os.environ.get("SECURITY") or PLAINTEXT
+        if security not in {PLAINTEXT, SASL_SSL}:
+            raise SystemExit(f"SECURITY={security}: {PLAINTEXT} or {SASL_SSL}")
         return cls(
             rounds=int(os.environ.get("ROUNDS", "3")),
             records=int(os.environ.get("RECORDS", "400000")),
             only=only,
+            security=security,
         )
 
 
@@ -136,10 +155,14 @@ def measure(plan: Plan, console: Console) -> Report:
     samples: list[Sample] = []
     with ExitStack() as stack:
         servers: dict[str, ServerProcess] = {}
+        secured = None
+        if plan.security == SASL_SSL:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+            secured = TlsAndSasl(Path(folder) / "ca")
         for key, make in SERVERS.items():
             if plan.only in ("", key):
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-                servers[names[key]] = stack.enter_context(make(folder))
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+                servers[names[key]] = stack.enter_context(make(Path(folder), secured))
         for contender, server in servers.items():
             console.print(f"warming {contender} up ...")
             warm_up(server, plan.records)
@@ -151,7 +174,11 @@ def measure(plan: Plan, console: Console) -> Report:
                     console.print(_line(plan, sample), markup=False, soft_wrap=True)
         peaks = {name: server.usage().peak_rss_bytes for name, server in servers.items()}
     environment = machine(
-        kafka=KAFKA_VERSION, java=java_version(), rounds=plan.rounds, records=plan.records
+        kafka=KAFKA_VERSION,
+        java=java_version(),
+        rounds=plan.rounds,
+        records=plan.records,
+        security=plan.security,
     )
     return Report(samples=tuple(samples), peak_rss_bytes=peaks, environment=environment)
 

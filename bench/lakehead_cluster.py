@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from bench.lakehead_server import PYTHON_PATH
@@ -92,7 +92,8 @@ class LakeheadCluster:
     """Nodes 0, 1, ... of one cluster in a folder; on entry to a `with` they are started.
 
     `wal` is `object`, or `block` with `wal_size` bytes for each node, all in one file. Without a
-    store it is a folder of the machine. `flags` are those of `lakehead start`.
+    store it is a folder of the machine. `flags` are those of `lakehead start`. `client` is what
+    librdkafka needs beside the address.
     """
 
     def __init__(
@@ -104,10 +105,12 @@ class LakeheadCluster:
         wal_size: int = 64 << 20,
         slices: int = 0,
         places: Sequence[Place] = (),
+        client: Mapping[str, str | int | float] = MappingProxyType({}),
     ) -> None:
         assert wal in ("block", "object"), wal
         self.folder = folder
         self.wal = wal
+        self.client = client
         size = wal_size * (slices or nodes)
         volume = f"block:{folder / 'volume'}?size={size}&slices={slices or nodes}"
         self._flags = ("--wal", "object:" if wal == "object" else volume, *flags)
@@ -139,7 +142,7 @@ class LakeheadCluster:
         """Wait until each running node has metadata with `count` live ones. Raises ServerFailed."""
         deadline = time.monotonic() + within_s
         for node in self.nodes:
-            while node.server.is_running and _members(node.server.bootstrap) != count:
+            while node.server.is_running and _members(node.server.bootstrap, self.client) != count:
                 if time.monotonic() > deadline:
                     raise ServerFailed(f"no cluster of {count}:\n{node.log_tail()}")
                 time.sleep(_POLL_S)
@@ -179,12 +182,12 @@ class LakeheadCluster:
         self.kill()
 
 
-def _members(bootstrap: str) -> int:
+def _members(bootstrap: str, client: Mapping[str, str | int | float]) -> int:
     """Return the number of nodes in a node's metadata; 0 if it does not respond."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **client})
     with contextlib.suppress(KafkaException):
         return len(admin.list_topics(timeout=5).brokers)
     return 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.process import ServerProcess, free_port
+from bench.tls_and_sasl import TlsAndSasl
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_PATH = os.pathsep.join(str(folder) for folder in (ROOT / "bench" / "without", ROOT))
@@ -18,19 +19,23 @@ def lakehead_server(
     port: int | None = None,
     environment: Mapping[str, str] | None = None,
     under: Sequence[str] = (),
+    secured: TlsAndSasl | None = None,
 ) -> ServerProcess:
     """A broker of default settings with its data in `folder`, not started; it keeps no declared
     tables by itself, so that only a test or bench writes them.
 
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).
+    Where it is `secured`, its clients use SASL_SSL.
     """
     port = free_port() if port is None else port
+    own, variables = ([], {}) if secured is None else secured.lakehead(port)
     command = [
         sys.executable,
         *under,
         *("-m", "lakehead", "start"),
         *("--data", str(folder / "data"), "--port", str(port), "--maintain.tables", "false"),
+        *own,
         *flags,
     ]
     return ServerProcess(
@@ -38,5 +43,6 @@ def lakehead_server(
         command,
         port=port,
         log=folder / "lakehead.log",
-        environment={"PYTHONPATH": PYTHON_PATH} | dict(environment or {}),
+        environment={"PYTHONPATH": PYTHON_PATH} | variables | dict(environment or {}),
+        client=None if secured is None else secured.client,
     )

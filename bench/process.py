@@ -16,6 +16,8 @@ from typing import Self
 
 import psutil
 
+from bench.tls_and_sasl import ClientSettings
+
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 
@@ -64,7 +66,7 @@ class ServerProcess:
     """A server that listens on one port of the loopback interface, started on entry to a `with`.
 
     `command` is run with `environment` added to ours; its output goes to `log`. It counts as ready
-    when its port takes connections on `host`.
+    when its port takes connections on `host`. `client` is what clients need beside its address.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class ServerProcess:
         log: Path,
         environment: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
+        client: ClientSettings | None = None,
     ) -> None:
         self.name = name
+        self.client = client or ClientSettings()
         self.host = host
         self.port = port
         self.log = log
@@ -89,6 +93,17 @@ class ServerProcess:
     def bootstrap(self) -> str:
         """Kafka's `bootstrap.servers` for this server."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def librdkafka(self) -> dict[str, str]:
+        """Settings of a client of librdkafka."""
+        return {"bootstrap.servers": self.bootstrap, **self.client.librdkafka}
+
+    def command_config(self) -> tuple[str, str]:
+        """Return the flag of Kafka's tools, and its file, with the settings of Java's clients."""
+        path = self.log.with_name("client.properties")
+        path.write_text("".join(f"{name}={value}\n" for name, value in self.client.java.items()))
+        return "--command-config", str(path)
 
     @property
     def process(self) -> subprocess.Popen[bytes]:

@@ -54,7 +54,7 @@ def delete_topic(server: ServerProcess, topic: str) -> None:
 
 
 def _admin(server: ServerProcess) -> AdminClient:
-    return AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 3})
+    return AdminClient({**server.librdkafka, "log_level": "3"})
 
 
 def produce(server: ServerProcess, topic: str, records: int, batch_bytes: int) -> Figures:
@@ -65,6 +65,7 @@ def produce(server: ServerProcess, topic: str, records: int, batch_bytes: int) -
         "kafka-producer-perf-test",
         *("--topic", topic, "--num-records", str(records)),
         *("--record-size", str(RECORD_BYTES), "--throughput", "-1"),
+        *server.command_config(),
         *("--command-property", f"bootstrap.servers={server.bootstrap}"),
         *("acks=all", f"batch.size={batch_bytes}"),
     )
@@ -90,6 +91,7 @@ def consume(server: ServerProcess, topic: str, records: int) -> Figures:
         "kafka-consumer-perf-test",
         *("--topic", topic, "--num-records", str(records)),
         *("--bootstrap-server", server.bootstrap, "--timeout", "30000"),
+        *server.command_config(),
     )
     cpu = server.usage().cpu_seconds - before
     rows = [line.split(", ") for line in output.splitlines() if line.count(", ") == 9]
@@ -110,6 +112,7 @@ def latency(server: ServerProcess, topic: str, records: int) -> Figures:
         *("--bootstrap-server", server.bootstrap, "--topic", topic),
         *("--num-records", str(records), "--producer-acks", "all"),
         *("--record-size", str(RECORD_BYTES)),
+        *server.command_config(),
     )
     found = re.search(r"50th = (\d+), 99th = (\d+)", output)
     if found is None:
@@ -121,7 +124,7 @@ def transactions(server: ServerProcess, topic: str, count: int) -> Figures:
     """Transactions of TRANSACTION_RECORDS over all partitions, one after another, by librdkafka:
     from the begin of each to the end of its commit.
     """
-    producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": topic})
+    producer = Producer({**server.librdkafka, "transactional.id": topic})
     producer.init_transactions(30)
     value, times = b"v" * TRANSACTION_RECORD_BYTES, []
     for _ in range(count):

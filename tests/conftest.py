@@ -23,6 +23,7 @@ TARGETS = {
     "aws_day": "trials",
     "changes": "trials",
     "checker": "trials",
+    "flood": "trials",
     "connectors": "connect-test",
     "rolling": "roll-test",
     "terraform": "tf-cycle",

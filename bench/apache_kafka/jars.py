@@ -1,10 +1,14 @@
-"""The jars of Apache Kafka: three are named, Ivy finds their dependencies."""
+"""The jars of Apache Kafka: three are named, Ivy finds their dependencies.
 
+KAFKA_VERSION=4.2.0  another release than the default, for benches, comparisons and clients
+"""
+
+import os
 from pathlib import Path
 
 from bench.maven import Artefact, jars_folder
 
-KAFKA_VERSION = "4.2.0"
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.3.0"
 SCALA_VERSION = "2.13"
 SLF4J_VERSION = "1.7.36"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.apache_kafka import tools
 from bench.process import ServerFailed, ServerProcess, free_port
+from bench.tls_and_sasl import TlsAndSasl
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"  # any 22 characters of base64url
 JVM = (
@@ -20,20 +21,33 @@ JVM = (
 """JVM options of kafka-server-start.sh."""
 
 
-def kafka_server(folder: Path, settings: Mapping[str, str] | None = None) -> ServerProcess:
+def kafka_server(
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    secured: TlsAndSasl | None = None,
+) -> ServerProcess:
     """A Kafka broker with its data in `folder`, formatted but not started; of default settings but
-    for those given.
+    for those given. Where it is `secured`, its clients use SASL_SSL.
     """
     port, controller_port = free_port(), free_port()
     properties = folder / "server.properties"
-    properties.write_text(_properties(folder / "data", port, controller_port, settings or {}))
+    own, users = ({}, []) if secured is None else secured.kafka(port, controller_port)
+    every = {**own, **(settings or {})}
+    properties.write_text(_properties(folder / "data", port, controller_port, every))
     formatted = tools.run(
-        "kafka-storage", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties)
+        *("kafka-storage", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties)),
+        *users,
     )
     if formatted.returncode != 0:
         raise ServerFailed(f"Kafka could not format {folder}: {formatted.stderr}")
     command = tools.command("kafka-server-start", str(properties), jvm=JVM)
-    return ServerProcess("Apache Kafka", command, port=port, log=folder / "kafka.log")
+    return ServerProcess(
+        "Apache Kafka",
+        command,
+        port=port,
+        log=folder / "kafka.log",
+        client=None if secured is None else secured.client,
+    )
 
 
 def _properties(data: Path, port: int, controller_port: int, settings: Mapping[str, str]) -> str:

@@ -12,7 +12,8 @@ leader for every partition, *client* until the producer has a response of every 
 With a gibibyte not uploaded, the recovery has that much to read and upload (block WAL) or to list
 (object WAL).
 
-    FAILOVERS=20    kills for each WAL, and a quarter as many pauses
+    FAILOVERS=20       kills for each WAL, and a quarter as many pauses
+    SECURITY=SASL_SSL  clients by TLS and SCRAM, access rules, mutual TLS between nodes
 """
 
 import contextlib
@@ -38,9 +39,10 @@ from bench.cluster.load import (
 )
 from bench.cluster.log_events import log_events
 from bench.figures import Figure
-from bench.lakehead_cluster import ClusterNode, LakeheadCluster
+from bench.lakehead_cluster import ClusterNode, LakeheadCluster, Place
 from tests.checker.history import History
 from tests.checker.rules import violations
+from tests.support.secure_cluster import SecureCluster
 from tests.support.traffic import ProducerThread, read_log
 
 PART = "failover"
@@ -48,7 +50,7 @@ TOPIC = "t"
 NODES, PARTITIONS, RATE = 3, 12, 600.0
 PAUSED_S, SETTLE_S, BALANCED_S, ENDED_S, BACK_S = 10.0, 1.0, 20.0, 10.0, 60.0
 MEDIAN_S, P99_S, FIRST_ANSWER_S = 3.0, 5.0, 1.0
-GIB = 1 << 30
+GIB, WAL_SIZE = 1 << 30, 64 << 20
 EVENTS = ("node_fenced", "node_recovered")
 
 
@@ -78,19 +80,35 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 def _measure(folder: Path, wal: str, cause: str, runs: int) -> list[Figure]:
     folder.mkdir()
     history = History()
-    with LakeheadCluster(folder, nodes=NODES, wal=wal) as cluster:
-        make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+    with _cluster(folder, wal=wal) as cluster:
+        make_topic(cluster.bootstrap, TOPIC, PARTITIONS, cluster.client)
         producer = _producer(cluster, history, cause)
         producer.start()
         found = [_fail_over(cluster, history, cause) for _ in range(runs)]
         unanswered = producer.finish()
-        broken = violations(history, read_log(cluster.bootstrap, TOPIC, PARTITIONS))
+        log = read_log(cluster.bootstrap, TOPIC, PARTITIONS, security=cluster.client)
+        broken = violations(history, log)
     what = f"{wal} WAL, {cause} {runs} times"
     return [
         *_summary(what, found),
         _figure(f"{what}: records lost, doubled, misplaced", len(broken), "records", 0),
         _figure(f"{what}: records without a response", unanswered, "records", 0),
     ]
+
+
+def _cluster(folder: Path, *flags: str, wal: str, wal_size: int = WAL_SIZE) -> LakeheadCluster:
+    if os.environ.get("SECURITY") != "SASL_SSL":
+        return LakeheadCluster(folder, *flags, nodes=NODES, wal=wal, wal_size=wal_size)
+    secure = SecureCluster.make(folder / "ca", ("localhost", "127.0.0.1"))
+    return LakeheadCluster(
+        folder,
+        *flags,
+        nodes=NODES,
+        wal=wal,
+        wal_size=wal_size,
+        places=[secure.place(Place()) for _ in range(NODES)],
+        client=secure.user().librdkafka,
+    )
 
 
 def _producer(cluster: LakeheadCluster, history: History, cause: str) -> ProducerThread:
@@ -100,7 +118,7 @@ def _producer(cluster: LakeheadCluster, history: History, cause: str) -> Produce
         partitions=PARTITIONS,
         history=history,
         records_per_s=RATE,
-        config=PATIENCE if cause == "paused" else {},
+        config={**cluster.client, **(PATIENCE if cause == "paused" else {})},
     )
 
 
@@ -148,7 +166,9 @@ def _fail_over(
 def _wait_led(cluster: LakeheadCluster, victim: ClusterNode) -> float:
     """Wait until a survivor's metadata has a live leader for all partitions; return that moment."""
     survivor = next(node for node in cluster.nodes if node is not victim)
-    admin = AdminClient({"bootstrap.servers": survivor.server.bootstrap, "log_level": 0})
+    admin = AdminClient(
+        {"bootstrap.servers": survivor.server.bootstrap, "log_level": 0, **cluster.client}
+    )
 
     def is_led() -> bool:
         partitions = admin.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions.values()
@@ -207,7 +227,7 @@ def _heal(cluster: LakeheadCluster, victim: ClusterNode, cause: str) -> None:
 
 
 def _leaders(cluster: LakeheadCluster) -> dict[int, int]:
-    return leaders(cluster.bootstrap, TOPIC)
+    return leaders(cluster.bootstrap, TOPIC, cluster.client)
 
 
 def _leader_of_most(cluster: LakeheadCluster) -> ClusterNode:
@@ -224,13 +244,13 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
         *("--auto.leader.rebalance.enable", "false"),  # what is filled stays where it is
     )
     # An upload begins when a quarter of the log is full, whatever the settings say.
-    with LakeheadCluster(folder, *keep, nodes=NODES, wal=wal, wal_size=5 * size) as cluster:
-        make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+    with _cluster(folder, *keep, wal=wal, wal_size=5 * size) as cluster:
+        make_topic(cluster.bootstrap, TOPIC, PARTITIONS, cluster.client)
         victim = _leader_of_most(cluster)
-        make_topic(cluster.bootstrap, "bulk", PARTITIONS)
-        led = leaders(cluster.bootstrap, "bulk")
+        make_topic(cluster.bootstrap, "bulk", PARTITIONS, cluster.client)
+        led = leaders(cluster.bootstrap, "bulk", cluster.client)
         mine = [partition for partition, node in led.items() if node == victim.node_id]
-        fill(cluster.bootstrap, "bulk", mine, size)
+        fill(cluster.bootstrap, "bulk", mine, size, cluster.client)
         producer = _producer(cluster, history, "killed")
         producer.start()
         _wait_answers(history)

@@ -5,6 +5,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -22,6 +23,8 @@ CLIENT: Mapping[str, str | int | float] = {
     "log_level": 0,
 }
 """librdkafka's defaults, but for these."""
+PLAINTEXT: Mapping[str, str | int | float] = MappingProxyType({})
+"""A client without security needs nothing beside the address."""
 PATIENCE: Mapping[str, str | int | float] = {"socket.timeout.ms": 2000, "request.timeout.ms": 1500}
 """A paused node keeps its connections open: only its clients' patience ends their wait."""
 
@@ -48,9 +51,15 @@ def steady_producer(
     )
 
 
-def fill(bootstrap: str, topic: str, partitions: Sequence[int], size: int) -> int:
+def fill(
+    bootstrap: str,
+    topic: str,
+    partitions: Sequence[int],
+    size: int,
+    client: Mapping[str, str | int | float] = PLAINTEXT,
+) -> int:
     """Send `size` bytes to these partitions, in turn; return the number of bytes taken."""
-    producer = Producer({"bootstrap.servers": bootstrap, **CLIENT, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": bootstrap, **CLIENT, **client, "linger.ms": 20})
     value, count = os.urandom(BULK_BYTES), size // BULK_BYTES
     for number in range(count):
         while len(producer) > BULK_QUEUE:
@@ -66,17 +75,28 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
-def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
+def make_topic(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    client: Mapping[str, str | int | float] = PLAINTEXT,
+) -> None:
     """Create a topic and wait until each of its partitions has a leader."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **client})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
     admin.create_topics([new], operation_timeout=ANSWER_S)[topic].result(ANSWER_S)
-    wait_for(lambda: len(leaders(bootstrap, topic)) == partitions, ANSWER_S, f"leaders of {topic}")
+
+    def are_led() -> bool:
+        return len(leaders(bootstrap, topic, client)) == partitions
+
+    wait_for(are_led, ANSWER_S, f"leaders of {topic}")
 
 
-def leaders(bootstrap: str, topic: str) -> dict[int, int]:
+def leaders(
+    bootstrap: str, topic: str, client: Mapping[str, str | int | float] = PLAINTEXT
+) -> dict[int, int]:
     """The node that leads each partition, of those that have one."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **client})
     found = admin.list_topics(topic, timeout=10).topics[topic].partitions
     return {p: metadata.leader for p, metadata in found.items() if metadata.leader >= 0}
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import random
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,16 @@ from typing import Any
 import pytest
 
 from lakehead.connectors.airflow.provider_info import CONNECTION_FIELDS, get_provider_info
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.encryption.key_file import add_key
+from lakehead.storage.encryption.settings import EncryptionSettings
+from lakehead.storage.errors import KeyUnavailable
+from lakehead.storage.object_store import open_store
+from lakehead.storage.object_store.encrypted import encrypted
 from tests.support.airflow_runs import connect
+from tests.support.broker_process import BrokerProcess
 from tests.support.lake_cluster import LakeCluster
+from tests.support.registry_process import RegistryProcess
 
 pytestmark = [
     pytest.mark.xdist_group("airflow"),
@@ -81,7 +91,7 @@ def test_a_connection_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_brokers_that_do_not_answer(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakehead.connectors.airflow.hooks._ANSWER_S", 0.2)
+    monkeypatch.setattr("lakehead.connectors.airflow.hooks._TIMEOUT_S", 0.2)
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         connect(monkeypatch, cluster, host="127.0.0.1", port=taken.getsockname()[1])
@@ -101,6 +111,65 @@ def test_a_registry_that_is_none(cluster: str, monkeypatch: pytest.MonkeyPatch) 
         assert "does not respond as one" in hook().test_connection()[1]
 
 
+def test_a_login_in_the_registrys_url_is_refused_and_not_shown(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, cluster, extra={"registry_url": "http://me:s3cr3t@127.0.0.1:1"})
+    is_well, words = hook().test_connection()
+    assert not is_well
+    assert "set registry_user and registry_password instead" in words
+    assert "s3cr3t" not in words
+
+
+@pytest.mark.slow  # make airflow-test
+def test_a_registry_with_logins_and_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the hook's test, and by Confluent's client with the hook's configuration."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    try:
+        users, pem = tmp_path / "users", make_certificate(tmp_path)
+        users.write_text("me:pass:word\n")
+        flags = ("--users", str(users), "--tls-cert", str(pem))
+        registry = RegistryProcess(broker.bootstrap, "_schemas", *flags)
+        port = registry.url.rpartition(":")[2]
+        path = str(tmp_path / "data" / "store")
+        extra = {
+            "registry_url": f"https://localhost:{port}/",
+            "registry_user": "me",
+            "registry_password": "pass:word",
+            "ssl_ca_location": str(pem),
+        }
+        connect(monkeypatch, path, extra=extra)
+        assert "0 subjects in the registry" in hook().test_connection()[1]
+        with SchemaRegistryClient(hook().registry_config()) as client:
+            assert client.get_subjects() == []
+        for wrong in ({"registry_password": "another"}, {"registry_user": ""}):
+            connect(monkeypatch, path, extra=extra | wrong)
+            is_well, words = hook().test_connection()
+            assert not is_well
+            assert "refused the login: check registry_user and registry_password" in words
+        connect(monkeypatch, path, extra=extra | {"ssl_ca_location": ""})
+        assert "CERTIFICATE_VERIFY_FAILED" in hook().test_connection()[1]
+        assert registry.stop() == 0
+    finally:
+        broker.kill()
+
+
+def make_certificate(folder: Path) -> Path:
+    """Make a file with a certificate of localhost and its key."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    command = [
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+        *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+        *("-keyout", str(key), "-out", str(certificate)),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    certificate.write_text(certificate.read_text() + key.read_text())
+    return certificate
+
+
 def test_credentials_are_there_for_a_block_alone(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +184,22 @@ def test_credentials_are_there_for_a_block_alone(
         raise KeyError
     assert os.environ["AWS_REGION"] == "before"
     assert "AWS_SECRET_ACCESS_KEY" not in os.environ
+
+
+def test_the_storage_settings_of_a_connection_decrypt_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, path = tmp_path / "keys", f"file:{tmp_path / 'cluster'}"
+    add_key(keys, "k", rng=random.Random(1))
+    settings = EncryptionSettings(provider="file", key_file=str(keys))
+    store = encrypted(open_store(path), settings, clock=SystemClock(), rng=random.Random(2))
+    LakeCluster(store).create_topic("orders")
+    connect(monkeypatch, path)
+    with pytest.raises(KeyUnavailable, match="is encrypted by the key 'k'"):
+        hook().state()
+    storage = {"LAKEHEAD_ENCRYPTION_KEY_FILE": str(keys)}
+    connect(monkeypatch, path, extra={"storage": storage})
+    assert set(hook().state().topics) == {"orders"}
 
 
 @pytest.mark.parametrize(

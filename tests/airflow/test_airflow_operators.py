@@ -413,3 +413,39 @@ def test_a_table_that_cannot_be_read_fails_its_own_item_alone(
     assert work[2].execute(context())["tables"] == 1
     with pytest.raises(AirflowException, match="topic b"):
         run(name, **options)
+
+
+@pytest.mark.parametrize("options", [{"all_of_them": True}, {"topics": ["a", "b", "c"]}])
+def test_a_declaration_that_cannot_be_fails_its_own_item_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """As an earlier release may have taken it. OPTIMIZE and VACUUM of all leave such a table."""
+    from airflow.sdk.exceptions import AirflowException
+
+    from lakehead.connectors.airflow.operators.mapped import (
+        LakeheadPlanOperator,
+        LakeheadWorkOperator,
+    )
+
+    connect(monkeypatch, str(tmp_path))
+    for topic in "abc":
+        write_topic(tmp_path, topic, {0: [b'{"id":1}']})
+        configure(tmp_path, topic, {"lakehead.table.enable": "true"})
+    configure(tmp_path, "b", {"lakehead.table.value.format": "xml"})
+    for name in ("materialize", "optimize", "vacuum"):
+        plan: Any = LakeheadPlanOperator(task_id="plan", job=name, options=options)
+        done, failed = 0, []
+        for item in plan.execute(context()):
+            work: Any = LakeheadWorkOperator(task_id="work", job=name, options=options, item=item)
+            try:
+                done += work.execute(context())["tables"]
+            except AirflowException as error:
+                failed.append(str(error))
+        assert done == 2, name
+        if name == "materialize" or "topics" in options:
+            [words] = failed
+            assert "topic b: lakehead.table.value.format is one of" in words
+            with pytest.raises(AirflowException, match="topic b"):
+                run(name, **options)
+        else:
+            assert not failed

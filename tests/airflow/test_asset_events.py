@@ -104,7 +104,8 @@ def key_of(context: dict[str, Any]) -> str:
 
 class Tasks:
     """Tasks of one table that begin, commit, fail, are tried again and end, in any order; and while
-    one of them asks Airflow what was told, others go on.
+    one of them asks Airflow what was told, others go on. The table has a watcher, too, whose
+    triggerers die.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, seed: int) -> None:
@@ -116,8 +117,9 @@ class Tasks:
         self.late: list[str] = []
         self.count = 0
         self.depth = 0
+        self.watcher = WatchingTable(patch, self.rng, self.table)
+        self.watcher.between = self._others
         self.airflow.between = self._others
-        patch.setattr("lakehead.lake.tables.delta_table.open_table", lambda _uri: self.table)
         # Of a table with many events, a look at the newest does not reach back to each commit.
         read_at_once = self.rng.choice([2, 200])
         patch.setattr("lakehead.connectors.airflow.table_changes._EVENTS_MAX", read_at_once)
@@ -129,7 +131,7 @@ class Tasks:
             self.rng.choice(
                 [
                     *(self.commit, self.fail, self.succeed, self.retry),
-                    *(self.commit_outside, self.commit_late),
+                    *(self.commit_outside, self.commit_late, self.watch),
                 ]
             )()
             self.depth -= 1
@@ -153,6 +155,11 @@ class Tasks:
         """Commit by a process whose try Airflow took for dead, when the task's last try is over."""
         if self.late and self.airflow.extras(ASSET):
             self.table.commit(self.rng.choice(_KINDS), self.rng.choice(self.late))
+
+    def watch(self) -> None:
+        """Have the watcher look, or its triggerer die; not while it looks."""
+        if not self.watcher.is_looking:
+            self.watcher.step()
 
     def fail(self) -> None:
         if (context := self._taken()) is not None:
@@ -190,7 +197,7 @@ class Tasks:
     def walk(self, steps: int) -> None:
         """Do so many steps; then have all come to an end, and one more commit: nothing is left."""
         ways = [self.begin, self.commit, self.commit, self.commit_outside, self.commit_late]
-        ways += [self.fail, self.retry, self.succeed]
+        ways += [self.fail, self.retry, self.succeed, self.watch]
         for _ in range(steps):
             self.rng.choice(ways)()
         self.depth = 2
@@ -206,6 +213,7 @@ class Tasks:
         of_tasks = [one.version for one in commits if one.change.written_by]
         # Before the first commit of a task the asset had no events to go on from.
         assert set(told) == {one.version for one in commits if one.version >= of_tasks[0]}
+        self.watcher.finish()
 
 
 class Turn(Awaitable[None]):
@@ -253,7 +261,8 @@ class Watching(ABC):
         self.records = rng.choice([1, 1, 7])
         self.kept = AssetState()
         self.events: list[tuple[int, dict[str, Any]]] = []
-        self.deaths, self.may_die = 0, True
+        self.deaths, self.may_die, self.is_looking = 0, True, False
+        self.between: Callable[[], None] = lambda: None
         self.start()
         self.look()  # from here on it is watched
         self.look()  # and this is kept
@@ -291,8 +300,19 @@ class Watching(ABC):
         self.deaths += 1
         self.start()
 
+    def step(self) -> None:
+        """Have the triggerer look once, or die."""
+        self.rng.choice([self.look, self.look, self.look, self.die])()
+
     def look(self) -> None:
         """Have the triggerer look once; it may die after any event that it fires."""
+        self.is_looking = True
+        try:
+            self._look()
+        finally:
+            self.is_looking = False
+
+    def _look(self) -> None:
         self.looks.seen.append(ClusterLook(self.seen(), 0))
         while True:
             try:
@@ -308,15 +328,18 @@ class Watching(ABC):
 
     def walk(self, steps: int) -> None:
         """Take steps in any order; then look until there is no more to fire."""
-        ways = [self.look, self.look, self.look, self.die]
         for _ in range(steps):
             if self.rng.random() < 0.5:
                 self.grow()
             elif self.rng.random() < 0.05:
                 self.make_again()
             else:
-                self.rng.choice(ways)()
-        self.may_die = False
+                self.step()
+        self.finish()
+
+    def finish(self) -> None:
+        """Look until there is no more to fire, and check the events."""
+        self.between, self.may_die = (lambda: None), False
         self.look()
         self.check()
 
@@ -327,13 +350,18 @@ def topic(topic_id: str) -> TopicState:
 
 
 class WatchingTable(Watching):
-    """A watcher of a table."""
+    """A watcher of a table. What others do while it reads the table, `between` does."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    def __init__(
+        self, patch: pytest.MonkeyPatch, rng: random.Random, table: History | None = None
+    ) -> None:
         async def work_done(_conn_id: str, work: Callable[[str], Any]) -> Any:
-            return work("/store")
+            self.between()
+            done = work("/store")
+            self.between()
+            return done
 
-        self.table = History()
+        self.table = History() if table is None else table
         patch.setattr("lakehead.connectors.airflow.triggers.in_environment", work_done)
         patch.setattr("lakehead.lake.tables.delta_table.open_table", lambda _uri: self.table)
         super().__init__(rng)

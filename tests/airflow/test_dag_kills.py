@@ -247,8 +247,16 @@ def test_the_same_folder_is_not_taken_twice(running: LocalAirflow, airflow: Airf
 
 
 def test_nothing_is_left_when_it_is_killed(running: LocalAirflow, airflow: AirflowClient) -> None:
-    """The last of this file: it ends the Airflow of all."""
+    """The last of this file: it ends the Airflow of all.
+
+    A part that does not take the signal of an orderly end does not live on either.
+    """
     home = running.folder / "airflow"
-    assert processes_of(home) != []
+    (scheduler,) = (
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if "scheduler" in (one.info["cmdline"] or ()) and str(home) in one.environ().values()
+    )
+    scheduler.suspend()
     running.process.kill()
     assert wait_until(lambda: processes_of(home) == [], 60), processes_of(home)

@@ -60,6 +60,8 @@ class Cluster:
             "zones": [self.account.zone],
             "tags": tags,
             "session_manager": True,
+            # Clients on hosts are short scripts; TLS and users are tried elsewhere.
+            "security": {"protocol": "PLAINTEXT"},
             "expected_traffic": {"mib_per_second": 1, "retention_days": 1, "readers": 1},
         }
         endpoints = {"ssm", "ssmmessages", *arguments.get("interface_endpoints", ())}
@@ -153,7 +155,7 @@ class Cluster:
         self, *arguments: str, seconds: float = _STEP_S, more: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
         """Run Terraform; return its status and what it prints. Behind its time it is asked to end,
-        which leaves a state that says what there is.
+        which leaves a state that says what there is; one that does not end then is killed.
         """
         with subprocess.Popen(
             ["terraform", *arguments],
@@ -168,15 +170,23 @@ class Cluster:
             try:
                 text, _ = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                text, _ = process.communicate(timeout=_GRACE_S)
+                text = _ended(process)
             except KeyboardInterrupt:
-                process.send_signal(signal.SIGINT)
-                process.communicate(timeout=_GRACE_S)
+                _ended(process)
                 raise
             with (self.folder / "terraform.log").open("a") as log:
                 log.write(f"$ terraform {' '.join(arguments)}\n{text}\n")
             return process.returncode, text
+
+
+def _ended(process: subprocess.Popen[str]) -> str:
+    """Interrupt Terraform, and kill it with its providers after a while; return what it printed."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.communicate(timeout=_GRACE_S)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
 
 
 def complaints(text: str) -> str:

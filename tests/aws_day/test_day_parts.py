@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.storage.clock import SystemClock
+from tests.aws_day import cluster as cluster_module
 from tests.aws_day import day as day_module
 from tests.aws_day import leftovers, packages, preflight
 from tests.aws_day.__main__ import chosen
@@ -210,32 +213,42 @@ def test_a_clean_up_goes_on_by_tag_where_terraform_fails(
     assert day(tmp_path, good("a"), good("b")).clean() == 2
 
 
-@pytest.mark.parametrize(("end", "code"), [("interrupt", None), ("timeout", 130)])
-def test_terraform_is_asked_to_end_and_an_interrupt_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int | None
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), subprocess.TimeoutExpired("terraform", 1)])
+@pytest.mark.parametrize("obeys", [True, False])
+def test_terraform_is_interrupted_then_killed_and_an_interrupt_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException, obeys: bool
 ) -> None:
     program = tmp_path / "bin" / "terraform"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\ntrap 'echo saved; exit 130' INT\nwhile :; do sleep 0.1; done\n")
+    handler = (
+        "lambda *_: (print('saved', flush=True), sys.exit(130))" if obeys else "signal.SIG_IGN"
+    )
+    program.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\nsignal.signal(signal.SIGINT, {handler})\n"
+        "open('ready', 'w').close()\nwhile True:\n    time.sleep(0.01)\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(cluster_module, "_GRACE_S", 60.0 if obeys else 0.1)
     cluster = Cluster(account=ACCOUNT, trial="a", folder=tmp_path, environment={})
-    if code is None:
-        real = subprocess.Popen.communicate
-        calls: list[object] = []
+    real = subprocess.Popen.communicate
+    calls: list[object] = []
 
-        def interrupted(self: Any, *arguments: Any, **named: Any) -> Any:
-            calls.append(named)
-            if len(calls) == 1:
-                raise KeyboardInterrupt
-            return real(self, *arguments, **named)
+    def interrupted(self: Any, *arguments: Any, **named: Any) -> Any:
+        calls.append(named)
+        if len(calls) == 1:
+            while not (cluster.folder / "ready").exists():
+                assert self.poll() is None
+            raise end
+        return real(self, *arguments, **named)
 
-        monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    if isinstance(end, KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             cluster.run_any("apply")
-        assert len(calls) == 2
     else:
-        assert cluster.run_any("apply", seconds=0.5) == (code, "saved\n")
+        assert cluster.run_any("apply") == ((130, "saved\n") if obeys else (-signal.SIGKILL, ""))
+    assert len(calls) == (2 if obeys else 3)
 
 
 def test_what_terraform_complains_of_is_told_and_not_what_it_did_before() -> None:

@@ -27,14 +27,15 @@ PROJECT = Path(__file__).resolve().parents[2]
 BUCKET, PACKAGES, WHEELS = "boot-test-lake", "packages", "wheels"
 NODES = 2
 """Of each host."""
-# An emulator that does not answer is given up at once. Nothing is uploaded but by a takeover or a
-# stop, so what is read after them was in the log that they recovered.
+# An emulator that does not respond is given up at once. Machines reach no Secrets Manager. Nothing
+# is uploaded but by a takeover or a stop: what is read after it was in the log that was recovered.
 _OVERRIDE = """\
 provider "aws" {
   max_retries = 3
 }
 module "lakehead" {
   nodes_per_host = 2
+  security       = { protocol = "PLAINTEXT" }
   settings       = { "upload.age.ms" = "3600000" }
   wal_mode       = "%s"
   wal_volume     = { gib = 10 }

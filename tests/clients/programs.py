@@ -33,13 +33,15 @@ class CannotBeHad(Exception):
     """A client cannot be installed here. The message is one line for the user."""
 
 
-def _folder(name: str) -> Path:
+def program_folder(name: str) -> Path:
+    """Return the folder of a client in the cache."""
     folder = cache_folder() / "clients" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _install(folder: Path, *command: str) -> None:
+def install(folder: Path, *command: str) -> None:
+    """Run a command of an installation in a folder, or raise CannotBeHad."""
     try:
         done = subprocess.run(
             command,
@@ -129,9 +131,9 @@ def _program(
 
 def kafkajs() -> ForeignClient:
     """kafkajs on Node, with npm's packages for the codecs it lacks."""
-    folder = _folder("kafkajs")
+    folder = program_folder("kafkajs")
     if not (folder / "node_modules" / "kafkajs").is_dir():
-        _install(folder, "npm", "install", "--no-audit", "--no-fund", *NPM_PACKAGES)
+        install(folder, "npm", "install", "--no-audit", "--no-fund", *NPM_PACKAGES)
     shutil.copy(_SOURCES / "kafkajs_client.js", folder / "client.js")
     command = ["node", str(folder / "client.js")]
     return _program("kafkajs", command, _as_json, _from_json, KAFKAJS_CODECS)
@@ -139,27 +141,27 @@ def kafkajs() -> ForeignClient:
 
 def franz_go() -> ForeignClient:
     """franz-go, built with Go."""
-    folder = _folder("franz-go")
+    folder = program_folder("franz-go")
     source = (_SOURCES / "franz_client.go").read_text()
     program = folder / "client"
     if not program.exists() or (folder / "main.go").read_text() != source:
         (folder / "main.go").write_text(source)
         if not (folder / "go.mod").exists():
-            _install(folder, "go", "mod", "init", "client")
+            install(folder, "go", "mod", "init", "client")
         module, _, version = FRANZ_GO.partition("@")
-        _install(folder, "go", "get", f"{module}/pkg/kgo@{version}")
-        _install(folder, "go", "build", "-o", str(program))
+        install(folder, "go", "get", f"{module}/pkg/kgo@{version}")
+        install(folder, "go", "build", "-o", str(program))
     return _program("franz-go", [str(program)], _as_json, _from_json)
 
 
 def java() -> ForeignClient:
     """Kafka's own Java client, compiled against the jars that the benchmark fetches."""
-    folder = _folder("java")
+    folder = program_folder("java")
     try:
         jars = f"{jars_directory()}/*"
     except MissingTool as error:
         raise CannotBeHad(str(error)) from error
-    _install(folder, "javac", "-cp", jars, "-d", str(folder), str(_SOURCES / "JavaClient.java"))
+    install(folder, "javac", "-cp", jars, "-d", str(folder), str(_SOURCES / "JavaClient.java"))
     command = ["java", *QUICK_START, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     return _program(
         "java", [*command, "-cp", f"{folder}:{jars}", "JavaClient"], _as_words, _from_words

@@ -276,7 +276,13 @@ def test_a_table_put_back_to_an_older_version_is_another_source(
     shutil.copytree(tmp_path / "backup", path)
     with pytest.raises(InputChanged, match="ends at version 0 and was read to 2: an older state"):
         file.opened().run()
-    write_deltalake(path, pa.table({"id": [4]}), mode="append")
+    for n in (4, 5, 6):  # more than the first had: the old version is in it
+        write_deltalake(path, pa.table({"id": [n]}), mode="append")
+        if n > 4:
+            for _ in range(2):
+                with pytest.raises(InputChanged, match=r"version 2 of .* is another commit"):
+                    file.opened().run()
+    assert len(values(broker.bootstrap, "put-back")) == 3
     for file_ in path.glob("*.parquet"):
         file_.unlink()
     lost = ConnectFile(tmp_path / "lost", text.replace("put-back", "lost"))

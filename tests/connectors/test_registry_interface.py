@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from google.protobuf.message_factory import GetMessageClass
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.tables.values.protobuf_schema import compile_proto
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure
@@ -340,7 +340,7 @@ def test_bad_settings_are_one_line_each(
         (("--port", str(broker.port)), "cannot listen at"),
         (("--users", str(tmp_path / "bad")), "a user is name:password"),
         (("--users", str(tmp_path / "none")), "No such file"),
-        (("--kafka-config", str(tmp_path / "bad")), "a setting is name=value"),
+        (("--command-config", str(tmp_path / "bad")), "a setting is name=value"),
         (("--tls-cert", str(tmp_path / "bad"), "--port", "0"), "no certificate and key in PEM"),
         (("--tls-key", str(tmp_path / "bad"), "--port", "0"), "--tls-key needs --tls-cert"),
     ]:

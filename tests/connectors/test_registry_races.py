@@ -32,11 +32,13 @@ def schema(name: str) -> RequestedSchema:
 
 
 @contextmanager
-def registries(broker: BrokerProcess, topic: str, count: int) -> Iterator[list[Registry]]:
+def registries(
+    broker: BrokerProcess, topic: str, count: int, *, timeout_s: float = 60
+) -> Iterator[list[Registry]]:
     client = {"bootstrap.servers": broker.bootstrap}
     prepare_topic(client, topic, replication_factor=1, timeout_s=60)
     logs = [
-        SchemaLog(client, topic, clock=SystemClock(), rng=random.Random(seed), timeout_s=60)
+        SchemaLog(client, topic, clock=SystemClock(), rng=random.Random(seed), timeout_s=timeout_s)
         for seed in range(count)
     ]
     for log in logs:
@@ -52,6 +54,25 @@ def ids_in(log: SchemaLog) -> dict[str, int]:
     with log.lock:
         names = list(log.state.subjects(":*:"))
         return {name: log.state.versions(Subject(".", name))[-1].schema_id for name in names}
+
+
+def test_a_change_is_not_carried_out_after_its_time_is_up(broker: BrokerProcess) -> None:
+    with registries(broker, "_schemas_late", 1, timeout_s=5) as (registry,):
+        began, may_end = threading.Event(), threading.Event()
+
+        def decide_late() -> tuple[list[Record], None]:
+            began.set()
+            may_end.wait(60)
+            return [], None
+
+        with ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(registry.log.write, decide_late)
+            assert began.wait(60)
+            with pytest.raises(RegistryError, match="other changes took 5 s"):
+                registry.register(Subject(".", "late"), schema("Late"), normalize=False)
+            may_end.set()
+            slow.result(60)
+        assert ids_in(registry.log) == {}
 
 
 def test_racing_registries_agree(broker: BrokerProcess) -> None:
@@ -123,20 +144,20 @@ def test_a_paused_registry_cannot_spoil_what_another_wrote(broker: BrokerProcess
 
 
 def lost_answers(
-    commit: Callable[[Producer, Sequence[Record]], None], *, is_done: bool
-) -> Callable[[Producer, Sequence[Record]], None]:
+    commit: Callable[[Producer, Sequence[Record], float], None], *, is_done: bool
+) -> Callable[[Producer, Sequence[Record], float], None]:
     """A commit whose answer is lost, once: it happened or it did not, and nobody was told."""
     left = [1]
 
-    def lossy(producer: Producer, records: Sequence[Record]) -> None:
+    def lossy(producer: Producer, records: Sequence[Record], deadline: float) -> None:
         from lakehead.connectors.schema_registry.log import _NotWritten
 
         if not left:
-            commit(producer, records)
+            commit(producer, records, deadline)
             return
         left.clear()
         if is_done:
-            commit(producer, records)
+            commit(producer, records, deadline)
         raise _NotWritten("the answer is lost")
 
     return lossy
@@ -208,7 +229,7 @@ def test_a_cluster_that_is_down_makes_nothing_unknown(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     broker.start()
     try:
-        process = RegistryProcess(broker.bootstrap, "_schemas", "--timeout-ms", "3000")
+        process = RegistryProcess(broker.bootstrap, "_schemas", "--timeout-ms", "10000")
         text = '{"type":"record","name":"D","fields":[]}'
         schema_id = process.register("down", text)
         broker.kill()

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.lakehead_server import ROOT
 from bench.process import ServerProcess
-from lakehead.storage.tables.declaration import default_table_uri
+from lakehead.lake.declaration.table_declaration import default_table_uri
 from tests.equality.rows import table_frame
 from tests.equality.steps import RECORDS, STAMPED
 

@@ -71,6 +71,9 @@ class CutNetwork:
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
+    async def probe(self, host: str, port: int) -> None:
+        await asyncio.get_running_loop().create_future()
+
 
 async def test_one_node_is_the_controller_and_all_know_which() -> None:
     async with node_cluster() as cluster:

@@ -4,7 +4,7 @@ it next knows its producers.
 
 import random
 
-from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceFigures
+from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceStatistics
 from lakehead.broker.node import Node
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.settings import Settings
@@ -60,7 +60,7 @@ async def read(partition: Partition) -> list[KafkaRecord]:
     return found
 
 
-async def maintain(cluster: NodeCluster) -> MaintenanceFigures:
+async def maintain(cluster: NodeCluster) -> MaintenanceStatistics:
     """What `lakehead maintain` does."""
     rng, clock = random.Random(4), SystemClock()
     log = await MetadataLog.open(cluster.store, writer_id="maintenance", clock=clock, rng=rng)

@@ -135,7 +135,12 @@ async def describe(client: ApiClient, kind: int, name: str) -> Any:
         (BROKER_LOGGER, "0", [("root", APPEND, "INFO")], INVALID),
         (BROKER_LOGGER, "77", [("root", SET, "INFO")], INVALID),
         (BROKER_LOGGER, "", [("root", SET, "INFO")], INVALID),
-        (CLIENT_METRICS, "m", [("interval.ms", SET, "1000")], INVALID),
+        (CLIENT_METRICS, "m", [("interval.ms", SET, "99")], INVALID),
+        (CLIENT_METRICS, "m", [("interval.ms", SET, "often")], CONFIG),
+        (CLIENT_METRICS, "m", [("match", SET, "client_id=[")], CONFIG),
+        (CLIENT_METRICS, "m", [("match", SET, "client_id=a=b")], CONFIG),
+        (CLIENT_METRICS, "m", [("metrics", SET, "a"), ("nope", SET, "1")], INVALID),
+        (CLIENT_METRICS, "", [("interval.ms", SET, "1000")], INVALID),
         (99, KNOWN, [("retention.ms", SET, "1")], INVALID),
     ],
 )
@@ -148,6 +153,7 @@ async def test_a_wrong_change_is_refused_and_its_neighbour_made(
     assert await change(client, (kind, name, changes), good) == [code, NONE]
     assert client.node.state.topics == topics
     assert client.node.state.broker_configs == brokers
+    assert not client.node.state.client_metrics_configs
     assert set(client.node.state.group_configs) == {"good"}
     assert await change(client, (GROUP, "good", [("share.auto.offset.reset", DELETE, None)])) == [
         NONE
@@ -257,7 +263,7 @@ async def test_configs_of_groups_are_shown_and_listed(client: ApiClient) -> None
     assert shown.pop("consumer.session.timeout.ms") == ("50000", ConfigSource.GROUP)
     assert other.pop("consumer.session.timeout.ms") == ("45000", ConfigSource.DEFAULT)
     assert shown == other
-    assert len(shown) == 10
+    assert len(shown) == 16
     assert await describe(client, GROUP, "") is INVALID
 
     def every_group(module: ModuleType) -> Any:

@@ -13,7 +13,7 @@ from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from lakehead.broker.cluster.heartbeat import Heartbeat
 from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
-from lakehead.broker.network.server import UNDECIDED_MAX, ConnectionQuotas
+from lakehead.broker.network.connection_quotas import UNDECIDED_MAX, ConnectionQuotas
 from lakehead.broker.node import Node
 from lakehead.broker.open_files import raise_open_file_limit
 from tests.integration.test_node_protocol import running, until

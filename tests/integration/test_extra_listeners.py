@@ -65,7 +65,7 @@ class Network:
             "broker.rack": self.zones[slot],
         }
         bound = settings["extra.listeners"].replace("0.0.0.0", self.hosts[slot])
-        settings["extra.listeners"] = counted_up(bound, index)
+        settings["extra.listeners"] = counted_up("extra.listeners", bound, index)
         return tuple(text for name, value in settings.items() for text in (f"--{name}", value))
 
     def told(self, *node_ids: int) -> set[tuple[int, str, int]]:

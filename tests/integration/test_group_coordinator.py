@@ -113,6 +113,7 @@ async def test_offsets_and_members_are_there_after_a_restart(tmp_path: Path) -> 
         assert await node.groups.heartbeat("g", member.member_id, None, 1) is NONE
         described = await node.groups.describe("g")
         assert described is not None
+        assert described.snapshot is not None
         assert [m.assignment for m in described.snapshot.members] == [b"mine"]
 
 

@@ -25,7 +25,7 @@ OFFSETS = "__consumer_offsets"
 class Member:
     """One member of the group, on a thread of its own."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, protocol: str) -> None:
         self.values: list[bytes] = []
         self.errors: list[str] = []
         self.rebalances = 0
@@ -35,6 +35,7 @@ class Member:
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": GROUP,
+                "group.protocol": protocol,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "retry.backoff.ms": 50,
@@ -78,13 +79,14 @@ class Member:
         await asyncio.to_thread(self._thread.join)
 
 
-async def test_a_group_goes_on_while_its_coordinator_moves() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_group_goes_on_while_its_coordinator_moves(protocol: str) -> None:
     """No member is thrown out, nothing is read twice, and whoever comes later begins at the end."""
     async with node_cluster() as cluster:
         await cluster.nodes[1].replication_control.create("t", PARTITIONS)
         await cluster.nodes[1].groups.partition_for(GROUP)
         bootstrap = f"127.0.0.1:{cluster.nodes[1].advertised_port}"
-        member = Member(bootstrap)
+        member = Member(bootstrap, protocol)
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
         sent: list[bytes] = []
         try:
@@ -101,7 +103,7 @@ async def test_a_group_goes_on_while_its_coordinator_moves() -> None:
         assert sorted(member.values, key=int) == sent
         assert member.errors == []
         assert member.rebalances == 1
-        await later_member_reads_only(b"last", producer, bootstrap)
+        await later_member_reads_only(b"last", producer, bootstrap, protocol)
 
 
 async def test_who_stops_to_coordinate_does_not_deny_what_was_committed() -> None:
@@ -132,8 +134,10 @@ async def move(cluster: NodeCluster, round_number: int) -> None:
     )
 
 
-async def later_member_reads_only(value: bytes, producer: Producer, bootstrap: str) -> None:
-    later = Member(bootstrap)
+async def later_member_reads_only(
+    value: bytes, producer: Producer, bootstrap: str, protocol: str
+) -> None:
+    later = Member(bootstrap, protocol)
     try:
         producer.produce("t", value, partition=0)
         assert await asyncio.to_thread(producer.flush, LIMIT_S) == 0

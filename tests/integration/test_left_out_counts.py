@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakehead.lake.cluster_tables import status_row
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.table_status import TableStatus, table_statuses
 from lakehead.lake.store_reader import store_reader
@@ -15,7 +16,6 @@ from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.values.avro import compile_avro, read_schema
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.template_process import killed_job

@@ -230,7 +230,7 @@ def test_an_unknown_scheme_is_one_clear_line() -> None:
 
 async def test_the_faulty_store_loses_requests_and_answers_as_told() -> None:
     inner = MemoryStore()
-    store = FaultyStore(inner, rng=random.Random(1), profile=FaultProfile(lost_answer=1))
+    store = FaultyStore(inner, rng=random.Random(1), profile=FaultProfile(lost_response=1))
     with pytest.raises(OutcomeUnknown):
         await store.create("k", [b"x"])
     assert inner.objects == {"k": b"x"}

@@ -1,6 +1,7 @@
 """The page of a running node: metrics by name, and health that says when the store is failing."""
 
 import json
+import random
 import re
 import urllib.error
 import urllib.request
@@ -14,13 +15,15 @@ from confluent_kafka import Producer
 
 from bench.process import free_port
 from bench.s3_server import running_server
-from lakehead.broker.observability.metrics import METRICS
+from lakehead.broker.observability.metrics import METRICS, SUBJECTS
+from lakehead.storage.encryption.key_file import add_key
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_until
 
 SMALL = (
     *("--wal.size", "64m", "--cache.size", "16m", "--offsets.topic.num.partitions", "2"),
     *("--maintain.tables", "true"),
+    *("--audit.topic", "audit"),
 )
 LINE = re.compile(r'^(\w+)(?:\{\w+="(\w+)"\})? (\S+)$', re.MULTILINE)
 
@@ -77,6 +80,10 @@ def produce(broker: BrokerProcess, *, wait_s: float = 30) -> int:
 @pytest.mark.parametrize("wal", ["block", "object"])
 def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None:
     flags = ("--upload.age.ms", "100", *(("--wal", "object:") if wal == "object" else ()))
+    if wal == "object":
+        add_key(tmp_path / "keys", "first", rng=random.Random(1))
+        flags += ("--encryption.key.provider", "file")
+        flags += ("--encryption.key.file", str(tmp_path / "keys"))
     with running(tmp_path, *flags) as (broker, page):
         assert produce(broker) == 0
         assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > 0, 20)
@@ -84,7 +91,9 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
     expected = {
         metric.name + ("_total" if metric.is_counter else "")
         for metric in METRICS
-        if wal == "object" or not metric.doc.startswith("Object WAL")
+        if wal == "object"
+        or not (metric.doc.startswith("Object WAL") or metric in SUBJECTS["Encryption at rest"])
+        if metric.label != "metric"  # no client has pushed any
     }
     assert set(found) == expected
     assert found["lakehead_store_calls_total"]["put"] > 0
@@ -95,6 +104,9 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
     if wal == "object":
         assert found["lakehead_wal_puts_total"][""] > 0
         assert found["lakehead_wal_appended_bytes_total"][""] > 10_000
+        assert found["lakehead_data_keys_made_total"][""] == 1
+        assert found["lakehead_data_keys_cached"][""] >= 1
+        assert found["lakehead_data_keys_unwrap_failures_total"][""] == 0
 
 
 def test_a_path_that_is_not_a_probe_is_not_found(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.store_reader import StoreReader
 from lakehead.lake.topic_scan import Scan
+from lakehead.storage.encryption.settings import EncryptionSettings
 from lakehead.storage.jobs.compact_objects import JOB as COMPACT
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.compact_topics import JOB as COMPACT_TOPICS
@@ -138,15 +139,16 @@ def read_into_a_table(store: FileStore) -> Counter[Place]:
     root = store.uri.removeprefix("file://").removeprefix("file:")
     table = f"{root}-table-{id(store)}"
     reader = StoreReader(store)
-    readers = lakehead.lake.store_reader._readers._by_path
-    readers[root] = reader
+    readers = lakehead.lake.store_reader._readers._by_place
+    place = root, EncryptionSettings()
+    readers[place] = reader
     try:
         settings = MaterializeSettings(
             path=root, topic="orders", table=table, schema="n int", split_bytes=1, commit_bytes=1
         )
         materialize(settings)
     finally:
-        del readers[root]
+        del readers[place]
         reader.end()
     rows = DeltaTable(table).to_pyarrow_table(columns=["_partition", "_offset", "n"]).to_pydict()
     assert rows["n"] == rows["_offset"]

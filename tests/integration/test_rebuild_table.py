@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
 from lakehead.lake.tables.delta_table import current_files
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.template_process import killed_job
 from tests.support.topic_writer import Value, write_topic

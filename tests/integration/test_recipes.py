@@ -26,10 +26,10 @@ async def main():
     async with api_client(Path(sys.argv[1])) as client:
         versions = await client.ask(18, 3, lambda m: m.ApiVersionsRequest(
             client_software_name="t", client_software_version="1"))
-        got = await client.ask(71, 0, lambda m: m.GetTelemetrySubscriptionsRequest(
-            client_instance_id=None))
+        got = await client.ask(67, 0, lambda m: m.AllocateProducerIdsRequest(
+            broker_id=0, broker_epoch=0))
     served = {one.api_key: [one.min_version, one.max_version] for one in versions.api_keys}
-    print(json.dumps({"served": served[71], "metrics": list(got.requested_metrics)}))
+    print(json.dumps({"served": served[67], "ids": got.producer_id_len}))
 
 asyncio.run(main())
 """
@@ -45,7 +45,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "pyproject.toml", copy)
     recipes = RECIPE.findall((ROOT / "CONTRIBUTING.md").read_text())
     assert [place for _, place, _, _ in recipes] == [
-        "broker/api/get_telemetry_subscriptions.py",
+        "broker/api/allocate_producer_ids.py",
         "broker/settings.py",
     ]
     for kind, place, before, code in recipes:
@@ -75,7 +75,7 @@ def run(tree: Path, *command: str) -> str:
 
 def test_an_api_is_served_once_its_module_is_there(tree: Path, tmp_path: Path) -> None:
     found = json.loads(run(tree, "-c", CALLS, str(tmp_path)).splitlines()[-1])
-    assert found == {"served": [0, 0], "metrics": []}
+    assert found == {"served": [0, 0], "ids": 1}
 
 
 def test_a_setting_is_a_flag_and_in_the_pages_once_its_field_is_there(tree: Path) -> None:
@@ -85,6 +85,6 @@ def test_a_setting_is_a_flag_and_in_the_pages_once_its_field_is_there(tree: Path
 
 
 def test_what_recipes_add_keeps_the_rules(tree: Path) -> None:
-    places = ["broker/api/get_telemetry_subscriptions.py", "broker/settings.py"]
+    places = ["broker/api/allocate_producer_ids.py", "broker/settings.py"]
     run(tree, "-m", "ruff", "check", *places)
     run(tree, "-m", "ruff", "format", "--check", *places)

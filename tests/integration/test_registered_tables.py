@@ -8,13 +8,13 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import Unguarded, declared_settings
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.schema_registry import Schemas, serve_schemas
 from tests.support.topic_writer import write_topic

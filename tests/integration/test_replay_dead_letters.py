@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.replay import ReplayResult
 from lakehead.lake.jobs.table_schema import SchemaConflict
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.template_process import killed_job
 from tests.support.topic_writer import Value, write_topic

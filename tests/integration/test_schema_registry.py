@@ -2,8 +2,10 @@
 
 import json
 import socket
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pyarrow as pa
@@ -204,6 +206,36 @@ def test_something_else_that_speaks_http_is_not_taken_for_a_registry(
         client(url).schema(5)
     with pytest.raises(RegistryUnavailable, match="returned 404"):
         client(f"{url}/elsewhere").schema(5)
+
+
+def test_a_redirect_leads_to_no_other_address(served: tuple[str, Schemas]) -> None:
+    url, _ = served
+    value = serialized(url, FLIGHT, {"carrier": "AA", "delay": 5})[0]
+    schema_id = int.from_bytes(value[1:5])
+    paths = []
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(302)
+            self.send_header("location", f"{url}{self.path}")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Redirecting)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(RegistryUnavailable, match="returned 302"):
+            client(f"http://127.0.0.1:{server.server_port}", retries=0).schema(schema_id)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert client(url).schema(schema_id) is not None
+    assert paths == [f"/schemas/ids/{schema_id}"]
 
 
 def test_a_password_from_the_environment_for_its_own_registry_alone(

@@ -57,6 +57,15 @@ FIXED: dict[int, dict[str, Any]] = {
     32: {"resource_type": TOPIC_RESOURCE},
     33: {"resource_type": TOPIC_RESOURCE},
     44: {"resource_type": TOPIC_RESOURCE},
+    68: {
+        "member_id": "m",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": timedelta(seconds=10),
+        "server_assignor": None,
+        "subscribed_topic_regex": "t.*",
+    },
 }
 """Values of fields, by API key, with which a request comes further."""
 

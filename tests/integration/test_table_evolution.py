@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_schema import SchemaConflict, follow_values
 from lakehead.lake.jobs.table_settings import MaterializeSettings
@@ -15,7 +16,6 @@ from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import open_table
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.storage.failpoints import KILLED
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.template_process import killed_job
 from tests.support.topic_writer import write_topic

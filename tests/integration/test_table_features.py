@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic

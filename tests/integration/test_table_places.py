@@ -21,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable, write_deltalake
 
+from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import TableLeases
 from lakehead.lake.jobs.table_maintenance import (
@@ -35,7 +36,6 @@ from lakehead.lake.tables.delta_table import create_table, delete_table
 from lakehead.lake.tables.table_root import OWN_ROOT, is_data_file
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.object_store import FileStore
-from lakehead.storage.tables.declaration import PREFIX
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from lakehead.lake.declaration.table_declaration import PartitionPart
 from lakehead.lake.jobs.table_schema import rewrite
 from lakehead.lake.tables.data_file import DataFileWriter
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
 from lakehead.lake.tables.layout import TableLayout, new_layout
 from lakehead.lake.tables.values.decoder import ValueSpec
-from lakehead.storage.tables.declaration import PartitionPart
 from tests.support.template_process import ROOT
 
 GROUPS = 24

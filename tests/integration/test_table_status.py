@@ -110,7 +110,7 @@ def test_a_place_that_does_not_answer_is_not_waited_for(
         silent.listen()
         place = f"s3://bucket/tables?endpoint=http://127.0.0.1:{silent.getsockname()[1]}"
         declare(tmp_path, "t", path=f"{place}&region=us-east-1")
-        status = statuses(tmp_path, answer_s=0.5)["t"]
+        status = statuses(tmp_path, timeout_s=0.5)["t"]
     assert status.error == f"{status.table} does not respond"
     assert status.records_behind == 3
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.encryption.key_file import add_key
+from lakehead.storage.errors import StorageError, WalHolderEnding
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
-from tests.support.engine_process import OPENED, fence, open_engine
+from lakehead.storage.wal import volume
+from tests.support.engine_process import OPENED, fence, open_engine, unrecovered_wals
 from tests.support.template_process import ForkedPython
 
 ROOT = str(Path(__file__).parents[2])
@@ -113,6 +116,37 @@ async def test_what_a_node_acknowledged_is_there_after_a_takeover(
         await taker.close()
 
 
+def showing(folder: Path, text: bytes) -> list[str]:
+    """Return the files below a folder that show a text."""
+    return [p.name for p in folder.rglob("*") if p.is_file() and text in p.read_bytes()]
+
+
+@pytest.mark.parametrize("kind", ["block", "object"])
+async def test_what_an_encrypting_node_acknowledged_is_there_after_a_takeover(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The taker has the same file of keys; the wrapping key has changed since the node started."""
+    keys = tmp_path / "keys"
+    add_key(keys, "first", rng=random.Random(1))
+    monkeypatch.setenv("LAKEHEAD_ENCRYPTION_KEY_PROVIDER", "file")
+    monkeypatch.setenv("LAKEHEAD_ENCRYPTION_KEY_FILE", str(keys))
+    store = f"file:{tmp_path / 'store'}"
+    wal = f"block:{tmp_path / 'wal'}?size=24MiB&slices=3" if kind == "block" else "object:"
+    with node_process(store, wal, 0) as victim:
+        said = Acknowledged(victim)
+        await asyncio.to_thread(said.read, 60)
+        add_key(keys, "second", rng=random.Random(2))
+        async with node_that_takes(store, wal) as (taker, _):
+            victim.kill()
+            victim.wait(timeout=30)
+            said.read()
+            node = await fence(taker, 0)
+            await taker.take_over(node, unrecovered_wals(taker, store, wal).open)
+            await check_streams(taker, said.ends)
+            await taker.close()
+    assert showing(tmp_path, b"v" * 40) == []
+
+
 async def test_a_stopped_process_is_ended_by_who_takes_over_on_its_machine(tmp_path: Path) -> None:
     """Else its clients' connections stay open, and they wait for it though others lead by then."""
     store, wal = f"file:{tmp_path / 'store'}", "object:"
@@ -128,8 +162,11 @@ async def test_a_stopped_process_is_ended_by_who_takes_over_on_its_machine(tmp_p
         await taker.close()
 
 
-async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
+async def test_takers_of_one_host_do_not_end_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second finds the slice held by the first, which lives: it leaves it alone."""
+    monkeypatch.setattr(volume, "_RECOVERY_TIMEOUT_S", 0.1)
     store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
     async with node_that_takes(store, wal) as (taker, scope):
         with (
@@ -145,7 +182,7 @@ async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
             victim.wait(timeout=30)  # killed, or gone by itself when it saw that it was fenced
             with pytest.raises(StorageError, match="slice of node 0 is held by node 1"):
                 await taker.take_over(node, logs.open)
-            with pytest.raises(SettingsError, match="in use by process"):
+            with pytest.raises(WalHolderEnding, match="by which node 1 recovers the log"):
                 await open_engine(store, wal, 0, scope)
             await held.close()
             await taker.take_over(node, logs.open)

@@ -201,6 +201,25 @@ async def test_delete_records(client: ApiClient, version: int) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [("", NONE), ("compact,delete", NONE), ("compact", ErrorCode.policy_violation)],
+)
+async def test_records_are_deleted_unless_the_topic_is_only_compacted(
+    client: ApiClient, policy: str, code: ErrorCode
+) -> None:
+    name = f"kept-{len(policy)}"
+    await client.node.replication_control.create(name, 1, {"cleanup.policy": policy})
+
+    def build(module: ModuleType) -> Any:
+        partition = entity(module, "DeleteRecordsPartition", partition_index=0, offset=-1)
+        topic = entity(module, "DeleteRecordsTopic", name=name, partitions=(partition,))
+        return entity(module, "DeleteRecordsRequest", topics=(topic,), timeout=1000)
+
+    answer = await client.ask(21, 2, build)
+    assert answer.topics[0].partitions[0].error_code == code
+
+
 @pytest.mark.parametrize("version", versions(74))
 async def test_list_config_resources(client: ApiClient, version: int) -> None:
     answer = await client.ask(74, version, lambda m: entity(m, "ListConfigResourcesRequest"))

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.checker.transactions import transaction_violations
+from tests.checker.transaction_clients import TransactionClients, TransactionLoad
+from tests.checker.transaction_history import Fate, TransactionHistory
+from tests.checker.transaction_rules import transaction_violations
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import create_topic
-from tests.support.transaction_traffic import TransactionThread, read_all
+from tests.support.transaction_traffic import read_all
+from tests.support.waiting import wait_until
 
 TOPIC, PARTITIONS = "kills", 3
+LIMIT_S = 60.0
 KILLS = int(os.environ.get("CRASHES", "1"))
 
 
@@ -23,18 +27,25 @@ def test_what_was_committed_is_read_whole(wal: tuple[str, ...], tmp_path: Path) 
     broker.start()
     try:
         create_topic(broker.bootstrap, TOPIC, PARTITIONS)
-        traffic = TransactionThread(broker.bootstrap, TOPIC, PARTITIONS)
-        traffic.start()
-        outcomes = traffic.outcomes
+        load = TransactionLoad(bootstrap=broker.bootstrap, topic=TOPIC, partitions=PARTITIONS)
+        history = TransactionHistory()
+        clients = TransactionClients(load, history, seed=1)
+        clients.start()
         for _ in range(KILLS):
-            assert traffic.wait_committed(len(outcomes.committed) + 20), broker.log
+            wanted = committed(history) + 20
+            assert wait_until(lambda: committed(history) >= wanted, LIMIT_S), broker.log  # noqa: B023
             broker.kill()
             broker.start()
-        traffic.finish()
-        values = read_all(broker.bootstrap, TOPIC, PARTITIONS)
+        assert clients.finish(LIMIT_S) == []
+        log = clients.read(TOPIC)
         plain = read_all(broker.bootstrap, TOPIC, PARTITIONS, "read_uncommitted")
     finally:
         broker.kill()
-    assert list(transaction_violations(outcomes, values, traffic.values)) == []
-    assert len(outcomes.committed) >= 20 * KILLS
-    assert len(plain) > len(values), "what was aborted is there for who asks for it"
+    assert transaction_violations(history, log) == []
+    assert committed(history) >= 20 * KILLS
+    assert len(plain) > sum(map(len, log.values())), "aborted records are there without that level"
+
+
+def committed(history: TransactionHistory) -> int:
+    """Return how many transactions were committed."""
+    return sum(one.fate is Fate.COMMITTED for one in list(history.transactions.values()))

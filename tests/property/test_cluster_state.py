@@ -65,6 +65,7 @@ record_values: st.SearchStrategy[Record] = st.one_of(
     st.builds(r.ClusterCreated, cluster_id=st.just("c")),
     st.builds(r.BrokerConfig, node_id=st.integers(-1, 1), configs=configs),
     st.builds(r.GroupConfig, group=st.sampled_from(["", "g", "h"]), configs=configs),
+    st.builds(r.ClientMetricsConfig, subscription=st.sampled_from(["", "m", "n"]), configs=configs),
     st.builds(
         r.ClientQuota,
         entity=st.dictionaries(st.sampled_from(["user", "client-id"]), st.none() | users),

@@ -13,7 +13,7 @@ from lakehead.broker.network.connection import (
     READ_AHEAD,
     Connection,
 )
-from lakehead.broker.network.listeners import MAIN
+from lakehead.broker.network.listeners import Listener
 from lakehead.broker.network.request_memory import RequestMemory
 from tests.support.repetitions import examples
 
@@ -49,6 +49,9 @@ class Transport:
     def abort(self) -> None:
         self.is_aborted = True
 
+    def close(self) -> None:
+        self.is_aborted = True
+
 
 class Requests:
     """What a connection wants of its server: takes frames, and answers them when it is told to."""
@@ -69,6 +72,8 @@ class Requests:
         self.slot = connection.slot()
         return True
 
+    def throttled(self, connections: int) -> None: ...
+
     def rejected(self, connection: Connection, reason: str) -> None:
         self.rejected_with = reason
         connection.abort()
@@ -80,7 +85,7 @@ async def received(
     """Feed a connection, never more than it has room for, and only while it reads."""
     requests, transport, at, turn = Requests(), Transport(), 0, 0
     requests.request_max_bytes = request_max_bytes
-    connection = Connection(cast("Server", requests), MAIN)
+    connection = Connection(cast("Server", requests), Listener(name="PLAINTEXT"))
     connection.connection_made(cast(asyncio.Transport, transport))
     while at < len(stream) and not transport.is_aborted:
         room = connection.get_buffer(-1)

@@ -8,12 +8,12 @@ import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from lakehead.lake.declaration.avro_types import AvroSchema, is_null, is_record
+from lakehead.lake.declaration.table_declaration import check_declaration
 from lakehead.lake.tables.values.avro import avro_columns, compile_avro, read_schema
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.avro_types import AvroSchema, is_null, is_record
-from lakehead.storage.tables.declaration import check_declaration
 from tests.support.avro_values import records
 from tests.support.repetitions import examples
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakehead.lake.declaration.table_declaration import ValueLayout
 from lakehead.lake.tables.layout import new_layout
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.json_inference import infer_schema
 from lakehead.lake.tables.values.json_values import JsonValues
-from lakehead.storage.tables.declaration import ValueLayout
 from tests.support.decoded_batches import batch_of
 
 FIRST = {"a": 1, "b": "x", "c": {"x": 1}}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.storage.compaction import batch_merging, kernels
-from lakehead.storage.compaction.batch_merging import RebatchFigures, Rebatching, Span
+from lakehead.storage.compaction.batch_merging import Rebatching, RebatchStatistics, Span
 from lakehead.storage.compaction.batches import StoredBatch
 from lakehead.storage.compaction.object_compaction_plan import RebatchSettings
 from lakehead.storage.format.control_batch import Marker, encode_marker
@@ -180,7 +180,7 @@ def batches_in(spans: Sequence[Span]) -> list[StoredBatch]:
 
 
 def rebatched(
-    data: Sequence[memoryview], rules: RebatchSettings, figures: RebatchFigures
+    data: Sequence[memoryview], rules: RebatchSettings, figures: RebatchStatistics
 ) -> list[StoredBatch]:
     merging = Rebatching(STREAM, rules, figures)
     for one in data:
@@ -199,7 +199,7 @@ def rebatched(
 def test_nothing_is_changed(
     batches: list[Drawn], cuts: list[int], target: int, compressed: int, window: int
 ) -> None:
-    before, figures = stored(batches), RebatchFigures()
+    before, figures = stored(batches), RebatchStatistics()
     rules = RebatchSettings(small_bytes=400, small_compressed_bytes=compressed, target_bytes=target)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_merging, "_WINDOW_ROWS", window)
@@ -217,17 +217,17 @@ def test_what_agrees_becomes_one(codec: str, cuts: list[int]) -> None:
     plain = Drawn(7, 3, codec, 0, 0, 0, 0, 0, "")
     before = items(stored([plain] * 4), cuts)
     rules = RebatchSettings(small_compressed_bytes=4096)
-    after = rebatched(before, rules, RebatchFigures())
+    after = rebatched(before, rules, RebatchStatistics())
     assert len(after) == 2, "the sequence number begins anew in between"
-    assert len(rebatched(before, RebatchSettings(small_bytes=0), RebatchFigures())) == 4
+    assert len(rebatched(before, RebatchSettings(small_bytes=0), RebatchStatistics())) == 4
     kept = 4 if codec != "none" else 2
-    assert len(rebatched(before, RebatchSettings(), RebatchFigures())) == kept
+    assert len(rebatched(before, RebatchSettings(), RebatchStatistics())) == kept
 
 
 def test_runs_go_on_from_window_to_window_and_through_full_batches() -> None:
     plain = Drawn(-1, 5, "none", 0, 0, 0, 0, 0, "")
     before = stored([plain] * 3000)
-    rules, figures = RebatchSettings(target_bytes=20_000), RebatchFigures()
+    rules, figures = RebatchSettings(target_bytes=20_000), RebatchStatistics()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_merging, "_WINDOW_ROWS", 70)
         after = rebatched(items(before, [17, 40]), rules, figures)
@@ -240,7 +240,7 @@ def test_runs_go_on_from_window_to_window_and_through_full_batches() -> None:
 def read_at_most(data: bytes, beyond: bytes, rules: RebatchSettings) -> object:
     """What is made of data that lies in the midst of memory; the error, if it is none."""
     whole = memoryview(beyond + data + beyond)
-    merging = Rebatching(STREAM, rules, RebatchFigures())
+    merging = Rebatching(STREAM, rules, RebatchStatistics())
     try:
         merging.add(whole[len(beyond) : len(beyond) + len(data)])
         return [(*span[:-1], bytes(span.data)) for span in merging.finish()]

@@ -255,6 +255,7 @@ results = st.builds(
     st.none() | st.lists(st.tuples(int64, int64), max_size=2),
     st.none() | st.tuples(int32, int32),
     st.none() | st.tuples(int32, int64),
+    int32,
 )
 
 
@@ -290,6 +291,8 @@ def test_fetch_response_is_read_by_kio(
             assert (got.high_watermark, got.last_stable_offset) == result[2:4]
             assert (got.records or b"") == b"".join(result.records)
             assert (got.aborted_transactions is None) == (result.aborted is None)
+            if version >= 11:
+                assert got.preferred_read_replica == result.read_replica
             if version >= 12 and result.leader is not None:
                 assert got.current_leader.leader_id == result.leader[0]
             if version >= 12 and result.diverging is not None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakehead.lake.declaration.table_declaration import PartitionPart
 from lakehead.lake.tables.partitions import (
     check_parts,
     generated_columns,
@@ -16,7 +17,6 @@ from lakehead.lake.tables.partitions import (
     split_rows,
 )
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.declaration import PartitionPart
 from tests.support.repetitions import examples
 
 STAMP = pa.timestamp("us", tz="UTC")

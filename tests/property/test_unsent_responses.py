@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.broker.network import unsent
+from lakehead.broker.network.memory_shares import Holding
 from lakehead.broker.network.request_memory import Piece, RequestMemory
 from lakehead.broker.network.unsent import EXACT_S, UnsentResponses
 
@@ -61,7 +62,8 @@ def test_a_slow_client_gets_every_byte_and_the_memory_is_given_back(
     memory, socket = RequestMemory(1 << 30), SlowSocket()
     before, unsent.WRITE_SIZE = unsent.WRITE_SIZE, write_size
     try:
-        responses = UnsentResponses(memory, socket, 0.0)  # type: ignore[arg-type]
+        holding = Holding(memory.response_shares, lambda: ("ann", "10.0.0.1"))
+        responses = UnsentResponses(memory, socket, holding, 0.0)  # type: ignore[arg-type]
         socket.responses = responses
         sent, now = bytearray(), 0.0
         for step, value in steps:
@@ -88,5 +90,6 @@ def test_a_slow_client_gets_every_byte_and_the_memory_is_given_back(
                 socket.take(1 << 30)
             assert socket.taken == sent
         assert memory.responses.used == 0
+        assert holding.share.held == 0
     finally:
         unsent.WRITE_SIZE = before

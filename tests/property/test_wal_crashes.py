@@ -6,6 +6,7 @@ no earlier than what was released. Whatever it gives is then part of the log for
 """
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from lakehead.storage.errors import WalFailed, WalFull
 from lakehead.storage.wal import BlockWal, BlockWalSettings, WalRecord
 from lakehead.storage.wal.memory_device import MemoryDevice
 from tests.simulation.loop import simulate
+from tests.support.encryption_keys import MemoryKeys
 from tests.support.repetitions import examples
 from tests.support.wal_tools import Listener, new_device, open_small
 
@@ -109,8 +111,11 @@ class Model:
 
 
 class World:
-    def __init__(self, device: MemoryDevice, wal_settings: BlockWalSettings) -> None:
+    def __init__(
+        self, device: MemoryDevice, wal_settings: BlockWalSettings, keys: MemoryKeys | None
+    ) -> None:
         self.device = device
+        self.keys = keys
         self.settings = wal_settings
         self.model = Model()
         self.epoch = 0
@@ -139,14 +144,19 @@ class World:
         self.note_released(listener)
         await self.crash()
 
+    async def opened(self) -> BlockWal:
+        """Open the log, in a process that has no data key yet."""
+        data_keys = None if self.keys is None else self.keys.data_keys(seed=self.epoch)
+        return await open_small(self.device, self.settings, data_keys)
+
     async def recovered(self, life: Life) -> BlockWal:
         for death in range(life.deaths_in_recovery):
-            wal = await open_small(self.device, self.settings)
+            wal = await self.opened()
             async for _ in wal.recover():
                 if death % 2:
                     break
             await self.crash()
-        wal = await open_small(self.device, self.settings)
+        wal = await self.opened()
         records = [record async for record in wal.recover()]
         self.model.check(records)
         if records and life.trims_before_start:
@@ -222,19 +232,21 @@ class World:
     seed=st.integers(0, 2**32),
     slots=st.sampled_from([1, 2, 4]),
     block_size=st.sampled_from([4096, 8192]),
+    is_encrypted=st.booleans(),
 )
 def test_what_was_released_is_recovered_once_and_in_order(
-    lives: list[Life], seed: int, slots: int, block_size: int
+    lives: list[Life], seed: int, slots: int, block_size: int, is_encrypted: bool
 ) -> None:
     async def world() -> None:
         device = await new_device(ring_length=RING, seed=seed, latency_s=(0.0001, 0.005))
         small = BlockWalSettings(
             block_size=block_size, window_size=16 * 1024, writes_in_flight_max=slots
         )
-        state = World(device, small)
+        keys = MemoryKeys(random.Random(seed)) if is_encrypted else None
+        state = World(device, small, keys)
         for life in lives:
             await state.live(life)
-        wal = await open_small(state.device, small)
+        wal = await state.opened()
         state.model.check([record async for record in wal.recover()])
 
     simulate(world, seed=seed)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench.s3_server import S3Server
-from lakehead.broker.cli.demonstration.answers import AirlineDelay, check_equal, reference
 from lakehead.broker.cli.demonstration.dataset import DATASETS, messages, read_table
+from lakehead.broker.cli.demonstration.results import AirlineDelay, check_equal, reference
 from lakehead.storage.errors import LakeheadError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def run_demo(folder: Path, *options: str) -> str:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    for words in ("336,776", "United Air Lines Inc.", "The same answer three times", "Try next"):
+    for words in ("336,776", "United Air Lines Inc.", "The same result three times", "Try next"):
         assert words in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
     return run.stdout

@@ -8,11 +8,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from lakehead.lake.declaration.table_declaration import PartitionPart
 from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.spark_runner import spark_runner
 from lakehead.lake.jobs.table_run import RecordUnreadable
 from lakehead.lake.jobs.table_settings import MaterializeSettings
-from lakehead.storage.tables.declaration import PartitionPart
 from tests.support.topic_writer import Value, write_topic
 
 RECORDS = 300

@@ -113,6 +113,7 @@ def airflow_parts(
         os.environ,
         connection={"conn_type": "lakehead", "extra": {"path": f"file:{cluster}"}},
         variables={"lakehead_dags": variable},
+        keeps_settings=False,
     )
     given |= {f"AIRFLOW__{name}": value for name, value in _SETTINGS.items()}
     given |= {

@@ -22,6 +22,8 @@ READY = re.compile(
 READY_S = 400.0
 RUN_S = 300.0
 _POLL_S = 0.5
+_HEARD_S = 3.0
+"""Time after which a scheduler has heard that a task waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +138,21 @@ class AirflowClient:
         """Wait until a run asks for approval, give it, and return what was shown.
 
         An answer that comes before the scheduler has heard that the task waits makes it try the
-        task again, and ask again.
+        task again, and ask again, until no try is left: each try waits for some seconds, as it does
+        for people.
         """
         shown, path = "", f"{run.path}/taskInstances/approve/-1/hitlDetails"
+        seen: dict[int, float] = {}
         deadline = time.monotonic() + RUN_S
         while time.monotonic() < deadline:
             [task] = self.tasks(run, "approve")
             if task["state"] in {"success", "failed"}:
                 return shown
-            if task["state"] == "awaiting_input":
+            now = time.monotonic()
+            if (
+                task["state"] == "awaiting_input"
+                and now - seen.setdefault(task["try_number"], now) >= _HEARD_S
+            ):
                 detail = self.ask(path)
                 if not detail["response_received"]:
                     shown = f"{detail['subject']}\n{detail['body']}"

@@ -13,10 +13,12 @@ import random
 import sys
 
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.encryption.settings import of_environment
 from lakehead.storage.format.record_batch import patch
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, FenceNode, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import open_store
+from lakehead.storage.object_store.encrypted import EncryptedStore, encrypted
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
@@ -37,10 +39,20 @@ RECORDS = [TestRecord(offset=n, timestamp=1000 + n, key=None, value=b"v" * 50) f
 BATCH = encode_batch(RECORDS)
 
 
+def engine_store(uri: str) -> EncryptedStore:
+    """Return the store of a node."""
+    return encrypted(
+        open_store(uri), of_environment(), clock=SystemClock(), rng=random.SystemRandom()
+    )
+
+
 async def open_engine(
     store_uri: str, wal_uri: str, node_id: int, scope: TaskScope, process: str = ""
 ) -> StreamEngine:
-    """Open the engine of a node, on the host that all nodes of a test share."""
+    """Open the engine of a node, on the host that all nodes of a test share. It encrypts what it
+    writes if the environment says so.
+    """
+    store = engine_store(store_uri)
 
     async def opener(owner: WalOwner) -> WriteAheadLog:
         return await open_wal(
@@ -50,10 +62,11 @@ async def open_engine(
             cluster_id=owner.cluster_id,
             host_id=HOST,
             owner=owner,
+            data_keys=store.keys,
         )
 
     return await StreamEngine.open(
-        store=open_store(store_uri),
+        store=store,
         open_wal=opener,
         node=NodeIdentity(
             node_id=node_id,
@@ -68,6 +81,11 @@ async def open_engine(
         settings=LAZY,
         scope=scope,
     )
+
+
+def unrecovered_wals(engine: StreamEngine, store_uri: str, wal_uri: str) -> UnrecoveredWals:
+    """Return the logs that an engine of `open_engine` may take over."""
+    return UnrecoveredWals(engine, wal_uri, data_keys=engine_store(store_uri).keys)
 
 
 def creation(state: MetadataImage) -> list[Record]:
@@ -106,7 +124,8 @@ async def main(store_uri: str, wal_uri: str, node_id: int, first: int, action: s
     process = HostProcesses().current().name if action == "named" else ""
     engine = await open_engine(store_uri, wal_uri, node_id, scope, process)
     if action == "take":
-        await engine.take_over(await fence(engine, 0), UnrecoveredWals(engine, wal_uri).open)
+        left = unrecovered_wals(engine, store_uri, wal_uri)
+        await engine.take_over(await fence(engine, 0), left.open)
         return
     await engine.metadata.commit_with(creation)
     streams = await engine.open_streams(range(first, first + OPENED))

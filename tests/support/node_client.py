@@ -19,6 +19,7 @@ from lakehead.broker.protocol.messages import entity
 from lakehead.broker.protocol.node_proof import NO_PROOF
 
 LIMIT_S = 60.0
+_CLIENT_ID_AT = 12
 _connected: "list[Client]" = []
 
 
@@ -31,6 +32,14 @@ async def close_clients() -> None:
             await writer.wait_closed()
 
 
+def _named(frame: bytes, client_id: str) -> bytes:
+    """Return a request that has a client id."""
+    name = client_id.encode()
+    head = frame[4:_CLIENT_ID_AT] + struct.pack(">h", len(name)) + name
+    rest = frame[_CLIENT_ID_AT + 2 :]
+    return struct.pack(">i", len(head) + len(rest)) + head + rest
+
+
 class Client:
     """One connection. Messages are kio's."""
 
@@ -39,6 +48,7 @@ class Client:
         self.writer = writer
         self.proof = NO_PROOF
         """What proves that a node asks; nothing does by default."""
+        self.client_id: str | None = None
         self._correlation = 0
         self._sent: list[tuple[int, int, int]] = []
 
@@ -47,15 +57,17 @@ class Client:
         return await cls.connect_to(node.advertised_port)
 
     @classmethod
-    async def connect_to(cls, port: int) -> "Client":
-        """Return a connection to any broker on this machine."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect_to(cls, port: int, *, local_host: str | None = None) -> "Client":
+        """Return a connection to any broker on this machine, from `local_host` if that is given."""
+        local = None if local_host is None else (local_host, 0)
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
         _connected.append(client)
         return client
 
     def send(self, key: int, version: int, message: Any, *, answered: bool = True) -> None:
         self._correlation += 1
-        self.writer.write(encode_request(key, version, self._correlation, message, self.proof))
+        frame = encode_request(key, version, self._correlation, message, self.proof)
+        self.writer.write(frame if self.client_id is None else _named(frame, self.client_id))
         if answered:
             self._sent.append((key, version, self._correlation))
 

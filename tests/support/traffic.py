@@ -39,12 +39,21 @@ PLAIN: Mapping[str, str | int | float] = {
 }
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+NO_SECURITY: Mapping[str, str | int | float] = {}
+
+
+def create_topic(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    *,
+    security: Mapping[str, str | int | float] = NO_SECURITY,
+) -> None:
     """Create a topic and wait until each of its partitions answers."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK_RECONNECT})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK_RECONNECT, **security})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
     admin.create_topics([new])[topic].result(60)
-    consumer = new_consumer(bootstrap, {})
+    consumer = new_consumer(bootstrap, security)
     try:
         for index in range(partitions):
             ask = functools.partial(_answers, consumer, TopicPartition(topic, index))
@@ -191,13 +200,18 @@ class TailThread:
 
 
 def read_log(
-    bootstrap: str, topic: str, partitions: int, *, deadline_s: float = 60.0
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    *,
+    deadline_s: float = 60.0,
+    security: Mapping[str, str | int | float] = NO_SECURITY,
 ) -> dict[int, list[tuple[int, bytes]]]:
     """Every record of a topic by partition: (offset, value), read by a fresh consumer from 0.
 
     Fails if a partition's end, as asked for at the start, is not reached in time.
     """
-    consumer = new_consumer(bootstrap, {"enable.partition.eof": False})
+    consumer = new_consumer(bootstrap, {"enable.partition.eof": False, **security})
     log: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
     try:
         ends = {index: _end(consumer, TopicPartition(topic, index)) for index in log}

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.wal import BlockWal, BlockWalSettings, WalOwner, WalRecord, WriteAheadLog
 from lakehead.storage.wal.block_format import RING_OFFSET, SLICES_START
 from lakehead.storage.wal.memory_device import MemoryDevice
@@ -95,5 +96,10 @@ async def new_device(
     return device
 
 
-async def open_small(device: MemoryDevice, settings: BlockWalSettings = SMALL) -> BlockWal:
-    return await open_slice(device, node_id=0, settings=settings)
+async def open_small(
+    device: MemoryDevice, settings: BlockWalSettings = SMALL, data_keys: DataKeys | None = None
+) -> BlockWal:
+    wal = await open_slice(device, node_id=0, settings=settings)
+    if data_keys is not None:
+        wal.use_keys(data_keys)
+    return wal

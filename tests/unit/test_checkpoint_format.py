@@ -111,3 +111,10 @@ def test_a_newer_version_asks_for_an_upgrade() -> None:
     body = b"".join(finish(encode(replace(sample(3), version=99))))
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         finish(decode("k", body))
+
+
+def test_a_code_without_a_word_is_damage() -> None:
+    rows: Columns = {"kind": Words(b"\0\5", ("a",))}
+    body = b"".join(finish(encode(Checkpoint(number=3, tables={"objects": rows}))))
+    with pytest.raises(CorruptObject, match="a code without a word"):
+        finish(decode("meta/checkpoint/3", body))

@@ -28,7 +28,7 @@ from tests.unit.test_compaction_job import Writer, read, upload
 from tests.unit.test_stream_engine import running
 
 ROUNDS = 25
-BAD = FaultProfile(unavailable=0.01, lost_request=0.02, lost_answer=0.05, latency_s_max=0.02)
+BAD = FaultProfile(unavailable=0.01, lost_request=0.02, lost_response=0.05, latency_s_max=0.02)
 SETTINGS = StorageSettings(upload_size=1 << 30, upload_age_s=3600, cache_size=1 << 26)
 
 

@@ -20,6 +20,7 @@ from lakehead.broker.configs.entries import (
     topic_entries,
     topic_value,
 )
+from lakehead.broker.configs.group_configs import parse_group_configs
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, parse_topic_configs
 from lakehead.broker.protocol.errors import KafkaError
@@ -28,8 +29,8 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.state import MetadataImage
 
-KAFKA_BROKER_CONFIGS = 320
-"""What DescribeConfigs of a broker of Kafka 4.2 lists, ..."""
+KAFKA_BROKER_CONFIGS = 340
+"""What DescribeConfigs of a broker of Kafka 4.3 lists, ..."""
 DYNAMIC_ONLY = 3
 """... and the throttles, which it does not list."""
 
@@ -157,16 +158,20 @@ def test_every_config_of_kafkas_brokers_is_known_and_explained() -> None:
     assert {setting.name for setting in SETTINGS} <= set(BROKER_CONFIGS)
     assert [name for name, config in BROKER_CONFIGS.items() if not config.note] == []
     for config in KAFKA_CONFIGS.values():
-        if config.kind in {ConfigType.PASSWORD, ConfigType.CLASS}:
-            assert config.effect is Effect.REFUSED
+        if config.kind is ConfigType.CLASS:  # of one, two of Kafka's classes have their like here
+            is_known = config.name == "sasl.server.callback.handler.class"
+            assert config.effect is (Effect.HONOURED if is_known else Effect.REFUSED)
+        if config.kind is ConfigType.PASSWORD:
+            assert config.effect is not Effect.NO_EFFECT
 
 
 def test_what_is_honoured_under_kafkas_name_is_a_setting_or_a_default_of_topics() -> None:
     settings = {setting.name for setting in SETTINGS}
     topics = {config.synonym for config in TOPIC_CONFIGS.values()}
     aliases = {"log.retention.hours", "log.retention.minutes"}
+    while_running = {"cordoned.log.dirs"}
     honoured = {n for n, config in KAFKA_CONFIGS.items() if config.effect is Effect.HONOURED}
-    assert honoured <= settings | topics | aliases
+    assert honoured <= settings | topics | aliases | while_running
 
 
 def test_a_value_set_closer_to_the_topic_goes_before_others() -> None:
@@ -248,14 +253,45 @@ def test_a_throttle_is_shown_while_it_is_set() -> None:
 
 
 def test_a_group_shows_where_each_value_comes_from() -> None:
-    name = "consumer.session.timeout.ms"
+    name, of_all_groups = "consumer.session.timeout.ms", "group.consumer.session.timeout.ms"
+    values = BrokerValues(settings=Settings(group_consumer_session_timeout_ms=46_000))
 
-    def places(configs: dict[str, str]) -> list[tuple[str | None, ConfigSource]]:
-        (entry,) = (one for one in group_entries(configs) if one.name == name)
-        return [(one.value, one.source) for one in entry.synonyms]
+    def places(name: str, configs: dict[str, str]) -> list[tuple[str, str | None, ConfigSource]]:
+        (entry,) = (one for one in group_entries(configs, values) if one.name == name)
+        assert entry.value == entry.synonyms[0].value
+        return [(one.name, one.value, one.source) for one in entry.synonyms]
 
-    assert places({}) == [("45000", ConfigSource.DEFAULT)]
-    assert places({name: "50000"}) == [("50000", ConfigSource.GROUP)]
+    brokers = [
+        (of_all_groups, "46000", ConfigSource.STATIC_BROKER),
+        (of_all_groups, "45000", ConfigSource.DEFAULT),
+    ]
+    assert places(name, {}) == brokers
+    assert places(name, {name: "50000"}) == [(name, "50000", ConfigSource.GROUP), *brokers]
+    own, reset = [("latest", ConfigSource.DEFAULT)], "share.auto.offset.reset"
+    assert places(reset, {}) == [(reset, *one) for one in own]
+    assert places(reset, {reset: "earliest"})[0] == (reset, "earliest", ConfigSource.GROUP)
+
+
+def test_configs_of_consumer_groups_are_within_the_bounds_of_the_node() -> None:
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    settings = Settings(
+        group_consumer_min_session_timeout_ms=1_000,
+        group_consumer_max_heartbeat_interval_ms=60_000,
+    )
+    assert parse_group_configs({session: "6000"}, {}, settings) == {session: "6000"}
+    refused: list[tuple[dict[str, str | None], dict[str, str], Settings]] = [
+        ({session: "6000"}, {}, Settings()),
+        ({session: "999"}, {}, settings),
+        ({session: "60001"}, {}, settings),
+        ({session: "5000"}, {}, settings),  # the heartbeat interval is as long
+        ({heartbeat: "50000"}, {}, settings),
+        ({heartbeat: "7000"}, {session: "7000"}, settings),
+        ({heartbeat: "4000"}, {}, settings),
+    ]
+    for changes, present, known in refused:
+        with pytest.raises(KafkaError) as caught:
+            parse_group_configs(changes, present, known)
+        assert caught.value.code is ErrorCode.invalid_config
 
 
 def test_what_is_null_in_kafka_is_null_here() -> None:

@@ -1,11 +1,12 @@
 """The rules of what differs by design, and the page that tells them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.differential.brokers import Records, Request
-from tests.differential.by_design import RULES, reason_for
+from tests.differential.by_design import RULES, has_hidden_effect, reason_for
 from tests.differential.trees import differences
 
 PAGE = Path(__file__).parents[2] / "docs" / "differential.md"
@@ -44,3 +45,54 @@ def test_a_rule_admits_what_its_reason_argues_and_no_more(
     found = list(differences(produced(theirs, base_offset=-1), produced(ours, base_offset=4)))
     assert [(one.theirs, one.ours) for one in found] == [(theirs, ours)], "codes alone"
     assert (reason_for(asked(**fields), found[0]) is not None) == is_known
+
+
+def markers(*codes: str) -> dict[str, Any]:
+    return {
+        "markers": [
+            {"producer_id": "i", "topics": [{"partitions": [{"error_code": code}]}]}
+            for code in codes
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_known"),
+    [
+        (("none", "unknown_topic_or_partition"), True),
+        (("cluster_authorization_failed", "unknown_topic_or_partition"), True),
+        (("none", "none"), False),
+        (("unknown_topic_or_partition", "unknown_topic_or_partition"), False),
+        (("unknown_topic_or_partition",), False),
+        (("none",), False),
+    ],
+)
+def test_kafka_is_silent_only_about_a_marker_that_it_leaves_out(
+    codes: tuple[str, ...], is_known: bool
+) -> None:
+    request = Request(key=27, version=2, tree={"markers": [{"producer_id": 1} for _ in codes]})
+    (found,) = differences("silent", markers(*codes))
+    assert (reason_for(request, found) is not None) == is_known
+    (turned,) = differences(markers(*codes), "silent")
+    assert reason_for(request, turned) is None, "Lakehead always responds"
+
+
+@pytest.mark.parametrize(
+    ("acks", "epoch_off", "fields", "is_hidden"),
+    [
+        (0, -1, {}, True),
+        (0, 0, {"body": b""}, True),
+        (0, 0, {"attributes": 5}, True),
+        (0, 0, {}, False),
+        (0, 1, {"crc": 1}, False),
+        (-1, -1, {}, False),
+        (1, 0, {"body": b""}, False),
+    ],
+)
+def test_a_batch_that_one_takes_by_design_is_hidden_without_a_response(
+    acks: int, epoch_off: int, fields: dict[str, object], is_hidden: bool
+) -> None:
+    records = Records("x", epoch_off, tuple(({"attributes": 0} | fields).items()))
+    topic = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
+    tree = {"acks": acks, "topic_data": [topic]}
+    assert has_hidden_effect(Request(key=0, version=13, tree=tree)) == is_hidden

@@ -56,7 +56,7 @@ def level(data: str) -> int:
 def test_a_new_cluster_is_at_the_newest_level(lakehead: CommandLine, tmp_path: Path) -> None:
     known = msgspec.structs.replace(NODE, min_level=1, max_level=NEWEST_LEVEL)
     data = cluster(tmp_path, known, at_base=False)
-    feature, _, node = described(lakehead, data)
+    feature, *_, node = described(lakehead, data)
     assert (feature["feature"], feature["level"]) == (METADATA_VERSION, NEWEST_LEVEL)
     assert (node["node"], node["min"], node["max"]) == (0, 1, NEWEST_LEVEL)
     assert "is 2 already" in lakehead("features", "upgrade", "--path", data).out

@@ -61,3 +61,14 @@ def test_a_session_that_is_not_used_makes_room_and_one_that_is_stays() -> None:
 
 def test_without_slots_nobody_has_a_session() -> None:
     assert World(slots=0).begin() == 0
+
+
+def test_a_session_that_forgets_all_it_has_ends_and_what_the_request_names_is_served() -> None:
+    world = World(slots=1)
+    session = world.begin()
+    request = FetchRequest(0, 1, 1 << 20, 0, session, 1, WANTED, [("t", [0])], "")
+    plan = world.sessions.plan(request, by_id=False)
+    assert [wanted.want.partition for wanted in plan.partitions] == [0]
+    assert plan.session is None
+    assert not plan.incremental
+    assert len(world.sessions) == 0

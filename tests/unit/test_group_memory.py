@@ -5,11 +5,14 @@ used; those of one group, and all of them.
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.consumer.consumer_group import ConsumerGroupSettings
+from lakehead.broker.coordinator.group.group_metadata import GroupCounts
 from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.messages import (
     GroupSettings,
@@ -18,10 +21,14 @@ from lakehead.broker.coordinator.group.messages import (
     SyncResult,
 )
 from lakehead.broker.coordinator.group.shard import GroupShard
-from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.group.share.share_group import ShareGroupSettings
+from lakehead.broker.coordinator.group.share.share_groups import ShareGroups
+from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog
+from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.tasks import TaskScope
 from tests.property.test_coordinator_log import ListPartition, crash
+from tests.support.topic_catalogs import catalog
 from tests.unit.test_classic_group import World, join_request
 
 FULL = ErrorCode.group_max_size_reached
@@ -99,6 +106,16 @@ def test_no_id_is_forgotten_of_a_thousand_members_that_come_at_once() -> None:
     assert list(world.group.pending) == given
 
 
+class NoStates:
+    """Has nothing to store of share-partitions."""
+
+    async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
+        raise AssertionError(key)
+
+    async def delete(self, key: SharePartitionKey) -> None:
+        raise AssertionError(key)
+
+
 class Node:
     """Shards of one node, on logs that are only written."""
 
@@ -118,6 +135,22 @@ class Node:
             lambda prefix: f"{prefix}-{next(self.ids)}",
             lambda _name, _id: True,
             self.memory,
+            lambda _group: ConsumerGroupSettings(),
+            lambda: catalog({"t": 4}),
+            GroupCounts(),
+            self.shares,
+        )
+
+    def shares(self, log: BatchingLog, is_taken: Callable[[str], bool]) -> ShareGroups:
+        return ShareGroups(
+            log,
+            SystemClock(),
+            self.scope,
+            self.memory,
+            lambda _group: ShareGroupSettings(),
+            lambda: catalog({"t": 4}),
+            NoStates(),
+            is_taken,
         )
 
     def join(

@@ -46,6 +46,9 @@ class Other:
         self.channels.append(Channel(self, on_closed))
         return self.channels[-1]
 
+    async def probe(self, host: str, port: int) -> None:
+        (await self.connect(host, port, lambda: None)).close()
+
     def die(self) -> None:
         self.is_listening = False
         for channel in self.channels:

@@ -3,6 +3,9 @@ all; what it said late is never taken for the answer to the next question.
 """
 
 import asyncio
+import random
+import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +16,7 @@ from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.inter_broker_client import InterBrokerClient, TcpNetwork
+from lakehead.broker.cluster.sasl_network import SaslNetwork
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.frame import encode_response
@@ -21,6 +25,7 @@ from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 KEY, VERSION = 26, 3
 PEER = 7
+LIMIT_S = 30.0
 CODE = ErrorCode.concurrent_transactions
 Reply = Callable[[int, asyncio.StreamWriter], None]
 
@@ -158,3 +163,17 @@ async def test_this_node_answers_itself_in_the_process() -> None:
     message = request(1)
     assert await client.send(1, KEY, VERSION, message) is message
     assert asked == [(KEY, VERSION)]
+
+
+async def test_a_stopped_process_with_tls_and_sasl_still_takes_a_probe() -> None:
+    context = ssl.create_default_context()
+    network = SaslNetwork(TcpNetwork(lambda: context), 1, "SCRAM-SHA-512", random.Random(1))
+    with socket.create_server(("127.0.0.1", 0)) as stopped:  # which accepts nothing
+        host, port = stopped.getsockname()
+        async with asyncio.timeout(LIMIT_S):
+            await network.probe(host, port)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await network.connect(host, port, lambda: None)
+    with pytest.raises(ConnectionRefusedError):
+        await network.probe(host, port)

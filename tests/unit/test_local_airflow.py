@@ -36,7 +36,12 @@ def test_settings_of_another_airflow_do_not_reach_it(home: AirflowHome) -> None:
         "AWS_REGION": "eu-west-1",
         "PATH": "/bin",
     }
-    found = home.environment(base, connection={"conn_type": "lakehead"}, variables={"a": {"b": 1}})
+    found = home.environment(
+        base,
+        connection={"conn_type": "lakehead"},
+        variables={"a": {"b": 1}},
+        keeps_settings=False,
+    )
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in found
     assert found["AIRFLOW_HOME"] == str(home.folder)
     assert found["AIRFLOW__API__HOST"] == "127.0.0.1"
@@ -47,8 +52,29 @@ def test_settings_of_another_airflow_do_not_reach_it(home: AirflowHome) -> None:
 
 
 def test_variables_of_the_caller_go_before_ours(home: AirflowHome) -> None:
-    found = home.environment({"AIRFLOW_VAR_A": "2"}, connection={}, variables={"a": 1})
+    found = home.environment(
+        {"AIRFLOW_VAR_A": "2"}, connection={}, variables={"a": 1}, keeps_settings=False
+    )
     assert found["AIRFLOW_VAR_A"] == "2"
+
+
+def test_jobs_of_a_given_cluster_have_its_keys_and_those_of_the_demo_none(
+    home: AirflowHome,
+) -> None:
+    of_cluster = {
+        "LAKEHEAD_ENCRYPTION_KEY_PROVIDER": "kms",
+        "LAKEHEAD_ENCRYPTION_KMS_KEY": "alias/lake",
+        "LAKEHEAD_ENCRYPTION_REQUIRED": "true",
+        "LAKEHEAD_TABLE_ROOTS": "s3://lake/tables",
+    }
+    of_processes = {"LAKEHEAD_SUPERVISOR": "1", "LAKEHEAD_PATH": "/other", MARK: "/other"}
+    for keeps_settings in (True, False):
+        found = home.environment(
+            of_cluster | of_processes, connection={}, variables={}, keeps_settings=keeps_settings
+        )
+        ours = {name: found[name] for name in found if name.startswith("LAKEHEAD_")}
+        expected = of_cluster if keeps_settings else {}
+        assert ours == expected | {MARK: str(home.folder)}
 
 
 def test_the_password_is_kept_and_nobody_elses_to_read(home: AirflowHome) -> None:

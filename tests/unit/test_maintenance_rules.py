@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from lakehead.broker.configs.entries import broker_values, topic_value, upkeep_defaults
+from lakehead.broker.configs.entries import broker_values, maintenance_defaults, topic_value
 from lakehead.broker.maintenance.beside import environment, is_lowest
 from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
@@ -170,7 +170,7 @@ def test_upkeep_and_brokers_find_the_same_values(name: str) -> None:
                 for static in (settings, Settings()):
                     state = replace(start(), broker_configs=Map({**node, **cluster}))
                     expected = topic_value(name, configs, broker_values(state, static))
-                    values = upkeep_defaults(static).values(state)
+                    values = maintenance_defaults(static).values(state)
                     assert values.of_topic(name, configs) == expected
     assert MaintenanceValues(places=(BROKER_DEFAULTS,)).of_broker(CLEANER_MEMORY) == str(
         Settings().log_cleaner_dedupe_buffer_size

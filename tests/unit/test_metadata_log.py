@@ -98,7 +98,9 @@ async def test_writers_on_a_hostile_store_agree_on_one_order(seed: int) -> None:
     """Four writers reserve producer ids and race for topics: no block twice, one winner a name."""
     inner = MemoryStore()
     rng = random.Random(seed)
-    profile = FaultProfile(unavailable=0.1, lost_request=0.1, lost_answer=0.2, latency_s_max=0.001)
+    profile = FaultProfile(
+        unavailable=0.1, lost_request=0.1, lost_response=0.2, latency_s_max=0.001
+    )
     blocks: list[int] = []
     won: list[str] = []
 

@@ -321,7 +321,7 @@ async def test_what_is_released_is_what_a_seal_finds_on_any_store() -> None:
         rng = random.Random(seed)
         inner = MemoryStore()
         profile = FaultProfile(
-            unavailable=0.1, lost_request=0.1, lost_answer=0.1, latency_s_max=0.002
+            unavailable=0.1, lost_request=0.1, lost_response=0.1, latency_s_max=0.002
         )
         wal, listener = await begun(FaultyStore(inner, rng=rng, profile=profile))
         end = 0

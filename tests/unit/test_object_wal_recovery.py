@@ -198,7 +198,9 @@ async def test_takers_that_race_commit_once() -> None:
     store = MemoryStore()
     async with running(store) as (_, streams):
         written = [await append(streams[0]) for _ in range(9)]
-    profile = FaultProfile(unavailable=0.05, lost_answer=0.1, lost_request=0.1, latency_s_max=0.002)
+    profile = FaultProfile(
+        unavailable=0.05, lost_response=0.1, lost_request=0.1, latency_s_max=0.002
+    )
     async with (
         running(store, node_id=1, seed=1, partitions=0) as (first, _),
         running(store, node_id=2, seed=2, partitions=0) as (second, _),

@@ -6,6 +6,11 @@ from dataclasses import replace
 import pytest
 
 from lakehead.broker.coordinator.group.classic_group import ClassicGroup
+from lakehead.broker.coordinator.group.consumer.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupSettings,
+    HeartbeatRequest,
+)
 from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, Subscriptions
 from lakehead.broker.coordinator.group.messages import GroupSettings, GroupSnapshot, MemberSnapshot
 from lakehead.broker.coordinator.group.record_formats import (
@@ -13,6 +18,7 @@ from lakehead.broker.coordinator.group.record_formats import (
     decode_offset,
     encode_offset,
 )
+from tests.support.topic_catalogs import catalog
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
@@ -68,6 +74,17 @@ def test_of_a_group_with_members_those_of_topics_that_nobody_consumes_age() -> N
     assert group(snapshot(subscription("t", "x"))).expired(NOW, HOUR) == {U}
     assert group(snapshot(subscription("u"), subscription("x"))).expired(NOW, HOUR) == {T}
     assert group(snapshot(subscription("t"), subscription("u"))).expired(NOW, HOUR) == set()
+
+
+def test_of_a_consumer_group_those_of_topics_without_a_subscription_age() -> None:
+    topics = catalog({"t": 1, "u": 1})
+    machine = ConsumerGroup("g", ConsumerGroupSettings, lambda: topics)
+    live = GroupMetadata(machine, {T: OLD, U: NEW})
+    assert live.expired(NOW, 2 * HOUR) == {T}, "by their commit, whenever members left"
+    machine.heartbeat(HeartbeatRequest(member_id="m", epoch=0, topics=frozenset({"t"})), 0.0)
+    assert live.expired(NOW, HOUR) == {U}
+    machine.heartbeat(HeartbeatRequest(member_id="m", epoch=1, topics=frozenset({"u"})), 0.0)
+    assert live.expired(NOW, HOUR) == {T}
 
 
 @pytest.mark.parametrize("protocol_type", ["connect", "consumer"])

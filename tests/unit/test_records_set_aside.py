@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakehead.lake.declaration.table_declaration import ValueLayout
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.layout import TableLayout, new_layout
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.lake.tables.values.decoder import Decoded, ValueDecoder, ValueFormat, ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
-from lakehead.storage.tables.declaration import ValueLayout
 from tests.support.decoded_batches import batch_of
 
 COUNT = 3000

@@ -74,7 +74,7 @@ def test_a_group_is_told_until_it_knows_at_the_start_and_at_the_end(code: str) -
         groups, metadata = Groups(unanswered=2, code=code), Metadata(ends_at=50)
         notices, stop, signalled = notices_of(groups, metadata), asyncio.Event(), asyncio.Event()
         await notices.check()
-        await notices.tell_serving()
+        await notices.report_serving()
         assert groups.told == [("lake", SERVING_HOOK, "i-0")] * 3
         await notices.watch(stop)
         assert stop.is_set()
@@ -99,7 +99,7 @@ def test_a_refusal_that_passes_is_not_the_groups_last_word(code: str) -> None:
     async def scene() -> None:
         groups = Passing()
         notices = notices_of(groups, Metadata())
-        await notices.tell_serving()
+        await notices.report_serving()
         assert groups.told == [("lake", SERVING_HOOK, "i-0")] * 5
 
     simulate(scene, seed=1)
@@ -110,8 +110,8 @@ def test_a_machine_that_cannot_keep_its_nodes_has_itself_replaced(code: str) -> 
     async def scene() -> None:
         groups = Groups(unanswered=3, code=code)
         notices = notices_of(groups, Metadata())
-        await notices.tell_unhealthy("process 7 of node 1 cannot end")
-        await notices.tell_unhealthy("node 2 ended 6 times in a row")
+        await notices.report_unhealthy("process 7 of node 1 cannot end")
+        await notices.report_unhealthy("node 2 ended 6 times in a row")
         assert groups.told == [("", "unhealthy", "i-0")] * 4, "once, until it is known"
 
     simulate(scene, seed=1)
@@ -119,7 +119,7 @@ def test_a_machine_that_cannot_keep_its_nodes_has_itself_replaced(code: str) -> 
 
 def test_a_machine_of_no_group_tells_nobody_that_it_is_not_healthy() -> None:
     async def scene() -> None:
-        await Ec2Notices("").tell_unhealthy("process 7 of node 1 cannot end")
+        await Ec2Notices("").report_unhealthy("process 7 of node 1 cannot end")
 
     simulate(scene, seed=1)
 

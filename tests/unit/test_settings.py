@@ -1,10 +1,18 @@
 """Settings: precedence, values, and one clear line for each mistake."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lakehead.broker.setting_sources import SETTINGS, Setting, load, unknown_variables
+from lakehead.broker import setting_sources
+from lakehead.broker.setting_sources import (
+    SETTINGS,
+    Setting,
+    check_flags,
+    load,
+    unknown_variables,
+)
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
 
@@ -82,3 +90,14 @@ def test_a_misspelt_variable_is_reported_with_the_setting_it_resembles() -> None
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_no_setting_is_reported_as_unknown(setting: Setting) -> None:
     assert unknown_variables({setting.environment: ""}) == []
+
+
+def test_a_secret_is_not_taken_from_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = replace(SETTINGS[0], is_secret=True)
+    monkeypatch.setitem(setting_sources._BY_NAME, secret.name, secret)
+    with pytest.raises(SettingsError, match=f"{secret.name}: a command line is shown") as refused:
+        check_flags({secret.name: "s3cr3t", "port": "1"})
+    assert "s3cr3t" not in str(refused.value)
+    check_flags({secret.name: "${file:/etc/lakehead/secrets:key}", "port": "1"})
+    with pytest.raises(SettingsError):
+        check_flags({secret.name: "${file:/a:b}s3cr3t"})

@@ -56,7 +56,7 @@ def test_the_wal_is_never_trimmed_past_what_is_in_committed_objects(seed: int) -
         wal = CheckedWal(capacity=256 * 1024)
         crashes: list[str] = []
         scope = TaskScope(lambda name, error: crashes.append(f"{name}: {error!r}"))
-        profile = FaultProfile(unavailable=0.1, lost_answer=0.1, latency_s_max=1.0)
+        profile = FaultProfile(unavailable=0.1, lost_response=0.1, latency_s_max=1.0)
         engine = await StreamEngine.open(
             store=FaultyStore(MemoryStore(), rng=rng, profile=profile),
             open_wal=opener(wal),

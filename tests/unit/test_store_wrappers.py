@@ -190,7 +190,7 @@ def test_failures_are_told_apart_and_timed() -> None:
             await store.get("absent")
         assert store.stats.lost == 1
         assert store.stats.put.failures == store.stats.get.failures == 0
-        faulty.profile = FaultProfile(lost_answer=1)
+        faulty.profile = FaultProfile(lost_response=1)
         with pytest.raises(OutcomeUnknown):
             await store.create("l", [b"x"])
         faulty.profile = FaultProfile(unavailable=1)

@@ -8,6 +8,7 @@ from crc32c import crc32c
 from lakehead.storage.errors import CorruptObject, UnsupportedFormat
 from lakehead.storage.format.object_writer import BLOCK_SIZE, ObjectWriter
 from lakehead.storage.format.stream_object import (
+    INDEX_ITEM_SIZE,
     StreamInfo,
     check_item,
     iter_records,
@@ -104,6 +105,16 @@ def test_every_flipped_byte_is_noticed() -> None:
             assert len(index.items) == len(good.items)
             for item in index.items:
                 check_item("o", item, damaged[item.position : item.position + item.size])
+
+
+def test_a_stream_that_the_extension_does_not_describe_is_damage() -> None:
+    body = bytearray(write_object({1: [(0, 1, b"p")], 2: [(0, 1, b"q")]}))
+    (index_at,) = struct.unpack_from(">q", body, len(body) - 48)
+    struct.pack_into(">q", body, index_at + INDEX_ITEM_SIZE, 3)
+    index = bytes(body[index_at : index_at + 2 * INDEX_ITEM_SIZE])
+    struct.pack_into(">I", body, len(body) - 20, crc32c(index))
+    with pytest.raises(CorruptObject, match="does not describe all streams"):
+        parse_index("o", body, len(body))
 
 
 def test_a_newer_version_asks_for_an_upgrade() -> None:

@@ -10,13 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, parse_topic_configs
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.lake.tables.ddl import parse_schema
-from lakehead.lake.tables.layout import METADATA
-from lakehead.lake.tables.upsert import HISTORY_FIELDS
-from lakehead.lake.tables.values.changes import CHANGE_FIELDS
-from lakehead.storage.errors import SettingsError
-from lakehead.storage.tables.column_types import SimpleType
-from lakehead.storage.tables.declaration import (
+from lakehead.lake.declaration.column_types import SimpleType
+from lakehead.lake.declaration.table_declaration import (
     CHANGE_TYPES,
     HISTORY_TYPES,
     METADATA_COLUMNS,
@@ -28,6 +23,11 @@ from lakehead.storage.tables.declaration import (
     check_declaration,
     dead_letters_uri,
 )
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.layout import METADATA
+from lakehead.lake.tables.upsert import HISTORY_FIELDS
+from lakehead.lake.tables.values.changes import CHANGE_FIELDS
+from lakehead.storage.errors import SettingsError
 
 FULL = {
     "enable": " TRUE ",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lakehead.lake.declaration.table_declaration import PREFIX, TableDeclaration
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.feature_level import BASE_LEVEL
@@ -9,7 +10,6 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
 from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.tables.declaration import PREFIX, TableDeclaration
 
 TOPIC = "a" * 32
 

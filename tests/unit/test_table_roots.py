@@ -12,11 +12,11 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.configs.table_places import TablePlaces, registries_with_own
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
+from lakehead.lake.declaration.paths import allowed_roots, root_path
+from lakehead.lake.declaration.roots import TableRoots
+from lakehead.lake.declaration.table_declaration import PREFIX, dead_letters_uri, rebuild_uri
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, NodeState, TopicState
-from lakehead.storage.tables.declaration import PREFIX, dead_letters_uri, rebuild_uri
-from lakehead.storage.tables.paths import allowed_roots, root_path
-from lakehead.storage.tables.roots import TableRoots
 
 S3 = "s3://bucket/cluster?region=x"
 FOLDER = "file:/data/store"
@@ -251,6 +251,7 @@ def test_a_client_chooses_among_places_that_the_operator_allows(
         ("http://registry:8081", "http://REGISTRY:8081/ccompat/v7", True),
         ("http://registry:8081", "http://registry:80811", False),
         ("http://registry:8081", "http://registry:8081@evil", False),
+        ("http://registry:8081", "http://user:password@registry:8081", False),
         ("http://registry:8081", "https://registry:8081", False),
         ("http://registry:8081", "http://registry:8081,http://evil", False),
         ("http://registry/a", "http://registry/ab", False),

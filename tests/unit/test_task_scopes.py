@@ -77,7 +77,7 @@ async def test_an_unexpected_error_ends_a_task_apart_alone() -> None:
 
 
 async def test_a_duty_goes_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "DUTY_PAUSE_S", 0.0)
+    monkeypatch.setattr(tasks, "LOOP_PAUSE_S", 0.0)
     scope, turns = Scope(), list[int]()
 
     async def run() -> None:
@@ -85,7 +85,7 @@ async def test_a_duty_goes_on_after_an_unexpected_error(monkeypatch: pytest.Monk
         if len(turns) < 3:
             await fails()
 
-    await scope.tasks.spawn_duty(run, name="duty")
+    await scope.tasks.spawn_loop(run, name="duty")
     assert (len(turns), scope.crashes) == (3, [])
     assert scope.failures == ["duty: by zero"] * 2
     await scope.tasks.close()

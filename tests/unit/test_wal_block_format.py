@@ -55,7 +55,22 @@ def test_headers_come_back_as_they_were() -> None:
     assert VolumeHeader.decode(memoryview(VOLUME.encode())) == VOLUME
     assert SliceHeader.decode(memoryview(SLICE.encode())) == SLICE
     full = replace(SLICE, segments=SLICE.segments[:1] * EPOCH_RANGES_MAX)
+    assert full.fits
     assert SliceHeader.decode(memoryview(full.encode())) == full
+    assert not replace(SLICE, segments=SLICE.segments[:1] * (EPOCH_RANGES_MAX + 1)).fits
+
+
+def test_a_slice_header_with_keys_comes_back_as_it_was_and_has_a_version_of_its_own() -> None:
+    """An older release would take encrypted records for a hole in the log."""
+    plain, keyed = SLICE.segments[0], replace(SLICE.segments[1], key=bytes(range(250)))
+    mixed = replace(SLICE, segments=(plain, keyed))
+    slot = mixed.encode()
+    assert slot[8:10] == b"\0\2"
+    assert SliceHeader.decode(memoryview(slot)) == mixed
+    full = replace(mixed, segments=(keyed,) * 14)
+    assert full.fits
+    assert SliceHeader.decode(memoryview(full.encode())) == full
+    assert not replace(full, segments=(keyed,) * 15).fits
 
 
 def test_golden_bytes_of_a_slice_header() -> None:
@@ -98,9 +113,9 @@ def test_the_newest_valid_slot_counts() -> None:
 @pytest.mark.parametrize("header", [VOLUME, SLICE])
 def test_a_newer_format_is_refused_in_one_line(header: VolumeHeader | SliceHeader) -> None:
     slot = bytearray(header.encode())
-    slot[8:10] = (2).to_bytes(2, "big")
+    slot[8:10] = (3).to_bytes(2, "big")
     slot[4092:] = crc32c(slot[:4092]).to_bytes(4, "big")
-    with pytest.raises(UnsupportedFormat, match=r"version 2.*upgrade") as caught:
+    with pytest.raises(UnsupportedFormat, match=r"version 3.*upgrade") as caught:
         type(header).decode(memoryview(slot))
     assert "\n" not in str(caught.value)
 
@@ -124,7 +139,7 @@ def test_golden_bytes_of_padding_and_its_flipped_bits() -> None:
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
     view = memoryview(bytearray(encode_padding(lap=0, gap=0, position=0, end=4096, epoch=5)))
-    view[4] = 2
+    view[4] = 3
     stamp(view, 0, 0, 1)
-    with pytest.raises(UnsupportedFormat, match="version 2"):
+    with pytest.raises(UnsupportedFormat, match="version 3"):
         read_record_header(view, 1)

@@ -7,7 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from lakehead.storage.errors import SettingsError, StorageError, WalCorrupted
+from lakehead.storage.errors import (
+    SettingsError,
+    StorageError,
+    WalCorrupted,
+    WalHolderEnding,
+)
 from lakehead.storage.wal import BlockWal
 from lakehead.storage.wal.block_format import (
     HOLDER_OFFSET,
@@ -18,7 +23,8 @@ from lakehead.storage.wal.block_format import (
     VolumeHeader,
     newest,
 )
-from lakehead.storage.wal.holder import NOBODY, Holder
+from lakehead.storage.wal.block_takeover import take_slice
+from lakehead.storage.wal.holder import NO_HOLDER, Holder, HostProcesses
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.volume import Division, Volume, format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
@@ -107,6 +113,56 @@ async def test_a_slice_in_use_names_the_process() -> None:
     await open_node(device, 0)
     with pytest.raises(SettingsError, match=r"in use by process \d+"):
         await open_node(device, 0)
+
+
+async def taken(device: MemoryDevice) -> MemoryDevice:
+    """The handle of a node that recovers node 0."""
+    handle = device.attach()
+    await take_slice(handle, node_id=0, host_id="host", cluster_id="c", taker=(7, 1))
+    return handle
+
+
+def test_a_node_waits_until_another_one_has_recovered_its_slice() -> None:
+    async def main() -> None:
+        device = await new_volume()
+        taker = await taken(device)
+        opening = asyncio.create_task(open_node(device, 0))
+        await asyncio.sleep(5)
+        assert not opening.done()
+        taker.kill()
+        _, wal = await opening
+        await append_released(wal, await started(wal, 1), b"mine again")
+
+    simulate(main, seed=1)
+
+
+def test_a_node_waits_for_a_lock_that_no_living_process_has_signed() -> None:
+    async def main() -> None:
+        device = await new_volume()
+        (entry,) = header_of(device).slices
+        last = replace(HostProcesses().current(), start_time=1)  # of a process that has ended
+        for signature in (NO_HOLDER, last):
+            handle = device.attach()
+            assert handle.lock(entry.start, entry.length)
+            sector = signature.encode(header_of(device).volume_id)
+            await handle.write(entry.start + HOLDER_OFFSET, memoryview(sector))
+            opening = asyncio.create_task(open_node(device, 0))
+            await asyncio.sleep(5)
+            assert not opening.done()
+            handle.kill()
+            (await opening)[0].kill()
+
+    simulate(main, seed=1)
+
+
+def test_a_recovery_of_a_slice_that_does_not_end_is_named() -> None:
+    async def main() -> None:
+        device = await new_volume()
+        await taken(device)
+        with pytest.raises(WalHolderEnding, match=r"node 7 recovers the log of this node"):
+            await open_node(device, 0)
+
+    simulate(main, seed=1)
 
 
 async def test_the_table_of_slices_holds_as_many_as_it_says() -> None:
@@ -208,7 +264,7 @@ async def test_a_clean_close_takes_the_holders_name_away() -> None:
     assert signed.pid > 0
     assert signed.host_id == "host"
     await wal.close()
-    assert holder() == NOBODY
+    assert holder() == NO_HOLDER
 
 
 def test_a_holders_sector_that_is_torn_or_of_another_volume_says_nothing() -> None:

@@ -9,6 +9,7 @@ import pytest
 from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFull
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.wal import MemoryWal, WriteAheadLog, open_wal
+from tests.support.encryption_keys import MemoryKeys
 from tests.support.object_wal_tools import FlooredWal
 from tests.support.wal_tools import (
     Listener,
@@ -22,11 +23,12 @@ from tests.support.wal_tools import (
 Reopen = Callable[[], Awaitable[WriteAheadLog]]
 
 
-@pytest.fixture(params=["memory", "device", "file", "objects"])
+@pytest.fixture(params=["memory", "device", "encrypted", "file", "objects"])
 async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reopen]:
     """A function that closes the log of before, if any, and opens it again."""
     current: list[WriteAheadLog] = []
     device = await new_device(ring_length=1024 * 1024)
+    data_keys = MemoryKeys(random.Random(3)).data_keys()
 
     async def open_next() -> WriteAheadLog:
         if current:
@@ -38,6 +40,8 @@ async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             )
         elif request.param == "device":
             wal = await open_small(device)
+        elif request.param == "encrypted":
+            wal = await open_small(device, data_keys=data_keys)
         elif request.param == "objects":
             last = current[-1] if current else None
             wal = last.reopen() if isinstance(last, FlooredWal) else FlooredWal(MemoryStore())

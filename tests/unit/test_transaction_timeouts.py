@@ -1,0 +1,121 @@
+"""A transaction times out whatever the clocks of its coordinators say: at the latest when a
+coordinator has known it for its timeout.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import cast
+
+import pytest
+
+from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.broker.coordinator.transaction.markers import PendingMarkers
+from lakehead.broker.coordinator.transaction.messages import (
+    TV_2,
+    Producer,
+    Store,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from lakehead.broker.coordinator.transaction.record_formats import encode_key, encode_value
+from lakehead.broker.coordinator.transaction.shard import TransactionShard
+from lakehead.storage.format.batch_writer import KeyValue
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+TIMEOUT_MS = 10_000
+PLACE = ("t", 0)
+
+
+class Clock:
+    """Both times as a test sets them."""
+
+    def __init__(self) -> None:
+        self.wall_ms = NOW_MS
+        self.seconds = 100.0
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def advance(self, milliseconds: int) -> None:
+        self.wall_ms += milliseconds
+        self.seconds += milliseconds / 1000
+
+
+class Log:
+    """A log that is durable at once, with one transactional id in it."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._stored = encode_key("id"), encode_value(transaction)
+
+    async def replay(self) -> None:
+        """Nothing is left to read."""
+
+    async def values(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        yield self._stored
+
+    def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
+        on_done(None)
+
+
+class Sender:
+    """Sends no marker."""
+
+    def send(self, job: PendingMarkers, partitions: Collection[TopicPartition]) -> None:
+        """See `MarkerSender.send`."""
+
+
+def known(**changes: object) -> Transaction:
+    fields = {
+        "transactional_id": "id",
+        "producer_id": 5,
+        "producer_epoch": 1,
+        "timeout_ms": TIMEOUT_MS,
+        "updated_ms": NOW_MS,
+        **changes,
+    }
+    return Transaction(**fields)  # type: ignore[arg-type]
+
+
+async def loaded(transaction: Transaction, clock: Clock) -> TransactionShard:
+    log = cast(CoordinatorLog, Log(transaction))
+    shard = TransactionShard(log, clock, Sender(), lambda: 0)
+    await shard.load()
+    return shard
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, 0, 2 * HOUR_MS])
+async def test_a_start_by_another_clock(ahead_ms: int) -> None:
+    start_ms = NOW_MS + ahead_ms
+    open_one = known(
+        state=TransactionState.ONGOING, partitions=frozenset({PLACE}), start_ms=start_ms
+    )
+    clock = Clock()
+    shard = await loaded(open_one, clock)
+    machine = shard.machines["id"]
+    assert shard.tick() == (ahead_ms < 0)
+    clock.advance(TIMEOUT_MS - 1)
+    assert shard.tick() == 0
+    assert (machine.current.state is TransactionState.ONGOING) == (ahead_ms >= 0)
+    clock.advance(3)
+    assert shard.tick() == (ahead_ms >= 0)
+    assert machine.current.state is TransactionState.PREPARE_ABORT
+
+
+async def test_a_clock_that_is_set_back() -> None:
+    clock = Clock()
+    shard = await loaded(known(state=TransactionState.EMPTY), clock)
+    machine = shard.machines["id"]
+    clock.advance(HOUR_MS)  # the time before the transaction does not count
+    decision = machine.add_partitions(Producer(5, 1), [PLACE], TV_2, clock.now_ms())
+    assert isinstance(decision, Store)
+    shard.perform(machine, decision)
+    clock.wall_ms -= 2 * HOUR_MS
+    clock.advance(TIMEOUT_MS - 1)
+    assert shard.tick() == 0
+    clock.advance(3)
+    assert shard.tick() == 1
+    assert machine.current.state is TransactionState.PREPARE_ABORT
