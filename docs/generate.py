@@ -1,5 +1,5 @@
 """Writes the pages of the documentation that are made from code: settings, metrics, command line,
-compatibility with Kafka.
+compatibility with Kafka, the checks of APIs.
 
 `make docs` runs it; a test compares the pages in the tree with what it would write.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from docs.authorization_table import authorization_page
 from docs.kafka_compatibility import compatibility_page
 from lakehead.broker.cli.app import app
 from lakehead.broker.cli.sections import sections, shown_default
@@ -38,6 +39,26 @@ A node takes each setting from the first of these that has it:
 
 A setting that Kafka has, too, has Kafka's name and meaning. Sizes are bytes and take `k`, `m`, `g`
 and `t` (powers of 1024); times are in the unit that the name ends with.
+
+**Values that lie elsewhere.** A text in any of these places may have references, in the grammar of
+[Kafka's config providers](https://cwiki.apache.org/confluence/x/ATRqBg), which are on without a
+setting:
+
+| Reference | Value |
+| --- | --- |
+| `${{file:/path:key}}` | a key of a file of Java's properties |
+| `${{directory:/path:name}}` | all of the file `name` there, but the end of its last line |
+| `${{env:NAME}}` | a variable of the environment |
+| `${{secretsmanager:NAME:field}}` | a field of a secret in JSON; without it all of a secret |
+| `${{ssm::NAME}}` | a parameter of Systems Manager, decrypted |
+
+In the last two, NAME may be an ARN; credentials come from where AWS's own tools look.
+
+A node reads them when it starts, and once: a value is not read for references again, and nothing
+that a client sets is. A reference that leads nowhere, or to an unknown provider, ends the start
+with one line. Values from references, and settings that are secret, are shown in no log, error,
+DescribeConfigs or metric. A secret on the command line is refused, because lists of processes show
+it; a reference to it is taken.
 
 Some settings have no flag, only a line in the file: `log.retention.minutes` and
 `log.retention.hours`, which are read if `log.retention.ms` is not given, and
@@ -98,6 +119,7 @@ def pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "cli.md": _command_line(),
         "kafka-compatibility.md": _NOTE + compatibility_page(),
+        "authorization-table.md": _NOTE + authorization_page(),
         "spark.md": _with_options("spark.md", options_table()),
         "jobs.md": _with_options("jobs.md", "\n".join(_job_options())),
     }

@@ -15,7 +15,7 @@ from lakehead.broker.configs.topic_configs import (
 _INTRODUCTION = """\
 # Compatibility with Kafka
 
-Lakehead speaks the protocol of Apache Kafka 4.2. This page lists the intended differences, and
+Lakehead speaks the protocol of Apache Kafka 4.3. This page lists the intended differences, and
 the effect of each of Kafka's configs.
 
 A config is *honoured*, *no effect* or *refused*. An honoured config works as in Kafka. A config
@@ -48,8 +48,8 @@ _DIFFERENCES = """\
   partition of the cluster; one that carries no records may have 16 MiB. A larger request closes the
   connection: the announced size decides, and the request is not read. APIs that are handled or
   begun in one turn of the event loop (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete,
-  AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs,
-  IncrementalAlterConfigs,
+  ConsumerGroupHeartbeat, AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders,
+  AlterConfigs, IncrementalAlterConfigs,
   AlterPartitionReassignments, DescribeQuorum, those of quotas and SCRAM) take 2,000 and two for
   each partition: a consumer that owns every partition still commits them all at once. CreateTopics
   and CreatePartitions make 10,000 partitions in one request at most (POLICY_VIOLATION). A group
@@ -63,6 +63,11 @@ _DIFFERENCES = """\
   epoch that the partition knows, as `kafka-transactions abort` does. A marker that commits, or an
   epoch that would fence the coordinator, gets CLUSTER_AUTHORIZATION_FAILED; Kafka without ACLs
   takes both.
+- **Access rules** ([authorisation](authorization.md)) are Kafka's. Their hosts may be networks in
+  CIDR notation, as in Kafka 4.3 (KIP-1276). Addresses are compared, not their spellings: `::1` is
+  `0:0:0:0:0:0:0:1`. A node of the cluster needs no rule, since it proves that it is a node. A
+  principal with CLUSTER_ACTION may not write each marker of a transaction (see WriteTxnMarkers),
+  and its Fetch requests need READ of each topic: brokers copy nothing from each other.
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
   the newest records of a compacted topic may be compacted as soon as they are in objects. If
   consumers have to see each value for a time, set `min.compaction.lag.ms`.
@@ -80,8 +85,14 @@ _DIFFERENCES = """\
   flag, environment or file ([settings](settings.md)).
 - **Loggers**: a node has one, `root`. `kafka-configs --entity-type broker-loggers` sets its level
   until the process ends.
-- **Client metrics** (KIP-714) are not taken: setting their configs is refused with
-  INVALID_REQUEST, there are none to list, and clients get no request for them.
+- **Reads in the consumer's zone** (KIP-392): `replica.selector.class` may be Kafka's
+  RackAwareReplicaSelector, or empty. The chosen node is no follower: it reads objects
+  ([zones](zones.md)), and the records beyond them from the leader. Metadata then names one replica
+  in each rack, and DescribeTopicPartitions, which tools use, the replicas without them.
+- **Client metrics** (KIP-714) are taken without a plugin ([client metrics](client-metrics.md)).
+  Patterns of `match` are regular expressions without references and lookaround; attributes of
+  clients beyond 256 characters match none. A push that inflates beyond `telemetry.max.bytes`, or
+  has more than 50,000 elements, is refused; Kafka leaves both to its plugin.
 - **Unregistering a broker** (`kafka-cluster unregister`) removes one that has stopped; its id may
   come back later. A live one is refused, where Kafka would remove it too. Be sure that its process
   has ended and is not only cut off: the id of a removed broker is not fenced any more.
@@ -89,8 +100,18 @@ _DIFFERENCES = """\
   raised by `upgrade --feature metadata.version=N` or `lakehead features upgrade` and never lowered;
   `--metadata` and `--release-version` name Kafka's releases and are refused. `transaction.version`
   stays at the level of the release.
-- **Log directories**: there is one, the cluster's place in the object store.
-- **Quotas** of clients are kept and shown, but throttle no client yet.
+- **Log directories**: there is one, the cluster's place in the object store. So
+  `cordoned.log.dirs` (KIP-1066) cordons [a node as a whole](cluster.md#cordoned-nodes), and is set
+  while it runs, not in a file. What a dead node led goes to nodes that are not cordoned.
+- **SASL**: GSSAPI is not served. An unknown user of SCRAM fails at the last message, like one with
+  a wrong password, where Kafka fails at the first. SCRAM checks the channel binding of the final
+  message, takes user names outside of ASCII, and refuses the extension `m=`. OAUTHBEARER takes
+  unsecured tokens only if that is set; without a key set and without `sts.cluster` a node does not
+  start. Nodes authenticate to each other by the secret of the cluster, not by a user
+  ([authentication](authentication.md)).
+- **Quotas** throttle as in Kafka ([quotas](quotas.md)). Different: 100 percent of request time is
+  one event loop; a batch that is longer than the whole window allows is sent in the end; requests
+  that only validate take no controller mutations.
 - **Settings** such as `delete.topic.enable` are those of the responding node: give all nodes
   the same. A settings file may hold Kafka's settings that have no effect; `lakehead start` names
   them.
