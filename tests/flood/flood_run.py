@@ -51,7 +51,8 @@ CLOSED_S = 60.0
 CALM = 50
 """Most connections of a node that is not attacked."""
 LIMIT_S = 60.0
-SAMPLE_S = 0.25
+SAMPLE_S = 1.0
+"""Between two looks at the node. Each renders its page of metrics, which takes milliseconds."""
 GROWTH = 2.0
 """The 99th percentile beside hostile clients, by that before."""
 
@@ -127,15 +128,14 @@ class FloodRun:
         options = self._options
         partitions = self._topics()
         fenced = self._fenced()
-        client = HonestClient(self._config, HONEST, partitions[HONEST], pause_s=PAUSE_S)
-        client.start()
-        phases = [self._phase(client, "alone", {}, 0)]
         bulk = partitions[BULK][0]
-        for kind, count in options.counts.items():
-            phases.append(self._phase(client, kind, {kind: count}, bulk))
-        if len(options.counts) > 1:
-            phases.append(self._phase(client, "all together", options.counts, bulk))
-        client.finish()
+        with HonestClient(self._config, HONEST, partitions[HONEST], pause_s=PAUSE_S) as client:
+            assert wait_until(lambda: client.latencies(0, time.monotonic()).fetch, LIMIT_S)
+            phases = [self._phase(client, "alone", {}, 0)]
+            for kind, count in options.counts.items():
+                phases.append(self._phase(client, kind, {kind: count}, bulk))
+            if len(options.counts) > 1:
+                phases.append(self._phase(client, "all together", options.counts, bulk))
         fenced = self._fenced() - fenced
         return Result(phases=phases, fenced=fenced, missed=missed(phases, fenced, options))
 
@@ -174,13 +174,13 @@ class FloodRun:
                 for kind, count in counts.items()
             ]
             wait_until(lambda: all(one.is_there for one in floods), OPEN_S)
-            client.taken()
             began, cpu_s = time.monotonic(), self._cpu_s()
             while time.monotonic() < began + self._options.seconds:
                 time.sleep(SAMPLE_S)
                 self._sample(phase)
-            phase.cpu = (self._cpu_s() - cpu_s) / (time.monotonic() - began)
-            phase.latencies = client.taken()
+            ended = time.monotonic()
+            phase.cpu = (self._cpu_s() - cpu_s) / (ended - began)
+            phase.latencies = client.latencies(began, ended)
             for one in floods:
                 for what, count in one.last.items():
                     phase.done[what] = phase.done.get(what, 0) + count
