@@ -41,6 +41,13 @@ def connect_jars_directory() -> Path:
     return jars_folder(f"kafka-connect-{KAFKA_VERSION}", _CONNECT)
 
 
+def clients_jars_directory(version: str) -> Path:
+    """Folder with the jars of the Java clients of a release; as above."""
+    clients = Artefact("org.apache.kafka", "kafka-clients", version)
+    simple = Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION)
+    return jars_folder(f"kafka-clients-{version}", (clients, simple))
+
+
 def streams_jars_directory() -> Path:
     """Folder with the jars of Kafka Streams; as above."""
     return jars_folder(f"kafka-streams-{KAFKA_VERSION}", _STREAMS)

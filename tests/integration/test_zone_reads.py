@@ -6,8 +6,8 @@ replica goes.
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple
 
 import pytest
@@ -17,15 +17,12 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.cluster import read_replicas
 from lakehead.broker.cluster.read_replicas import TailSource
 from lakehead.broker.services import FetchedTo
-from lakehead.broker.settings import RACK_AWARE
 from lakehead.storage.metadata.records import FenceNode
 from tests.support.kafka_tools import require_kafka_tools, run
-from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
+from tests.support.node_cluster import LIMIT_S, NodeCluster
 from tests.support.wire import FETCH, Wire, array, header, string
+from tests.support.zone_cluster import RACKS, bootstrap, zones
 from tests.support.zone_reader import PARTITIONS, TOPIC, ZoneReader, numbers, produce
-
-RACKS = {1: "zone-a", 2: "zone-b", 3: "zone-c"}
-
 
 TAILS = (TailSource.LEADER, TailSource.WAL)
 
@@ -34,24 +31,6 @@ def flags_of(tail: TailSource) -> dict[str, object]:
     """Flags by which nodes take the newest records from there."""
     wal = {"wal": "object:"} if tail is TailSource.WAL else {}
     return {"replica_read_tail": tail.value, **wal}
-
-
-@asynccontextmanager
-async def zones(**flags: object) -> AsyncIterator[NodeCluster]:
-    """A node in each zone, and a topic whose partitions all of them lead."""
-    async with node_cluster(0) as cluster:
-        for node_id, rack in RACKS.items():
-            await cluster.start(
-                node_id, broker_rack=rack, replica_selector_class=RACK_AWARE, **flags
-            )
-        await cluster.until(cluster.is_whole)
-        await cluster.nodes[1].replication_control.create(TOPIC, PARTITIONS)
-        await cluster.until(lambda: -1 not in cluster.leaders(TOPIC))
-        yield cluster
-
-
-def bootstrap(cluster: NodeCluster) -> str:
-    return ",".join(f"127.0.0.1:{node.advertised_port}" for node in cluster.nodes.values())
 
 
 def sent(cluster: NodeCluster, fetched_to: FetchedTo) -> int:
