@@ -1,12 +1,17 @@
 """Terraform as a process: what it is asked, what its failures say, and how it is asked to stop."""
 
 import asyncio
+import gc
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from lakehead.broker.cli.rolling.terraform import Terraform, TerraformFailed
 from lakehead.storage.errors import SettingsError
+from tests.support.waiting import wait_until
 
 DIAGNOSTIC = (
     '{"@level":"error","type":"diagnostic",'
@@ -91,3 +96,30 @@ while true; do sleep 0.05; done"""
         await planning
     assert (tmp_path / "state-saved").exists()
     assert (tmp_path / "stops").read_text() == "asked\n"
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_terraform_that_does_not_stop_is_left_to_its_end_and_named(tmp_path: Path) -> None:
+    script = """trap 'touch told' INT
+trap 'touch alive; exit 1' USR1
+touch begun
+while true; do sleep 0.05; done"""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    made = Terraform(program(tmp_path, script), tmp_path, scratch, stop_s=0.3)
+
+    async def stopped() -> None:
+        planning = asyncio.get_running_loop().create_task(made.plan())
+        while not (tmp_path / "begun").exists():  # noqa: ASYNC110 - another process tells nobody
+            await asyncio.sleep(0.01)
+        planning.cancel()
+        await planning
+
+    with pytest.raises(TerraformFailed, match=r"has not ended after 0\.3 s") as failed:
+        asyncio.run(stopped())
+    (pid,) = re.findall(r"process (\d+) continues", str(failed.value))
+    del failed
+    gc.collect()
+    os.kill(int(pid), signal.SIGUSR1)  # it outlives the event loop: else this raises
+    assert wait_until((tmp_path / "alive").exists, 30)
+    assert (tmp_path / "told").exists()

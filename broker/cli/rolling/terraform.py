@@ -3,6 +3,7 @@
 It runs in a session of its own and writes to a file: should this program be killed, Terraform goes
 on to its end and keeps its lock on the state until then. At Ctrl-C or SIGTERM this
 program signals Terraform once, and waits: Terraform ends its current work and saves the state.
+A Terraform that takes longer than the limit is left to its end, since a kill would lose the state.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,9 @@ MAY_END = "LAKEHEAD_MAY_END"
 """The variable that guards of the module read: slots of hosts that may go."""
 LOCK_TIMEOUT = "60s"
 """The time that Terraform waits for another run that has the state's lock."""
-_POLL_S = 0.2
+_POLL_S = 0.1
+_STOP_S = 300.0
+"""The time that Terraform has after the signal: it stops the waits of its provider."""
 
 Say = Callable[[str], None]
 
@@ -41,16 +45,24 @@ class SavedPlan:
 
 class Terraform:
     """Terraform (or OpenTofu) at a root module. `variables` are options such as -var-file=x; what
-    is written goes into `scratch`, since plans hold secrets.
+    is written goes into `scratch`, since plans hold secrets. An interrupted run has `stop_s`
+    seconds for its end.
     """
 
     def __init__(
-        self, program: str, folder: Path, scratch: Path, variables: Sequence[str] = ()
+        self,
+        program: str,
+        folder: Path,
+        scratch: Path,
+        variables: Sequence[str] = (),
+        *,
+        stop_s: float = _STOP_S,
     ) -> None:
         self._program = program
         self._folder = folder
         self._scratch = scratch
         self._variables = tuple(variables)
+        self._stop_s = stop_s
         self._runs = 0
 
     async def plan(self, targets: Sequence[str] = (), *, replaced: Sequence[str] = ()) -> SavedPlan:
@@ -83,13 +95,32 @@ class Terraform:
         self._runs += 1
         log = self._scratch / f"{self._runs}-{command}"
         options = ("-json",) if plain else ("-json", "-input=false")
+        process = self._started(log, (command, *options, *arguments), may_end)
+        async with asyncio.TaskGroup() as group:
+            reporting = group.create_task(_report(log, say)) if say else None
+            status = await _end(process, self._stop_s)
+            if reporting:
+                reporting.cancel()
+        if status is None:
+            raise TerraformFailed(
+                f"terraform {command} was interrupted and has not ended after {self._stop_s:g} s: "
+                f"process {process.pid} continues, and has the lock of the state until its end"
+            )
+        if status:
+            raise TerraformFailed(f"terraform {command} failed: {_reason(log)}")
+        return log
+
+    def _started(
+        self, log: Path, arguments: Sequence[str], may_end: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        """Start it. A process of asyncio's would be killed with the event loop."""
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *(self._program, command, *options, *arguments),
+                return subprocess.Popen(
+                    (self._program, *arguments),
                     cwd=self._folder,
                     env=os.environ | {"TF_IN_AUTOMATION": "1", MAY_END: " ".join(may_end)},
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
                     start_new_session=True,
@@ -99,23 +130,25 @@ class Terraform:
                     f"{error.filename}: not found: install Terraform, or name it with "
                     "--terraform; the folder of the root module is the argument"
                 ) from None
-        async with asyncio.TaskGroup() as group:
-            reporting = group.create_task(_report(log, say)) if say else None
-            status = await _end(process)
-            if reporting:
-                reporting.cancel()
-        if status:
-            raise TerraformFailed(f"terraform {command} failed: {_reason(log)}")
-        return log
 
 
-async def _end(process: asyncio.subprocess.Process) -> int:
+async def _end(process: subprocess.Popen[bytes], stop_s: float) -> int | None:
+    """Return the status of a process; None: it was interrupted and still runs."""
     try:
-        return await process.wait()
+        return await _status(process)
     except asyncio.CancelledError:
         process.send_signal(signal.SIGINT)
-        await process.wait()
+        try:
+            await asyncio.wait_for(_status(process), stop_s)
+        except TimeoutError:
+            return None
         raise
+
+
+async def _status(process: subprocess.Popen[bytes]) -> int:
+    while (status := process.poll()) is None:  # noqa: ASYNC110 - a process sets no event
+        await asyncio.sleep(_POLL_S)
+    return status
 
 
 async def _report(log: Path, say: Say) -> None:
