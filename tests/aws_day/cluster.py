@@ -13,7 +13,10 @@ from typing import Any
 from tests.aws_day.account import TAG, TRIAL_TAG, Account
 
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
-OUTPUTS = ("hosts", "bootstrap_servers", "monthly_cost_estimate")
+OUTPUTS = (
+    *("hosts", "bootstrap_servers", "monthly_cost_estimate"),
+    *("certificate_names", "secrets"),
+)
 MONTH_HOURS = 730
 _GRACE_S = 300
 _STEP_S = 2700
@@ -60,8 +63,6 @@ class Cluster:
             "zones": [self.account.zone],
             "tags": tags,
             "session_manager": True,
-            # Clients on hosts are short scripts; TLS and users are tried elsewhere.
-            "security": {"protocol": "PLAINTEXT"},
             "expected_traffic": {"mib_per_second": 1, "retention_days": 1, "readers": 1},
         }
         endpoints = {"ssm", "ssmmessages", *arguments.get("interface_endpoints", ())}
@@ -121,8 +122,9 @@ class Cluster:
         root = json.loads((self.folder / "main.tf.json").read_text())
         root["module"]["lakehead"]["force_destroy"] = True
         (self.folder / "main.tf.json").write_text(json.dumps(root, indent=1))
-        storage = "-target=module.lakehead.module.storage"
-        code, _ = self.run_any("apply", "-auto-approve", "-input=false", "-no-color", storage)
+        # The bucket, and the names of secrets, which AWS keeps for seven days otherwise.
+        parts = [f"-target=module.lakehead.module.{one}" for one in ("storage", "security")]
+        code, _ = self.run_any("apply", "-auto-approve", "-input=false", "-no-color", *parts)
         meant = {"LAKEHEAD_MAY_END": "cluster"}  # what the guards of a destroy want to hear
         given = ("destroy", "-auto-approve", "-input=false", "-no-color")
         if code == 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tests.aws_day import leftovers, packages, preflight
+from tests.aws_day import cluster_secrets, leftovers, packages, preflight
 from tests.aws_day.account import Account
 from tests.aws_day.cluster import Cluster, TerraformFailed
 from tests.aws_day.day_hosts import Hosts
@@ -181,6 +181,7 @@ class Day:
         cluster.apply_planned()
         hosts = Hosts(account=self.account, limits=limits)
         outputs = cluster.outputs()
+        cluster_secrets.put_values(self.account, cluster.folder, outputs, self.clock.now_ms())
         scene = Scene(
             account=self.account,
             cluster=cluster,
@@ -194,8 +195,8 @@ class Day:
         for instance in _instances(self.account, trial.name):
             self.ledger.write(trial.name, "made", "instance", instance)
             hosts.wait_ready(instance)
-            wait = ("serving", outputs["bootstrap_servers"], str(_SERVING_S))
-            hosts.result(hosts.begin(instance, *wait, seconds=_SERVING_S + 60), _SERVING_S + 120)
+            serving = scene.client(instance, "wait", _SERVING_S, seconds=_SERVING_S + 60)
+            hosts.result(serving, _SERVING_S + 120)
         trial.run(scene)
 
     def arguments(self, trial: Trial, built: Packages) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 PRINTED: dict[str, Callable[[int], dict[str, float]]] = {
-    "load": lambda _: {
+    "client": lambda _: {
+        "brokers": 2,
         "acknowledged": 1000,
         "lost": 0,
         "twice": 0,
@@ -25,6 +26,5 @@ PRINTED: dict[str, Callable[[int], dict[str, float]]] = {
         "is_taker": 1,
         "cleared": 1,
     },
-    "serving": lambda _: {"brokers": 2},
 }
 """Figures by program, of the time in milliseconds."""

@@ -187,7 +187,7 @@ def _keys(account: Account, trial: str) -> list[str]:
 # has what is gone for a while.
 _KNOWN = {
     *("ec2", "s3", "kms", "iam", "autoscaling", "fis"),
-    *("cloudwatch", "logs", "events", "s3express"),
+    *("cloudwatch", "logs", "events", "s3express", "secretsmanager"),
 }
 
 
@@ -319,6 +319,7 @@ FINDERS: list[tuple[str, Callable[[Account, str], list[str]]]] = [
     ("alarm", _named("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName")),
     ("dashboard", _named("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName")),
     ("log group", _named("logs", "describe_log_groups", "logGroups", "logGroupName")),
+    ("secret", _named("secretsmanager", "list_secrets", "SecretList", "Name")),
     ("rule of events", _named("events", "list_rules", "Rules", "Name")),
     (
         "instance profile",
@@ -350,6 +351,9 @@ REMOVERS: dict[str, Callable[[Account, str], object]] = {
     "alarm": lambda at, name: at.client("cloudwatch").delete_alarms(AlarmNames=[name]),
     "dashboard": lambda at, name: at.client("cloudwatch").delete_dashboards(DashboardNames=[name]),
     "log group": lambda at, name: at.client("logs").delete_log_group(logGroupName=name),
+    "secret": lambda at, name: at.client("secretsmanager").delete_secret(
+        SecretId=name, ForceDeleteWithoutRecovery=True
+    ),
     "rule of events": _remove_rule,
     "instance profile": _remove_profile,
     "role": lambda at, name: remove_role(at.client("iam"), name),

@@ -32,6 +32,7 @@ KINDS = {
     "aws_route_table": "route table",
     "aws_s3_bucket": "bucket",
     "aws_s3_directory_bucket": "directory bucket",
+    "aws_secretsmanager_secret": "secret",
     "aws_security_group": "security group",
     "aws_subnet": "subnet",
     "aws_vpc": "vpc",
@@ -41,8 +42,7 @@ KINDS = {
 PARTS = (
     r"aws_autoscaling_policy|aws_cloudwatch_event_target|aws_default_security_group|"
     r"aws_iam_role_policy|aws_route_table_association|aws_volume_attachment|"
-    r"aws_s3_bucket_\w+|aws_s3_object|aws_vpc_security_group_(?:in|e)gress_rule|"
-    r"aws_secretsmanager_secret"
+    r"aws_s3_bucket_\w+|aws_s3_object|aws_vpc_security_group_(?:in|e)gress_rule"
 )
 ACTIONS = {
     "autoscaling": "autoscaling:CreateAutoScalingGroup",
@@ -53,6 +53,7 @@ ACTIONS = {
     "kms": "kms:CreateKey",
     "s3_directory": "s3express:CreateBucket",
     "s3": "s3:CreateBucket",
+    "secretsmanager": "secretsmanager:CreateSecret",
 }
 
 

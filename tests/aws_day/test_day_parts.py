@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from lakehead.storage.clock import SystemClock
 from tests.aws_day import cluster as cluster_module
+from tests.aws_day import cluster_secrets, leftovers, packages, preflight
 from tests.aws_day import day as day_module
-from tests.aws_day import leftovers, packages, preflight
 from tests.aws_day.__main__ import chosen
 from tests.aws_day.account import Account
 from tests.aws_day.cluster import Cluster, TerraformFailed, complaints
@@ -91,6 +91,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     monkeypatch.setattr(preflight, "check_account", lambda _: None)
     monkeypatch.setattr(preflight, "check_quotas", lambda *_: None)
     monkeypatch.setattr(packages, "upload", lambda *_: Packages(wheel="s3://w", sha256="0"))
+    monkeypatch.setattr(cluster_secrets, "put_values", lambda *_: None)
     monkeypatch.setattr(day_module, "_instances", lambda *_: [])
     monkeypatch.setattr(
         leftovers, "clean", lambda *_: [Piece("volume", one) for one in done["left"]]
@@ -366,7 +367,7 @@ def test_each_program_of_hosts_is_pretended_in_a_dry_run() -> None:
 )
 def test_a_program_without_figures_has_failed(told: dict[str, str], match: str) -> None:
     with pytest.raises(HostFailed, match=match):
-        figures("load", told)
+        figures("client", told)
 
 
 def test_figures_are_judged_by_what_was_expected() -> None:

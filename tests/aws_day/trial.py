@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.aws_day.account import Account
 from tests.aws_day.cluster import Cluster
-from tests.aws_day.day_hosts import Hosts
+from tests.aws_day.day_hosts import Begun, Hosts
 from tests.aws_day.day_ledger import Ledger
 from tests.aws_day.day_report import Expected
 from tests.aws_day.experiments import ACTION_MINUTE
@@ -32,6 +32,11 @@ class Scene:
     def trial(self) -> str:
         """Name of the trial."""
         return self.cluster.trial
+
+    def client(self, instance: str, what: str, for_s: int, *, seconds: int = 3600) -> Begun:
+        """Start the client on a host: `wait` or `load`, for so long. `seconds` limits all of it."""
+        given = (what, self.outputs["bootstrap_servers"], self.account.named(self.trial))
+        return self.hosts.begin(instance, "client", *given, str(for_s), seconds=seconds)
 
     def instance(self, slot: str) -> str:
         """Return the instance of a slot, such as a-0."""

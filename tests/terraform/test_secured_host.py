@@ -23,6 +23,7 @@ from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.encryption.key_file import add_key
 from lakehead.storage.encryption.settings import joined_address
+from tests.aws_day.day_hosts import figures
 from tests.support.supervised import Supervised, supervised
 from tests.support.waiting import wait_until
 from tests.terraform.emulator import Emulator, emulator
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NODES, LIMIT_S = 2, 60.0
 ASSERTED = re.compile(r'^ +"\\"([a-z.]+)\\" = \\"(.*)\\"",$', re.MULTILINE)
 PASSWORD = "first words"
+CLIENT = SOURCE.parents[1] / "tests" / "aws_day" / "on_host" / "client.py"
 
 
 def rendered() -> dict[str, str]:
@@ -148,6 +150,10 @@ def test_a_cluster_of_hosts_with_secrets(host: Host) -> None:
     with supervised(host.folder, NODES, "--config", str(config)) as nodes:
         nodes.wait_ready()
         serves_those_who_know_the_password(host, nodes)
+        assert client_of_a_trial(host, nodes, "wait") == {"brokers": NODES}
+        noticed = client_of_a_trial(host, nodes, "load")
+        assert noticed["acknowledged"] > 0
+        assert (noticed["lost"], noticed["twice"]) == (0, 0)
         assert [one["state"] for one in host.nodes_shown()] == ["live"] * NODES
         again = host.copy()
         assert again.returncode == 0, again.stderr
@@ -165,6 +171,20 @@ def test_a_cluster_of_hosts_with_secrets(host: Host) -> None:
         serves_those_who_know_the_password(host, nodes)
         assert [len(nodes.pids(node_id)) for node_id in range(NODES)] == [1] * NODES
     assert PASSWORD not in nodes.log
+
+
+def client_of_a_trial(host: Host, nodes: Supervised, what: str) -> dict[str, float]:
+    """Run the program that `make aws-day` runs on hosts."""
+    done = subprocess.run(
+        [sys.executable, str(CLIENT), what, ",".join(nodes.addresses), "lake", "3"],
+        env=host.aws.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = {"Status": "Success" if done.returncode == 0 else "Failed"}
+    output = {"StandardOutputContent": done.stdout, "StandardErrorContent": done.stderr}
+    return figures("client", told | output)
 
 
 def serves_those_who_know_the_password(host: Host, nodes: Supervised) -> None:

@@ -34,9 +34,8 @@ class BrokenRefresh(Trial):
 
     def run(self, scene: Scene) -> None:
         """Roll out what cannot start, and wait for its end."""
-        servers = scene.outputs["bootstrap_servers"]
         (first, *_) = sorted(serving(scene))
-        load = scene.hosts.begin(first, "load", servers, str(_LOAD_S), seconds=7200)
+        load = scene.client(first, "load", _LOAD_S, seconds=7200)
         scene.limits.clock.sleep(60)  # the producer is at work
         _break(scene)
         fewest = [len(serving(scene))]

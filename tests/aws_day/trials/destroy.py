@@ -33,9 +33,7 @@ class Destroy(Trial):
 
     def run(self, scene: Scene) -> None:
         """Destroy twice; then make volumes of the snapshots, and remove both."""
-        scene.hosts.run(
-            scene.instance("a-0"), "load", scene.outputs["bootstrap_servers"], str(_LOAD_S)
-        )
+        scene.hosts.result(scene.client(scene.instance("a-0"), "load", _LOAD_S))
         before = leftovers(scene.account, scene.trial)
         said = scene.cluster.refused_destroy()
         scene.figure("refused", float("Nothing was destroyed" in said))

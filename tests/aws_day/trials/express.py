@@ -29,8 +29,7 @@ class Express(Trial):
 
     def run(self, scene: Scene) -> None:
         """Write and read back."""
-        servers = scene.outputs["bootstrap_servers"]
-        load = scene.hosts.begin(scene.instance("a-0"), "load", servers, str(_LOAD_S), seconds=1800)
+        load = scene.client(scene.instance("a-0"), "load", _LOAD_S, seconds=1800)
         noticed = scene.hosts.result(load, seconds=1800)
         scene.figure("p50", noticed["p50_ms"])
         scene.figure("p99", noticed["p99_ms"])

@@ -34,8 +34,7 @@ class SpotInterruption(Trial):
         """Interrupt, and see when who is there."""
         victim = min(spot_instances(scene))
         (kept, *_) = sorted(serving(scene) - {victim})
-        servers = scene.outputs["bootstrap_servers"]
-        load = scene.hosts.begin(kept, "load", servers, str(_LOAD_S), seconds=3600)
+        load = scene.client(kept, "load", _LOAD_S)
         scene.limits.clock.sleep(60)  # the producer is at work
         before = len(serving(scene))
         fault = interrupted_spot(scene.account, victim)

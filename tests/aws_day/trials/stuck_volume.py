@@ -36,8 +36,7 @@ class StuckVolume(Trial):
         """Write, pause, and see what the nodes and the producer noticed."""
         stuck, other = scene.instance("a-0"), scene.instance("a-1")
         volume = _wal_volume(scene, "a-0")
-        servers = scene.outputs["bootstrap_servers"]
-        load = scene.hosts.begin(other, "load", servers, str(_LOAD_S), seconds=3600)
+        load = scene.client(other, "load", _LOAD_S)
         scene.limits.clock.sleep(60)  # the producer is at work
         fault = paused_volume(scene.account, volume, _PAUSE_MINUTES)
         began_ms = scene.limits.clock.now_ms()
