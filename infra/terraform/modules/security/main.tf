@@ -13,6 +13,12 @@ locals {
     }
   ]...)
 
+  # A description that changes is an update of the rule, so each keeps that of earlier releases.
+  broker_rules = merge(
+    { kafka = { ports = var.kafka_ports, description = "brokers to one another" } },
+    var.node_ports == null ? {} : { nodes = { ports = var.node_ports, description = "nodes to one another, by mutual TLS" } },
+  )
+
   dns_rules = merge([for protocol in ["tcp", "udp"] : { for label, cidr in var.dns_cidrs : "${protocol}-${label}" => { protocol = protocol, cidr = cidr } }]...)
 }
 
@@ -58,47 +64,48 @@ resource "aws_vpc_security_group_ingress_rule" "client_groups" {
   tags                         = var.tags
 }
 
+# Clients reach the listener that nodes have for one another by no rule at all.
 resource "aws_vpc_security_group_ingress_rule" "brokers" {
+  for_each                     = local.broker_rules
   security_group_id            = aws_security_group.brokers.id
-  description                  = "brokers to one another"
+  description                  = each.value.description
   ip_protocol                  = "tcp"
-  from_port                    = var.kafka_ports.first
-  to_port                      = var.kafka_ports.last
+  from_port                    = each.value.ports.first
+  to_port                      = each.value.ports.last
   referenced_security_group_id = aws_security_group.brokers.id
   tags                         = var.tags
 }
 
 resource "aws_vpc_security_group_egress_rule" "brokers" {
+  for_each                     = local.broker_rules
   security_group_id            = aws_security_group.brokers.id
-  description                  = "brokers to one another"
+  description                  = each.value.description
   ip_protocol                  = "tcp"
-  from_port                    = var.kafka_ports.first
-  to_port                      = var.kafka_ports.last
+  from_port                    = each.value.ports.first
+  to_port                      = each.value.ports.last
   referenced_security_group_id = aws_security_group.brokers.id
   tags                         = var.tags
 }
 
-# Clients reach this listener by no rule at all.
-resource "aws_vpc_security_group_ingress_rule" "nodes" {
-  count                        = var.node_ports == null ? 0 : 1
-  security_group_id            = aws_security_group.brokers.id
-  description                  = "nodes to one another, by mutual TLS"
-  ip_protocol                  = "tcp"
-  from_port                    = var.node_ports.first
-  to_port                      = var.node_ports.last
-  referenced_security_group_id = aws_security_group.brokers.id
-  tags                         = var.tags
+# States of earlier releases have a resource for each listener.
+moved {
+  from = aws_vpc_security_group_ingress_rule.brokers
+  to   = aws_vpc_security_group_ingress_rule.brokers["kafka"]
 }
 
-resource "aws_vpc_security_group_egress_rule" "nodes" {
-  count                        = var.node_ports == null ? 0 : 1
-  security_group_id            = aws_security_group.brokers.id
-  description                  = "nodes to one another, by mutual TLS"
-  ip_protocol                  = "tcp"
-  from_port                    = var.node_ports.first
-  to_port                      = var.node_ports.last
-  referenced_security_group_id = aws_security_group.brokers.id
-  tags                         = var.tags
+moved {
+  from = aws_vpc_security_group_egress_rule.brokers
+  to   = aws_vpc_security_group_egress_rule.brokers["kafka"]
+}
+
+moved {
+  from = aws_vpc_security_group_ingress_rule.nodes[0]
+  to   = aws_vpc_security_group_ingress_rule.brokers["nodes"]
+}
+
+moved {
+  from = aws_vpc_security_group_egress_rule.nodes[0]
+  to   = aws_vpc_security_group_egress_rule.brokers["nodes"]
 }
 
 resource "aws_vpc_security_group_egress_rule" "s3" {

@@ -27,7 +27,7 @@ output "secret_names" {
 
 output "node_ingress" {
   description = "Ports that are open to other nodes alone; null without a listener of their own."
-  value       = one([for rule in aws_vpc_security_group_ingress_rule.nodes : { first_port = rule.from_port, last_port = rule.to_port, group = rule.referenced_security_group_id }])
+  value       = one([for what, rule in aws_vpc_security_group_ingress_rule.brokers : { first_port = rule.from_port, last_port = rule.to_port, group = rule.referenced_security_group_id } if what == "nodes"])
 }
 
 output "ingress_groups" {
