@@ -6,12 +6,8 @@ mock_provider "aws" {
 }
 
 variables {
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  zones          = ["us-east-1a"]
-  observability  = false
-  self_healing   = false # services of AWS hold these roles: healing.tftest.hcl
+  observability = false
+  self_healing  = false # services of AWS hold these roles: healing.tftest.hcl
 }
 
 override_resource {

@@ -5,10 +5,6 @@ mock_provider "aws" {
 }
 
 variables {
-  zones               = ["us-east-1a"]
-  bucket              = "lake-bucket"
-  lakehead_wheel      = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256      = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   interface_endpoints = ["secretsmanager"]
   airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", dags = jsonencode({ owner = "it's us" }), parallelism = 8 }
   client_cidrs        = { office = "10.8.0.0/16" }

@@ -4,13 +4,6 @@ mock_provider "aws" {
   source = "./tests/mocks"
 }
 
-variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-}
-
 run "spark_and_airflow" {
   variables {
     spark            = { services = ["emr-serverless.amazonaws.com"], glue_database = "lake" }

@@ -5,10 +5,7 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a", "us-east-1b", "us-east-1c"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+  zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
 }
 
 run "addresses" {

@@ -5,12 +5,8 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  force_destroy  = true                       # the guard would ask S3
-  security       = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
+  force_destroy = true                       # the guard would ask S3
+  security      = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
 }
 
 run "without_it_nothing_is_shipped" {

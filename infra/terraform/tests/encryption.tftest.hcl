@@ -10,14 +10,10 @@ override_resource {
 }
 
 variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  observability  = false
-  self_healing   = false
-  spark          = { services = ["emr-serverless.amazonaws.com"] }
-  airflow_host   = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
+  observability = false
+  self_healing  = false
+  spark         = { services = ["emr-serverless.amazonaws.com"] }
+  airflow_host  = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
 }
 
 run "nodes_do_not_encrypt_unless_they_are_to" {

@@ -5,10 +5,7 @@ mock_provider "aws" {
 }
 
 variables {
-  region         = "us-east-1"
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+  region = "us-east-1"
 }
 
 run "minimal" {

@@ -13,7 +13,6 @@ variables {
     a-1 = { zone = "us-east-1a", subnet_id = "subnet-a", node_id = 200 }
     b-0 = { zone = "us-east-1b", subnet_id = "subnet-b", node_id = 100 }
   }
-  bucket                = "lake-bucket"
   instance_types        = ["m7i.large", "m6i.large"]
   on_demand_base        = 2
   spot_percent          = 75

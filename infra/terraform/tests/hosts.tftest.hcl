@@ -13,7 +13,6 @@ variables {
   nodes_per_host    = 0
   node_ids_per_host = 100
   security_group_id = "sg-0123abcd"
-  bucket            = "lake-bucket"
   prefix            = "lakehead"
   kms_key_arn       = "arn:aws:kms:us-east-1:123456789012:key/00000000-0000-0000-0000-000000000000"
   wal_uris          = { a-0 = "object:" }
@@ -23,7 +22,6 @@ variables {
   metrics_port      = 9404
   settings          = {}
   lakehead_wheel    = "s3://packages/lakehead-1.0-py3-none-any.whl"
-  package_sha256    = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   session_manager   = false
 }
 

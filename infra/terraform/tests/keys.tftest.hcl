@@ -5,12 +5,8 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  wal_mode       = "gp3"
-  observability  = false
+  wal_mode      = "gp3"
+  observability = false
 }
 
 run "a_cluster_begins_with_a_key_of_its_own" {

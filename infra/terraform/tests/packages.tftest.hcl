@@ -4,13 +4,6 @@ mock_provider "aws" {
   source = "./tests/mocks"
 }
 
-variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-}
-
 run "hosts_install_what_the_checksums_say" {
   assert {
     condition     = yamldecode(module.brokers.user_data["a-0"]).write_files[1] == { path = "/etc/lakehead/package", permissions = "0644", content = "${var.lakehead_wheel}\n${var.package_sha256}\nus-east-1\n" }

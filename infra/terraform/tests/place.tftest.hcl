@@ -5,11 +5,7 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
   hosts_per_zone = 2
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   observability  = false
   self_healing   = false
 }

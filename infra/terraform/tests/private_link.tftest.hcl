@@ -15,11 +15,8 @@ override_data {
 }
 
 variables {
-  zones          = ["us-east-1a", "us-east-1b", "us-east-1c"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  private_link   = { domain = "lake.example.com", allowed_principals = ["arn:aws:iam::210987654321:root"] }
+  zones        = ["us-east-1a", "us-east-1b", "us-east-1c"]
+  private_link = { domain = "lake.example.com", allowed_principals = ["arn:aws:iam::210987654321:root"] }
 }
 
 run "a_domain_that_is_none" {

@@ -7,7 +7,6 @@ mock_provider "aws" {
 variables {
   name                     = "lakehead"
   tags                     = { "lakehead:cluster" = "lakehead", "lakehead:bucket" = "lake-bucket" }
-  bucket                   = "lake-bucket"
   vpc_id                   = "vpc-0123abcd"
   subnet_ids               = { us-east-1a = "subnet-0123abcd", us-east-1b = "subnet-0123abce" }
   broker_security_group_id = "sg-0123abcd"

@@ -7,13 +7,6 @@ mock_provider "aws" {
   override_during = plan
 }
 
-variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-}
-
 run "a_name_in_capitals" {
   command = plan
   variables {

@@ -5,11 +5,8 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a", "us-east-1b", "us-east-1c"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  force_destroy  = true # the guard would ask S3
+  zones         = ["us-east-1a", "us-east-1b", "us-east-1c"]
+  force_destroy = true # the guard would ask S3
 }
 
 run "settings_are_an_object_beside_the_prefix" {

@@ -5,11 +5,7 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  scaling        = { min = 1, max = 2 }
+  scaling = { min = 1, max = 2 }
 }
 
 run "tags_that_instances_can_show" {

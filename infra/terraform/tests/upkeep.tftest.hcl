@@ -5,12 +5,8 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
   hosts_per_zone = 2
   wal_mode       = "gp3"
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   observability  = false
   # For the module of brokers alone.
   name              = "lakehead"

@@ -5,11 +5,7 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  security       = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
+  security = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
 }
 
 run "io2_is_attached_to_the_hosts_before_it" {

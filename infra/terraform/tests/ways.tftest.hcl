@@ -5,11 +5,7 @@ mock_provider "aws" {
 }
 
 variables {
-  zones          = ["us-east-1a"]
-  bucket         = "lake-bucket"
-  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-  security       = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
+  security = { protocol = "PLAINTEXT" } # so that what needs a way is what a run names
 }
 
 run "an_existing_vpc_that_is_entered_by_session_manager" {
