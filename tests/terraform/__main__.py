@@ -2,16 +2,19 @@
 
 The provider comes from a folder (LAKEHEAD_TF_MIRROR): a filesystem mirror, as `terraform providers
 mirror` makes one. Of each major release that is there, 5 and 6, the newest is tried. Everything
-runs in a copy, so that nothing is left in the checkout.
+runs in a copy, so that nothing is left in the checkout. The last line has the mocked runs that
+passed and failed.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from tests.terraform import link_rendering
+from tests.terraform.mocked_runs import COLLECTOR, NotServed, run_files, served_provider
 from tests.terraform.policy_rendering import complaint, render, written
 from tests.terraform.terraform import (
     RECIPE,
@@ -25,8 +28,8 @@ from tests.terraform.terraform import (
     providers,
 )
 
-TEST_SECONDS = 1500
-"""Limit of each command: `terraform test` takes five minutes where nothing else runs."""
+COMMAND_SECONDS = 900
+"""Limit of each command: an init or a validation takes ten seconds where nothing else runs."""
 
 
 def main() -> int:
@@ -48,18 +51,27 @@ def main() -> int:
                     file=sys.stderr,
                 )
             return 0
-        except NotHere as error:
+        except (NotHere, NotServed) as error:
             return failed(str(error))
         except subprocess.TimeoutExpired as error:
-            return failed(f"terraform {error.cmd[1]} was not done in {TEST_SECONDS} seconds.")
+            return failed(f"terraform {error.cmd[1]} was not done in {COMMAND_SECONDS} seconds.")
 
 
 def run_all(terraform: str, copy: Path, environment: dict[str, str]) -> int:
     def run(where: Path, *arguments: str) -> bool:
-        command = [terraform, *arguments]
+        """Run Terraform; print what it prints if it fails."""
         done = subprocess.run(
-            command, cwd=where, env=environment, check=False, timeout=TEST_SECONDS
+            [terraform, *arguments],
+            cwd=where,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
         )
+        if done.returncode:
+            print(done.stdout, flush=True)
         return done.returncode == 0
 
     if not run(copy, "fmt", "-check", "-diff", "-recursive"):
@@ -70,21 +82,37 @@ def run_all(terraform: str, copy: Path, environment: dict[str, str]) -> int:
         if subprocess.run(formatted, stdin=recipe, env=environment, check=False).returncode:
             return failed(f"Format {RECIPE.name}: terraform fmt - <{RECIPE}")
     for place in [copy, *sorted(copy.glob("examples/*/"))]:
-        print(place.relative_to(copy.parent), flush=True)
         if not run(place, "init", "-input=false", "-no-color", "-backend=false"):
             return failed(f"{place.name}: terraform init failed.")
         if not run(place, "validate", "-no-color"):
             return failed(f"{place.name}: terraform validate failed.")
-    # Tests of the root run the examples too.
-    if not run(copy, "test", "-no-color"):
-        return failed("terraform test failed.")
+        print(f"{place.relative_to(copy.parent)}: valid", flush=True)
+    with served_provider(copy, copy.parent / "provider.log") as served:
+        return run_mocked(terraform, copy, {**environment, **served, **COLLECTOR})
+
+
+def run_mocked(terraform: str, copy: Path, environment: dict[str, str]) -> int:
+    """Run all that needs no AWS. Tests of the root run the examples too."""
+    began = time.monotonic()
+    done = run_files(
+        [terraform, "test", "-no-color"],
+        copy,
+        environment,
+        lambda text: print(text, flush=True),
+    )
+    passed, wrong = sum(one.passed for one in done), sum(one.failed for one in done)
     made = Terraform(folder=copy, environment=environment)
     try:
         told = complaint(written(render(made)))
         told = told or link_rendering.complaint(link_rendering.render(made))
     except Failed as error:
-        return failed(f"What tests go by cannot be rendered: {error}")
-    return failed(told) if told else 0
+        told = f"What tests go by cannot be rendered: {error}"
+    print(
+        f"Mocked runs: {passed} passed, {wrong} failed, of {len(done)} files, "
+        f"in {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+    return failed(told) if told else int(wrong > 0)
 
 
 def failed(why: str) -> int:
