@@ -20,9 +20,11 @@ from lakehead.broker.services import BrokerServices
 from lakehead.storage.metadata.state import NodeState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RequestContext:
-    """The request as a handler sees it, and the services that the handler may use."""
+    """The request as a handler sees it, and the services that the handler may use. It is made for
+    each request, which a frozen class would make slower; nothing changes it.
+    """
 
     api: Api
     version: int

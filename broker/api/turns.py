@@ -3,12 +3,12 @@ what looks at them gives way to other work again and again.
 """
 
 import asyncio
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.decode import ELEMENTS_MAX
+from lakehead.broker.protocol.entity_fields import entity_fields
 from lakehead.broker.services import BrokerServices
 
 STEPS_AT_ONCE = 250
@@ -53,14 +53,28 @@ def elements_max(services: BrokerServices, api: Api) -> int:
 
 def is_long(response: Any) -> bool:
     """Return true if a response has more elements than should be encoded in one turn."""
-    return next(islice(_elements(response), STEPS_AT_ONCE, None), None) is not None
+    return _elements(response, STEPS_AT_ONCE + 1) > STEPS_AT_ONCE
 
 
-def _elements(entity: Any) -> Iterator[bool]:
-    """Yield once for each element of an entity's arrays, and of theirs."""
-    for name in getattr(entity, "__dataclass_fields__", ()):
-        value = getattr(entity, name)
-        if type(value) is tuple:
-            for element in value:
-                yield True
-                yield from _elements(element)
+def _elements(entity: Any, most: int) -> int:
+    """Return how many elements an entity's arrays have, and theirs; no more are counted once there
+    are `most`.
+    """
+    count = 0
+    for name, is_flat in _arrays(cast(Any, type(entity))):
+        values = getattr(entity, name) or ()
+        count += len(values)
+        if not is_flat:
+            for value in values:
+                if count >= most:
+                    return count
+                count += _elements(value, most - count)
+    return count
+
+
+@cache
+def _arrays(cls: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the arrays of an entity, and whether their elements are primitives."""
+    return tuple(
+        (field.name, field.entity is None) for field in entity_fields(cls) if field.is_array
+    )

@@ -7,45 +7,31 @@ array's length only when the frame has at least a byte for each element, and sto
 `elements_max` elements in all. Strings have Kafka's limit in every encoding.
 """
 
-import dataclasses
 import struct
-import types
-import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
+from lakehead.broker.protocol.entity_fields import (
+    NUMBERS,
+    SCALARS,
+    TEXT_SIZE_MAX,
+    EntityField,
+    entity_fields,
+)
 from lakehead.broker.protocol.errors import MalformedFrame
 
 ELEMENTS_MAX = 20_000
 """Most array elements in one request, where the caller allows no more: what a request costs in time
 and memory is bounded by this, not only by its bytes.
 """
-TEXT_SIZE_MAX = 0x7FFF
-"""Longest string, in bytes (Kafka's protocol guide, and its generated readers)."""
 
 _DURATION_MAX_MS = 86_399_999_913_600_000
 """A day less than Python's longest timedelta."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIXED = {
-    "bool": struct.Struct(">?"),
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "int32": struct.Struct(">i"),
-    "int64": struct.Struct(">q"),
-    "uint8": struct.Struct(">B"),
-    "uint16": struct.Struct(">H"),
-    "uint32": struct.Struct(">I"),
-    "uint64": struct.Struct(">Q"),
-    "float64": struct.Struct(">d"),
-    "error_code": struct.Struct(">h"),
-    "timedelta_i32": struct.Struct(">i"),
-    "timedelta_i64": struct.Struct(">q"),
-    "datetime_i64": struct.Struct(">q"),
-}
-_INT16, _INT32, _INT8 = _FIXED["int16"], _FIXED["int32"], _FIXED["int8"]
+_INT16, _INT32, _INT8 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">b")
 
 
 class Cursor:
@@ -63,14 +49,22 @@ class Cursor:
 
     def fixed(self, layout: struct.Struct) -> Any:
         """Read one fixed-size number."""
+        return self.numbers(layout)[0]
+
+    def numbers(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Read numbers that follow each other."""
         position = self.position
         self.position = position + layout.size
         if self.position > self.end:
             raise MalformedFrame("a field goes past the end of the frame")
-        return layout.unpack_from(self.data, position)[0]
+        return layout.unpack_from(self.data, position)
 
     def uvarint(self) -> int:
         """Read an unsigned variable-length number of at most 32 bits."""
+        position = self.position
+        if position < self.end and (byte := self.data[position]) < 0x80:  # as most are
+            self.position = position + 1
+            return byte
         value = shift = 0
         while True:
             if self.position >= self.end or shift > 28:
@@ -90,13 +84,6 @@ class Cursor:
         self.position = start + size
         return self.data[start : start + size]
 
-    def length(self, *, compact: bool, short: bool) -> int:
-        """Read the length of a string or of bytes; -1 for null."""
-        if compact:
-            return self.uvarint() - 1
-        length: int = self.fixed(_INT16 if short else _INT32)
-        return length
-
     def count(self, *, compact: bool) -> int:
         """Read the number of elements of an array; -1 for null."""
         number: int = self.uvarint() - 1 if compact else self.fixed(_INT32)
@@ -112,13 +99,17 @@ class Cursor:
 
     def text(self, *, compact: bool) -> str | None:
         """Read a nullable string."""
-        length = self.length(compact=compact, short=True)
+        length = self.uvarint() - 1 if compact else self.fixed(_INT16)
         if length == -1:
             return None
         if length > TEXT_SIZE_MAX:
             raise MalformedFrame(f"a string of {length} bytes; at most {TEXT_SIZE_MAX} are taken")
+        start = self.position
+        self.position = end = start + length
+        if length < 0 or end > self.end:
+            raise MalformedFrame(f"a string of {length} bytes does not fit in the frame")
         try:
-            return str(self.take(length), "utf-8")
+            return str(self.data[start:end], "utf-8")
         except UnicodeDecodeError:
             raise MalformedFrame("a string is not UTF-8") from None
 
@@ -139,7 +130,7 @@ def decode(
 
     Bytes that are left over are ignored, as Kafka does.
     """
-    reader: Reader = _entity_reader(cast(Any, cls))
+    reader = _entity_reader(cast(Any, cls))
     try:
         return reader(Cursor(data, position, elements_max))
     except (ValueError, OverflowError, RecursionError) as error:
@@ -149,58 +140,86 @@ def decode(
 @cache
 def _entity_reader(cls: Any) -> Reader:
     flexible: bool = cls.__flexible__
-    hints = typing.get_type_hints(cls)
-    plain: list[tuple[str, Reader]] = []
-    tagged: dict[int, tuple[str, Reader]] = {}
-    for field in dataclasses.fields(cls):
-        tag = field.metadata.get("tag")
-        reader = _field_reader(field, hints[field.name], flexible=flexible, tagged=tag is not None)
-        if tag is None:
-            plain.append((field.name, reader))
-        else:
-            tagged[tag] = (field.name, reader)
+    fields = entity_fields(cls)
+    plain = [field for field in fields if field.tag is None]
+    tagged = [field for field in fields if field.tag is not None]
+    parts = _parts(plain, flexible)
+    defaults = [field.default for field in tagged]
+    tags = {
+        field.tag: (len(plain) + place, _field_reader(field, flexible))
+        for place, field in enumerate(tagged)
+    }
+    # The classes are frozen, and their __init__ sets each slot by a detour.
+    setters = [getattr(cls, field.name).__set__ for field in (*plain, *tagged)]
 
     def read(cursor: Cursor) -> Any:
-        values = {name: reader(cursor) for name, reader in plain}
+        values: list[Any] = []
+        for layout, reader in parts:
+            if layout is None:
+                values.append(reader(cursor))
+            else:
+                values += cursor.numbers(layout)
         if flexible:
-            _read_tags(cursor, tagged, values)
-        return cls(**values)
+            values += defaults
+            if count := cursor.uvarint():
+                _read_tags(cursor, count, tags, values)
+        entity = object.__new__(cls)
+        for set_slot, value in zip(setters, values, strict=True):
+            set_slot(entity, value)
+        return entity
 
     return read
 
 
+def _parts(
+    fields: Sequence[EntityField], flexible: bool
+) -> list[tuple[struct.Struct | None, Reader]]:
+    """Return how to read these fields: numbers that follow each other by a layout, any other field
+    by a reader.
+    """
+    parts: list[tuple[struct.Struct | None, Reader]] = []
+    letters = ""
+    for field in fields:
+        if field.number:
+            letters += field.number
+            continue
+        if letters:
+            parts.append((struct.Struct(">" + letters), _nothing))
+            letters = ""
+        parts.append((None, _field_reader(field, flexible)))
+    if letters:
+        parts.append((struct.Struct(">" + letters), _nothing))
+    return parts
+
+
+def _nothing(_: Cursor) -> None:
+    """Numbers have no reader."""
+
+
 def _read_tags(
-    cursor: Cursor, tagged: dict[int, tuple[str, Reader]], values: dict[str, Any]
+    cursor: Cursor, count: int, tags: dict[int | None, tuple[int, Reader]], values: list[Any]
 ) -> None:
-    for _ in range(cursor.uvarint()):
+    for _ in range(count):
         tag = cursor.uvarint()
         body = Cursor(cursor.take(cursor.uvarint()))
-        if tag in tagged:
-            name, reader = tagged[tag]
-            values[name] = reader(body)
+        if tag in tags:
+            place, reader = tags[tag]
+            values[place] = reader(body)
 
 
-def _field_reader(
-    field: dataclasses.Field[Any], hint: Any, *, flexible: bool, tagged: bool
-) -> Reader:
-    nullable, hint = _without_none(hint)
-    kind = field.metadata.get("kafka_type")
-    if typing.get_origin(hint) is tuple:
-        inner = typing.get_args(hint)[0]
-        element = _entity_reader(inner) if kind is None else _primitive(kind, flexible, False)
-        return _array(element, flexible, nullable)
-    if kind is not None:
-        return _primitive(kind, flexible, nullable)
-    entity = _entity_reader(hint)
-    return _nullable_entity(entity) if nullable and not tagged else entity
-
-
-def _without_none(hint: Any) -> tuple[bool, Any]:
-    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        rest = [arm for arm in typing.get_args(hint) if arm is not types.NoneType]
-        assert len(rest) == 1
-        return True, rest[0]
-    return False, hint
+def _field_reader(field: EntityField, flexible: bool) -> Reader:
+    if field.is_array:
+        entity = field.entity
+        element = (
+            _primitive(cast(str, field.kind), flexible, False)
+            if entity is None
+            else _entity_reader(cast(Any, entity))
+        )
+        return _array(element, flexible, field.is_nullable)
+    if field.entity is None:
+        return _primitive(cast(str, field.kind), flexible, field.is_nullable)
+    reader = _entity_reader(cast(Any, field.entity))
+    return _nullable_entity(reader) if field.is_nullable and field.tag is None else reader
 
 
 def _nullable_entity(entity: Reader) -> Reader:
@@ -226,7 +245,7 @@ def _primitive(kind: str, flexible: bool, nullable: bool) -> Reader:
         return _bytes(flexible, nullable)
     if kind == "uuid":
         return _uuid
-    layout = _FIXED[kind]
+    layout = SCALARS[kind] if kind in SCALARS else struct.Struct(">" + NUMBERS[kind])
     if kind.startswith("timedelta"):  # longer ones are as good as the longest
         return lambda cursor: timedelta(
             milliseconds=max(-_DURATION_MAX_MS, min(cursor.fixed(layout), _DURATION_MAX_MS))
@@ -263,7 +282,7 @@ def _text(flexible: bool, nullable: bool) -> Reader:
 
 def _bytes(flexible: bool, nullable: bool) -> Reader:
     def read(cursor: Cursor) -> bytes | None:
-        length = cursor.length(compact=flexible, short=False)
+        length = cursor.uvarint() - 1 if flexible else cursor.fixed(_INT32)
         if length == -1:
             if nullable:
                 return None

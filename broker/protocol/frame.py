@@ -5,14 +5,12 @@ i16, correlation id i32, client id (nullable string, always in the old encoding)
 in header version 2.
 """
 
-import io
 import struct
 from typing import Any, NamedTuple
 
-from kio.serial import entity_writer
-
 from lakehead.broker.protocol.api import API_VERSIONS_KEY, Registry, Schema, schema
 from lakehead.broker.protocol.decode import Cursor
+from lakehead.broker.protocol.encode import encode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof, proof_in_tags
 
@@ -92,9 +90,7 @@ def encode_request(
     key: int, version: int, correlation_id: int, request: Any, proof: NodeProof = NO_PROOF
 ) -> bytes:
     """Return the whole frame, length included, of a kio request entity; without a client id."""
-    body = io.BytesIO()
-    entity_writer(type(request))(body, request)
-    data = body.getvalue()
+    data = bytes(encode(request))
     is_flexible = schema(key, version).flexible_request
     tags = proof.tags(key, version, correlation_id, data) if is_flexible else b""
     head = _FIXED.pack(key, version, correlation_id) + _CLIENT_ID_LENGTH.pack(-1) + tags
@@ -103,8 +99,6 @@ def encode_request(
 
 def encode_response(response: Any, correlation_id: int) -> bytes:
     """Return the whole frame, length included, of a kio response entity."""
-    body = io.BytesIO()
-    entity_writer(type(response))(body, response)
-    data = body.getvalue()
+    data = encode(response)
     flexible = type(response).__header_schema__.__version__ >= 1
     return response_prefix(correlation_id, len(data), flexible=flexible) + data

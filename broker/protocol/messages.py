@@ -6,7 +6,8 @@ every version.
 """
 
 import base64
-from dataclasses import MISSING, fields
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
 from datetime import timedelta
 from functools import cache
 from types import ModuleType
@@ -16,27 +17,28 @@ from uuid import UUID
 _ZERO = timedelta(0)
 
 
-class _Plan(NamedTuple):
-    cls: type[Any]
-    names: frozenset[str]
-    durations: frozenset[str]
-    throttled: bool
+class _FieldPlan(NamedTuple):
+    name: str
+    set_slot: Callable[[Any, Any], None]
+    default: Any
+    """MISSING without one."""
+    is_duration: bool
 
 
 @cache
-def _plan(module: ModuleType, name: str) -> _Plan:
-    cls = getattr(module, name)
-    assert isinstance(cls, type)
-    every = fields(cls)
-    return _Plan(
-        cls=cls,
-        names=frozenset(field.name for field in every),
-        durations=frozenset(
-            field.name
-            for field in every
-            if str(field.metadata.get("kafka_type", "")).startswith("timedelta")
-        ),
-        throttled=any(f.name == "throttle_time" and f.default is MISSING for f in every),
+def _plan(module: ModuleType, name: str) -> tuple[type[Any], tuple[_FieldPlan, ...]]:
+    cls: type[Any] = getattr(module, name)
+    return cls, tuple(_field_plan(cls, field) for field in fields(cls))
+
+
+def _field_plan(cls: type[Any], field: Field[Any]) -> _FieldPlan:
+    is_throttle = field.name == "throttle_time" and field.default is MISSING
+    return _FieldPlan(
+        name=field.name,
+        # The classes are frozen, and their __init__ sets each slot by a detour.
+        set_slot=getattr(cls, field.name).__set__,
+        default=_ZERO if is_throttle else field.default,
+        is_duration=str(field.metadata.get("kafka_type", "")).startswith("timedelta"),
     )
 
 
@@ -47,19 +49,18 @@ def entity(module: ModuleType, name: str, /, **values: Any) -> Any:
     as integer milliseconds; `throttle_time` is 0 unless given. Raises TypeError when a field
     without default is missing.
     """
-    plan = _plan(module, name)
-    chosen = {
-        key: tuple(value) if type(value) is list else value
-        for key, value in values.items()
-        if key in plan.names
-    }
-    for key in plan.durations:
-        value = chosen.get(key)
-        if type(value) is int:
-            chosen[key] = timedelta(milliseconds=value)
-    if plan.throttled and "throttle_time" not in chosen:
-        chosen["throttle_time"] = _ZERO
-    return plan.cls(**chosen)
+    cls, plans = _plan(module, name)
+    made: Any = object.__new__(cls)
+    for field, set_slot, default, is_duration in plans:
+        value = values.get(field, default)
+        if value is MISSING:
+            raise TypeError(f"{name} needs {field}")
+        if type(value) is list:
+            value = tuple(value)
+        elif is_duration and type(value) is int:
+            value = timedelta(milliseconds=value)
+        set_slot(made, value)
+    return made
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -11,8 +11,13 @@ INT_BITS, LONG_BITS = 35, 70
 """Five bytes, and ten."""
 
 
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+
+
 def encode_uvarint(value: int) -> bytes:
     """Return an unsigned number."""
+    if 0 <= value < 0x80:  # as most are
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

@@ -31,6 +31,7 @@ from lakehead.broker import api
 from lakehead.broker.protocol import fetch, produce
 from lakehead.broker.protocol.api import API_VERSIONS_KEY, schema
 from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.encode import encode
 from lakehead.broker.protocol.errors import MalformedFrame
 from tests.support.kafka_tools import require_kafka_tools
 from tests.support.message_values import messages
@@ -88,6 +89,7 @@ def foreign_classes() -> dict[tuple[int, bool], Any]:
 
 
 def encoded(message: Any) -> bytes:
+    """Return the bytes of a message by kio's writer."""
     out = io.BytesIO()
     entity_writer(type(message))(out, message)
     return out.getvalue()
@@ -185,6 +187,7 @@ def test_others_read_what_we_write_and_we_read_what_they_write(
             # to kafka-python any refusal is of version 0, which is so for UNSUPPORTED_VERSION
             message = dataclasses.replace(message, error_code=ErrorCode.none)
         body = encoded(message)
+        assert encode(message) == body
         assert decode(kind.cls, memoryview(body)) == message
         assert kafka_echo(kind, body) == body
         if (key, True) in foreign_classes():
