@@ -7,11 +7,12 @@ members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: to
 
 import asyncio
 import contextlib
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.group.shard import GroupShard
 from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
@@ -43,30 +44,31 @@ def handle(request: Any, context: RequestContext) -> Any:
             for partition in requested.partitions
         }
         return _response(request, denied, context)
-    if _is_loaded(request, context):
-        return _handle(request, context)
-    return _handle_loaded(request, context)
+    shard = _shard(request, context)
+    return _load_and_handle(request, context) if shard is None else _handle(request, context, shard)
 
 
-def _is_loaded(request: Any, context: RequestContext) -> bool:
+def _shard(request: Any, context: RequestContext) -> GroupShard | ErrorCode | None:
+    """Return the group's shard, or why there is none here; None while it is loaded."""
     try:
-        return context.services.groups.is_loaded(request.group_id)
-    except LakeheadError:
-        return True  # there is nothing to wait for
+        return context.services.groups.shard(request.group_id)
+    except LakeheadError as error:
+        return error_code(error)
 
 
-async def _handle_loaded(request: Any, context: RequestContext) -> Any:
+async def _load_and_handle(request: Any, context: RequestContext) -> Any:
     with contextlib.suppress(LakeheadError):  # the check says so
         await context.services.groups.loaded(request.group_id)
-    response = _handle(request, context)
+    shard = _shard(request, context)
+    response = _handle(request, context, shard or ErrorCode.coordinator_load_in_progress)
     return await response if isinstance(response, Deferred) else response
 
 
-def _handle(request: Any, context: RequestContext) -> Any:
+def _handle(request: Any, context: RequestContext, shard: GroupShard | ErrorCode) -> Any:
     codes: _Codes = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     now_ms = context.services.clock.now_ms()
-    refused = None
+    refused = shard if isinstance(shard, ErrorCode) else None
     for position, requested in enumerate(request.topics):
         topic = _find_topic(requested, context)
         name = getattr(requested, "name", "") if topic is None else topic.name
@@ -75,7 +77,7 @@ def _handle(request: Any, context: RequestContext) -> Any:
             code = _missing(topic, partition, context) if is_allowed else READ_TOPIC.error
             if code is ErrorCode.none:
                 if refused is None:  # Kafka checks the group last
-                    refused = _refused(request, context)
+                    refused = _refused(request, context, cast(GroupShard, shard))
                 code = refused
             if code is ErrorCode.none and _is_too_long(partition, context):
                 code = ErrorCode.offset_metadata_too_large
@@ -91,8 +93,9 @@ def _handle(request: Any, context: RequestContext) -> Any:
         error = stored.exception()
         return _response(request, codes if error is None else _failed(codes, error), context)
 
+    assert not isinstance(shard, ErrorCode)
     try:
-        stored = context.services.groups.commit(request.group_id, offsets)
+        stored = context.services.groups.commit_in(shard, request.group_id, offsets)
     except LakeheadError as error:
         return _response(request, _failed(codes, error), context)
     return Deferred(stored, finish)
@@ -103,9 +106,9 @@ def _failed(codes: _Codes, error: BaseException) -> _Codes:
     return {key: failed if code is ErrorCode.none else code for key, code in codes.items()}
 
 
-def _refused(request: Any, context: RequestContext) -> ErrorCode:
+def _refused(request: Any, context: RequestContext, shard: GroupShard) -> ErrorCode:
     try:
-        code = context.services.groups.check_commit(
+        code = shard.check_commit(
             request.group_id,
             request.member_id,
             getattr(request, "group_instance_id", None),

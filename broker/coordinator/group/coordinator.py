@@ -253,7 +253,12 @@ class GroupCoordinator:
 
     def is_loaded(self, group_id: str) -> bool:
         """True where a commit has nothing to wait for."""
-        return self.shards.serving(group_id) is not None
+        return self.shard(group_id) is not None
+
+    def shard(self, group_id: str) -> GroupShard | None:
+        """Return the shard that serves a group in this turn, None while it is loaded."""
+        _check_group_id(group_id)
+        return self.shards.serving(group_id)
 
     def check_commit(
         self,
@@ -281,7 +286,15 @@ class GroupCoordinator:
         """Store offsets, one at least; the future is done when they are durable, and raises as
         others here. To be called right after `check_commit`.
         """
-        shard = self._serving(group_id)
+        return self.commit_in(self._serving(group_id), group_id, offsets)
+
+    def commit_in(
+        self,
+        shard: GroupShard,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> asyncio.Future[None]:
+        """Store offsets in the shard that serves the group in this turn; see `commit`."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_done(error: Exception | None) -> None:
@@ -464,8 +477,7 @@ class GroupCoordinator:
         return await self.shards.of(group_id)
 
     def _serving(self, group_id: str) -> GroupShard:
-        _check_group_id(group_id)
-        shard = self.shards.serving(group_id)
+        shard = self.shard(group_id)
         if shard is None:
             raise KafkaError(ErrorCode.coordinator_load_in_progress)
         return shard

@@ -41,13 +41,16 @@ from lakehead.storage.format.varint import encode_uvarint
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
+_FLEXIBLE_HEAD = struct.Struct(">hqi")
 
 _OFFSET_KEYS = (0, 1)
+_OFFSET_KEY = _SHORT.pack(_OFFSET_KEYS[1])
 _GROUP_KEY = 2
 _GROUP_VERSION = 3
 _EXPIRING_VERSION = 1
 _FLEXIBLE_VERSION = 4
 _TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
+_TOPIC_ID_HEAD = bytes((_TOPIC_ID_TAG, _TOPIC_ID_SIZE))
 _NO_TIMESTAMP = -1
 _NO_LEADER_EPOCH = -1
 
@@ -88,8 +91,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
     """Return the key's bytes."""
     if isinstance(key, GroupKey):
         return _SHORT.pack(_GROUP_KEY) + _string(key.group_id)
-    partition = _INT.pack(key.partition)
-    return _SHORT.pack(1) + _string(key.group_id) + _string(key.topic) + partition
+    return _OFFSET_KEY + _string(key.group_id) + _string(key.topic) + _INT.pack(key.partition)
 
 
 def encode_offset(value: CommittedOffset) -> bytes:
@@ -105,16 +107,14 @@ def encode_offset(value: CommittedOffset) -> bytes:
             )
         )
     metadata = value.metadata.encode()
-    tag = b"" if value.topic_id is None else bytes((_TOPIC_ID_TAG, _TOPIC_ID_SIZE)) + value.topic_id
+    tag = b"" if value.topic_id is None else _TOPIC_ID_HEAD + value.topic_id
     return b"".join(
         (
-            _SHORT.pack(_FLEXIBLE_VERSION),
-            _LONG.pack(value.offset),
-            _INT.pack(value.leader_epoch),
+            _FLEXIBLE_HEAD.pack(_FLEXIBLE_VERSION, value.offset, value.leader_epoch),
             encode_uvarint(len(metadata) + 1),
             metadata,
             _LONG.pack(value.commit_timestamp_ms),
-            bytes((1 if tag else 0,)),
+            b"\x01" if tag else b"\x00",
             tag,
         )
     )
