@@ -7,7 +7,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +22,7 @@ ASKED_TIMES = 300
 SESSION_MS = 45_000
 SUBSCRIPTION, ASSIGNMENT = bytes(100), bytes(200)
 _JOIN, _HEARTBEAT, _SYNC, _COORDINATOR = (11, 9), (12, 4), (14, 5), (10, 3)
+_CONSUMER_HEARTBEAT = (68, 1)
 _HEARTBEAT_CODE = slice(9, 11)
 _LENGTH = struct.Struct(">i")
 
@@ -160,6 +161,55 @@ class Member:
         """Show that it lives."""
         answer = await self.line.ask(self.beat)
         assert answer[_HEARTBEAT_CODE] == b"\0\0", "a rebalance, or the member is not known"
+
+
+@dataclass(slots=True)
+class ConsumerMember:
+    """A member of a consumer group, by version 1 of ConsumerGroupHeartbeat."""
+
+    line: Line
+    group_id: str
+    member_id: str
+    topic: str
+    epoch: int = 0
+    owned: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+
+    async def heartbeat(self, *, says_all: bool = False) -> None:
+        """Send a heartbeat; if it takes partitions away, another without them."""
+        answer = await self._sent(says_all=says_all)
+        assert answer.error_code is ErrorCode.none, answer
+        self.epoch = answer.member_epoch
+        if answer.assignment is None:
+            return
+        before = sum(map(len, self.owned.values()))
+        topics = answer.assignment.topic_partitions
+        self.owned = {topic.topic_id: topic.partitions for topic in topics}
+        if sum(map(len, self.owned.values())) < before:
+            await self.heartbeat(says_all=True)
+
+    async def leave(self) -> None:
+        """Leave the group."""
+        self.epoch = -1
+        await self._sent(says_all=False)
+
+    async def _sent(self, *, says_all: bool) -> Any:
+        module = schema(*_CONSUMER_HEARTBEAT).request_module
+        is_joining = self.epoch == 0
+        owned = [
+            entity(module, "TopicPartitions", topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in self.owned.items()
+        ]
+        request = entity(
+            module,
+            "ConsumerGroupHeartbeatRequest",
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            rebalance_timeout=60_000 if is_joining else -1,
+            subscribed_topic_names=(self.topic,) if is_joining else None,
+            topic_partitions=owned if is_joining or says_all else None,
+        )
+        return await self.line.ask_for(_CONSUMER_HEARTBEAT, request)
 
 
 async def coordinated(port: int) -> None:

@@ -8,18 +8,14 @@ partitions back. The changes: all join one by one within two seconds; ten leave 
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 
-from bench.coordination._members import Line, coordinated
+from bench.coordination._members import ConsumerMember, Line, coordinated
 from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from lakehead.broker.protocol.api import schema
-from lakehead.broker.protocol.frame import encode_request
 from lakehead.broker.protocol.messages import entity
 
 PART = "consumer_groups"
@@ -30,56 +26,8 @@ WATCHED_S = 15.0
 STABLE_S, HEARTBEAT_US = 5.0, 1_000.0
 LIMIT_S = 120.0
 TOPIC, GROUP = "watched", "watchers"
-_CREATE, _HEARTBEAT = (19, 5), (68, 1)
+_CREATE = (19, 5)
 FLAGS = ("--group.consumer.heartbeat.interval.ms", str(int(INTERVAL_S * 1000)))
-
-
-@dataclass(slots=True)
-class ConsumerMember:
-    """A member of a consumer group."""
-
-    line: Line
-    member_id: str
-    epoch: int = 0
-    owned: dict[Any, tuple[int, ...]] = field(default_factory=dict)
-
-    async def heartbeat(self, *, says_all: bool = False) -> None:
-        """Send a heartbeat; if it takes partitions away, another without them."""
-        answer = await self._sent(says_all=says_all)
-        assert answer.error_code is ErrorCode.none, answer
-        self.epoch = answer.member_epoch
-        if answer.assignment is None:
-            return
-        before = sum(map(len, self.owned.values()))
-        topics = answer.assignment.topic_partitions
-        self.owned = {topic.topic_id: topic.partitions for topic in topics}
-        if sum(map(len, self.owned.values())) < before:
-            await self.heartbeat(says_all=True)
-
-    async def leave(self) -> None:
-        """Leave the group."""
-        self.epoch = -1
-        await self._sent(says_all=False)
-
-    async def _sent(self, *, says_all: bool) -> Any:
-        module = schema(*_HEARTBEAT).request_module
-        is_joining = self.epoch == 0
-        owned = [
-            entity(module, "TopicPartitions", topic_id=topic_id, partitions=partitions)
-            for topic_id, partitions in self.owned.items()
-        ]
-        request = entity(
-            module,
-            "ConsumerGroupHeartbeatRequest",
-            group_id=GROUP,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
-            rebalance_timeout=60_000 if is_joining else -1,
-            subscribed_topic_names=(TOPIC,) if is_joining else None,
-            topic_partitions=owned if is_joining or says_all else None,
-        )
-        frame = await self.line.ask(encode_request(*_HEARTBEAT, 1, request))
-        return entity_reader(schema(*_HEARTBEAT).response_class)(frame, 5)[0]
 
 
 async def run(folder: Path, quick: bool) -> Sequence[Figure]:
@@ -89,7 +37,8 @@ async def run(folder: Path, quick: bool) -> Sequence[Figure]:
         await coordinated(server.port)
         await _create_topic(server.port)
         everyone = [
-            ConsumerMember(await Line.to(server.port), f"m{number}") for number in range(size)
+            ConsumerMember(await Line.to(server.port), GROUP, f"m{number}", TOPIC)
+            for number in range(size)
         ]
         began = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
