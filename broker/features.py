@@ -3,8 +3,9 @@ changes.
 
 `metadata.version` is the feature level of the cluster: which records of the metadata may be written
 (`lakehead.storage.metadata.additions`). Its numbers are Lakehead's own. `transaction.version` says
-how clients take part in transactions, `group.version` that there are consumer groups (KIP-848);
-both stay at the level of the release.
+how clients take part in transactions, `group.version` that there are consumer groups (KIP-848),
+`share.version` that there are share groups (KIP-932) with dead letters (KIP-1191); these stay at
+the level of the release.
 """
 
 import random
@@ -36,7 +37,7 @@ def features(state: MetadataImage) -> Mapping[str, Feature]:
     return {
         METADATA_VERSION: Feature(least=LOWEST_LEVEL, most=NEWEST_LEVEL, level=level),
         "group.version": Feature(least=0, most=1, level=1),
-        "share.version": Feature(least=0, most=1, level=1),
+        "share.version": Feature(least=0, most=2, level=2),
         "transaction.version": Feature(least=0, most=2, level=2),
     }
 

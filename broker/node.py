@@ -33,6 +33,7 @@ from lakehead.broker.cluster.listener_network import ListenerNetwork
 from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.metadata_image import MetadataCache
+from lakehead.broker.cluster.node_producer import NodeProducer
 from lakehead.broker.cluster.read_replicas import ReadReplicas, TailSource
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replica_selector import ReplicaSelector
@@ -90,9 +91,12 @@ from lakehead.broker.security.standard_authorizer import (
 )
 from lakehead.broker.services import BrokerServices, RequestCounts
 from lakehead.broker.settings import RACK_AWARE, Settings
+from lakehead.broker.share.dead_letter_writer import DeadLetterWriter
 from lakehead.broker.share.partition_ends import PartitionEnds
 from lakehead.broker.share.persister import Persister
+from lakehead.broker.share.share_counts import ShareCounts
 from lakehead.broker.share.share_partition_manager import SharePartitionManager
+from lakehead.broker.share.share_settings import ShareSettings
 from lakehead.broker.telemetry.client_telemetry import ClientTelemetry
 from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
 from lakehead.storage.clock import Clock, SystemClock
@@ -486,8 +490,11 @@ async def _build(
     transaction_coordinator, transactions = _transactions(
         control, topics, cache, client, producer_ids, lifecycle.session, settings, clock, scope
     )
+    memory = RequestMemory(settings.request_memory_size)
+    producer = NodeProducer(client, cache, clock, node_id=settings.node_id)
     share_coordinator, share_partitions, share_states = _share_groups(
-        control, topics, replicas, cache, client, metadata, lifecycle, settings, clock, scope
+        *(control, topics, replicas, cache, client, metadata, lifecycle, memory, producer),
+        *(settings, clock, scope),
     )
     offsets = InternalTopic(control, topics, OFFSETS_TOPIC)
     groups = GroupCoordinator(
@@ -497,7 +504,6 @@ async def _build(
     replicas.add_listener(groups.shards)
     replicas.add_listener(transaction_coordinator.shards)
 
-    memory = RequestMemory(settings.request_memory_size)
     window, mutations = _quota_windows(settings)
     throttles = Throttles()
     quotas = ClientQuotas(lambda: metadata.state.quotas, clock, window, mutations, throttles)
@@ -524,7 +530,7 @@ async def _build(
     cold_reads = ColdReads(scope)
     counts, backpressure = RequestCounts(), Backpressure(engine)
     audit = AuditLog(clock, logs_allowed=settings.audit_log_allowed)
-    audit_topic = _audit_topic(settings, audit, control, cache, client, clock, backpressure)
+    audit_topic = _audit_topic(settings, audit, control, cache, producer, clock, backpressure)
     services = BrokerServices(
         settings=settings,
         node_id=settings.node_id,
@@ -650,6 +656,8 @@ def _share_groups(
     client: InterBrokerClient,
     metadata: MetadataLog,
     lifecycle: BrokerLifecycle,
+    memory: RequestMemory,
+    producer: NodeProducer,
     settings: Settings,
     clock: Clock,
     scope: TaskScope,
@@ -660,8 +668,13 @@ def _share_groups(
     replicas.add_listener(coordinator.shards)
     timeout_s = settings.share_coordinator_write_timeout_ms / 1000
     persister = Persister(client, states, cache, scope, timeout_s=timeout_s)
+    share_settings, counts = ShareSettings(settings, lambda: metadata.state), ShareCounts()
+    dead_letters = DeadLetterWriter(
+        *(producer, control, topics, memory, share_settings, lambda: metadata.state),
+        *(partial(_configs, metadata, settings), clock, counts),
+    )
     manager = SharePartitionManager(
-        topics, persister, settings, lambda: metadata.state, clock, scope
+        topics, persister, dead_letters, share_settings, counts, settings, clock, scope
     )
     replicas.add_listener(manager)
     return coordinator, manager, persister
@@ -751,7 +764,7 @@ def _audit_topic(
     audit: AuditLog,
     control: ReplicationControl,
     cache: MetadataCache,
-    client: InterBrokerClient,
+    producer: NodeProducer,
     clock: Clock,
     backpressure: Backpressure,
 ) -> AuditTopic | None:
@@ -762,7 +775,7 @@ def _audit_topic(
         settings.audit_topic,
         control,
         cache,
-        client,
+        producer,
         clock,
         node_id=settings.node_id,
         is_writable=backpressure.is_writable,

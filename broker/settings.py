@@ -683,6 +683,12 @@ class Settings:
     group_share_max_share_sessions: int = _setting(
         2_000, "Maximum share sessions in memory.", least=1
     )
+    errors_deadletterqueue_topic_name_prefix: str = _setting(
+        "dlq.", "Beginning of the names of dead letter topics of share groups; empty: any."
+    )
+    errors_deadletterqueue_auto_create_topics_enable: bool = _setting(
+        False, "Create a dead letter topic of a share group if it does not exist."
+    )
     share_coordinator_state_topic_num_partitions: int = _setting(
         50, "Partitions of __share_group_state; set before its creation.", least=1
     )

@@ -98,8 +98,9 @@ _DIFFERENCES = """\
   has ended and is not only cut off: the id of a removed broker is not fenced any more.
 - **Features** (`kafka-features`): `metadata.version` has levels of its own, not Kafka's. It is
   raised by `upgrade --feature metadata.version=N` or `lakehead features upgrade` and never lowered;
-  `--metadata` and `--release-version` name Kafka's releases and are refused. `transaction.version`
-  stays at the level of the release.
+  `--metadata` and `--release-version` name Kafka's releases and are refused. `transaction.version`,
+  `group.version` and `share.version` stay at the level of the release. `share.version` is 2, as in
+  Kafka 4.4: share groups have dead letters (KIP-1191).
 - **Log directories**: there is one, the cluster's place in the object store. So
   `cordoned.log.dirs` (KIP-1066) cordons [a node as a whole](cluster.md#cordoned-nodes), and is set
   while it runs, not in a file. What a dead node led goes to nodes that are not cordoned.

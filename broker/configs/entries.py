@@ -24,6 +24,8 @@ _TYPES = {"bool": ConfigType.BOOLEAN, "int": ConfigType.LONG, "str": ConfigType.
 _READ_WHILE_RUNNING = frozenset(
     (
         *(config.synonym for config in TOPIC_CONFIGS.values()),
+        "errors.deadletterqueue.auto.create.topics.enable",
+        "errors.deadletterqueue.topic.name.prefix",
         "log.cleaner.dedupe.buffer.size",
         "max.connection.creation.rate",
         "max.connections",
@@ -66,7 +68,7 @@ def _of_setting(setting: Setting) -> ConfigDefinition:
         default=None if setting.is_secret else shown(setting.default),
         note=setting.doc,
         effect=Effect.HONOURED,
-        is_dynamic=False,
+        is_dynamic=setting.name in _READ_WHILE_RUNNING,
     )
 
 

@@ -1,4 +1,5 @@
-"""Configs of groups: the table of Kafka 4.3 (KIP-848, KIP-932, KIP-1071).
+"""Configs of groups: the table of Kafka 4.3 (KIP-848, KIP-932, KIP-1071), and those of dead letters
+(KIP-1191).
 
 Those of consumer groups have the defaults and bounds that a node's settings give
 (`group.consumer.*`). Those of share groups have the bounds that Kafka's brokers have by default,
@@ -63,6 +64,12 @@ def _of_shares(name: str, default: int, least: int, most: int, note: str) -> Con
     return replace(_number(name, default, least, most), note=note, effect=Effect.HONOURED)
 
 
+def _flag(name: str, default: str, note: str) -> ConfigDefinition:
+    return replace(_text(name, default, None, note), kind=ConfigType.BOOLEAN)
+
+
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+
 _TABLE = (
     _of_consumers(
         *(HEARTBEAT_INTERVAL, 5000, 5000, 15_000),
@@ -73,6 +80,14 @@ _TABLE = (
         "Time after which a silent member of a consumer group is fenced, in ms",
     ),
     _number("consumer.assignment.interval.ms", 1000, 0, 15_000, _INTERVAL_NOTE),
+    _flag(
+        *("errors.deadletterqueue.copy.record.enable", "false"),
+        "Dead letters of a share group have the key and the value of their record",
+    ),
+    _text(
+        *(DEAD_LETTER_TOPIC, "", None),
+        "Topic that gets the dead letters of a share group; empty: there are none",
+    ),
     _number(
         *("share.assignment.interval.ms", 1000, 0, 15_000),
         "Each change of a share group has its own assignment.",
@@ -100,12 +115,9 @@ _TABLE = (
         *("share.record.lock.duration.ms", 30_000, 1000, 60_000),
         "Time for which a member of a share group has a record, in ms",
     ),
-    replace(
-        _text(
-            *("share.renew.acknowledge.enable", "true", None),
-            "Members of a share group may renew the locks of records",
-        ),
-        kind=ConfigType.BOOLEAN,
+    _flag(
+        *("share.renew.acknowledge.enable", "true"),
+        "Members of a share group may renew the locks of records",
     ),
     _of_shares(
         *("share.session.timeout.ms", 45_000, 45_000, 60_000),
@@ -164,6 +176,10 @@ def parse_group_configs(
                 ErrorCode.invalid_config,
                 f"Invalid value {value} for configuration {name}: it must be earliest, latest or "
                 "by_duration:<PnDTnHnMn.nS>",
+            )
+        if name == DEAD_LETTER_TOPIC and text.startswith("__"):
+            raise KafkaError(
+                ErrorCode.invalid_config, f"{name}: DLQ topic name must not start with '__'"
             )
     after = {name: value for name, value in {**present, **parsed}.items() if value is not None}
     session, heartbeat = (

@@ -186,6 +186,11 @@ _TABLE = (
         "Time that compaction keeps the tombstone of a deleted key, in ms.",
         least=0,
     ),
+    _flag(
+        "errors.deadletterqueue.group.enable",
+        "",
+        "Share groups may write dead letters to the topic (KIP-1191, Kafka 4.4).",
+    ),
     _number("file.delete.delay.ms", 60_000, "log.segment.delete.delay.ms", _UNUSED, least=0),
     _number("flush.messages", LONG_MAX, "log.flush.interval.messages", _UNUSED, least=1),
     _number("flush.ms", LONG_MAX, "log.flush.interval.ms", _UNUSED, least=0),

@@ -19,7 +19,7 @@ from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.quota.accept_rates import ACCEPT_RATE
 from lakehead.broker.quota.entities import CONNECTION_RATE, EntityClass, QuotaType
 from lakehead.broker.services import FetchedTo
-from lakehead.broker.share.share_counts import Outcome
+from lakehead.broker.share.share_counts import LetterOutcome, Outcome
 from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
 from lakehead.storage.encryption.data_keys import DataKeyStats
 from lakehead.storage.memory_pool import MemoryPool
@@ -83,6 +83,10 @@ def _of_each_quota(counts: Mapping[str, float]) -> Values:
 def _share_outcomes(node: ObservedNode) -> Values:
     counted = node.share_partitions.counts.outcomes_total
     return {outcome.value: counted[outcome] for outcome in Outcome}
+
+
+def _letter_outcomes(counted: Mapping[LetterOutcome, int]) -> Values:
+    return {outcome.value: counted.get(outcome, 0) for outcome in LetterOutcome}
 
 
 _CLIENTS = (
@@ -292,6 +296,18 @@ _CLIENTS = (
         "Ends of deliveries to share groups, in records: accepted, released, archived (rejected, "
         "a gap, or delivered as often as it may be) or expired (the lock ended).",
         _share_outcomes,
+        "outcome",
+    ),
+    counter(
+        "share_dead_letters",
+        "Dead letters of share groups: written to their topics, or failed (given up).",
+        lambda n: _letter_outcomes(n.share_partitions.counts.dead_letters_total),
+        "outcome",
+    ),
+    counter(
+        "share_dead_letter_requests",
+        "Batches of dead letters that were sent to the leaders of their partitions.",
+        lambda n: _letter_outcomes(n.share_partitions.counts.dead_letter_requests_total),
         "outcome",
     ),
     gauge("cold_reads", "Reads from the object store in progress.", lambda n: len(n.cold_reads)),

@@ -2,8 +2,8 @@
 
 Events gather in a queue, bounded in bytes, and are written in batches by a task: no request waits
 for them. Events beyond the queue are dropped and counted, so are those that cannot be written. The
-batch goes to a partition that this node leads, else to another node as a Produce request of a node,
-which no rule is checked for: writing events makes no events.
+batch goes to a partition that this node leads, if there is one. No access rule is applied to it:
+writing events makes no events.
 """
 
 import asyncio
@@ -13,13 +13,10 @@ from typing import Any
 
 import msgspec
 import structlog
-from kio.schema.errors import ErrorCode
 
-from lakehead.broker.cluster.inter_broker_client import InterBrokerClient
-from lakehead.broker.partition.partition import Partition, Topic
-from lakehead.broker.protocol.api import schema
+from lakehead.broker.cluster.node_producer import NodeProducer
+from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.errors import MalformedFrame
-from lakehead.broker.protocol.messages import entity
 from lakehead.broker.services import Leaders, TopicAdmin
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
@@ -29,9 +26,7 @@ QUEUE_MAX = 1 << 20
 """Bytes of events that may wait."""
 BATCH_MAX = 128 << 10
 """Bytes of events in one batch, of a message limit that is not set lower."""
-_PRODUCE, _VERSION = 0, 9
 _TRIES, _PAUSE_S = 5, 1.0
-_TIMEOUT_MS = 5_000
 _log = structlog.get_logger("broker.audit")
 _encode = msgspec.json.Encoder().encode
 
@@ -46,7 +41,7 @@ class AuditTopic:
         name: str,
         admin: TopicAdmin,
         leaders: Leaders,
-        client: InterBrokerClient,
+        producer: NodeProducer,
         clock: Clock,
         *,
         node_id: int,
@@ -55,7 +50,7 @@ class AuditTopic:
         self._name = name
         self._admin = admin
         self._leaders = leaders
-        self._client = client
+        self._producer = producer
         self._clock = clock
         self._node_id = node_id
         self._is_writable = is_writable
@@ -120,51 +115,15 @@ class AuditTopic:
     async def _try(self, events: list[Event]) -> None:
         topic = await self._admin.ensure(self._name)
         batch = encode_batch(events, self._clock.now_ms())
-        here = _led(topic)
-        if here is not None:
-            await _append(here, batch)
-            return
-        for index in range(len(topic.partitions)):
-            leader = self._leaders.leader((self._name, index))
-            if leader is not None and leader != self._node_id:
-                await self._send(leader, index, bytes(batch))
-                return
-        raise OSError(f"no partition of {self._name} has a leader")
+        await self._producer.produce(topic, self._place(topic), batch)
 
-    async def _send(self, node_id: int, index: int, batch: bytes) -> None:
-        module = schema(_PRODUCE, _VERSION).request_module
-        data = entity(module, "PartitionProduceData", index=index, records=batch)
-        topic = entity(module, "TopicProduceData", name=self._name, partition_data=(data,))
-        request = entity(
-            module,
-            "ProduceRequest",
-            transactional_id=None,
-            acks=-1,
-            timeout=_TIMEOUT_MS,
-            topic_data=(topic,),
-        )
-        response = await self._client.send(node_id, _PRODUCE, _VERSION, request)
-        code = response.responses[0].partition_responses[0].error_code
-        if code is not ErrorCode.none:
-            raise OSError(f"node {node_id} refused audit events: {code.name}")
-
-
-def _led(topic: Topic) -> Partition | None:
-    """Return a partition that this node leads."""
-    return next((one for one in topic.partitions if one is not None and one.stream.is_open), None)
-
-
-async def _append(partition: Partition, batch: bytearray) -> None:
-    """Append a batch and wait until it is durable. Raises LakeheadError."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def finish(error: Exception | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    partition.append(memoryview(batch), finish)
-    await done
+    def _place(self, topic: Topic) -> int:
+        """Return a partition that this node leads, else one that has a leader. Raises OSError."""
+        indexes = range(len(topic.partitions))
+        led = [self._leaders.leader((self._name, index)) for index in indexes]
+        if self._node_id in led:
+            return led.index(self._node_id)
+        found = next((index for index in indexes if led[index] is not None), None)
+        if found is None:
+            raise OSError(f"no partition of {self._name} has a leader")
+        return found

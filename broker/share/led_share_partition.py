@@ -4,6 +4,11 @@ It is loaded once, from the share coordinator. A member's acknowledgement is sto
 counts. One write is under way, and changes that come meanwhile are the next one. A lock that runs
 out counts at once. A write that is fenced, by a newer leader or because the group began again, ends
 it: the next request loads it again, if this node still leads the partition.
+
+Dead letters are written once the state of their records (ARCHIVING) is stored, and these are
+ARCHIVED after that. A leader that dies between leaves them to the next one: a dead letter may be
+written twice, and none is lost. Those of a lock that ran out do not wait for a store that fails,
+as nothing else would begin them.
 """
 
 import asyncio
@@ -15,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.share.dead_letters import DeadLetters
 from lakehead.broker.share.record_state import NO_START_OFFSET, ShareState
 from lakehead.broker.share.share_counts import ShareCounts
 from lakehead.broker.share.share_partition import (
@@ -29,6 +35,7 @@ from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.broker.share.share_settings import ShareSettings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.failpoints import failpoint
 from lakehead.storage.tasks import TaskScope
 
 Outcome = asyncio.Future[None]
@@ -62,6 +69,21 @@ class StateStore(Protocol):
         """Add to the stored state. Raises KafkaError."""
 
 
+class DeadLetterSink(Protocol):
+    """Writes dead letters: `lakehead.broker.share.dead_letter_writer.DeadLetterWriter`."""
+
+    async def write(
+        self,
+        key: SharePartitionKey,
+        partition: Partition,
+        letters: Sequence[DeadLetters],
+        on_done: Callable[[DeadLetters], None],
+    ) -> None:
+        """Write the dead letters of a partition's records. `on_done` is called for each part of
+        them that is written, or given up.
+        """
+
+
 class _Write(NamedTuple):
     """A change to store. The outcome of one that counts already is not waited for."""
 
@@ -70,26 +92,32 @@ class _Write(NamedTuple):
 
 
 class LedSharePartition:
-    """One share-partition. `on_end` is called when it is not to be used any more."""
+    """One share-partition. `on_idle` is called each time nothing is being done any more, `on_end`
+    when it is not to be used any more.
+    """
 
     def __init__(
         self,
         key: SharePartitionKey,
         partition: Partition,
         store: StateStore,
+        dead_letters: DeadLetterSink,
         settings: ShareSettings,
         clock: Clock,
         scope: TaskScope,
         counts: ShareCounts,
+        on_idle: Callable[["LedSharePartition"], None],
         on_end: Callable[["LedSharePartition"], None],
     ) -> None:
         self.key = key
         self.partition = partition
         self._store = store
+        self._dead_letters = dead_letters
         self._settings = settings
         self._clock = clock
         self._scope = scope
         self._counts = counts
+        self._on_idle = on_idle
         self._on_end = on_end
         self._machine: SharePartition | None = None
         self._leader_epoch = partition.leader_epoch
@@ -98,6 +126,9 @@ class LedSharePartition:
         self._load_error: KafkaError | None = None
         self._writes: list[_Write] = []
         self._is_writing = False
+        self._letters: list[DeadLetters] = []
+        """Dead letters that are to be written next."""
+        self._letters_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: dict[Callable[[], None], None] = {}
         self._is_ended = False
@@ -111,8 +142,9 @@ class LedSharePartition:
 
     @property
     def is_idle(self) -> bool:
-        """Return true if no member has records, and nothing is being stored."""
-        return not self._is_writing and self.machine.next_deadline_ms is None
+        """Return true if no member has records, and nothing is being stored or written."""
+        is_at_work = self._is_writing or self._letters_task is not None
+        return not is_at_work and self.machine.next_deadline_ms is None
 
     @property
     def is_resigned(self) -> bool:
@@ -132,6 +164,7 @@ class LedSharePartition:
     async def _load(self) -> None:
         try:
             self._machine = await self._loaded()
+            self._send(self._machine.archiving)
         except (LakeheadError, TimeoutError) as error:
             self._load_error = _refusal(error)
             self.end()
@@ -166,6 +199,8 @@ class LedSharePartition:
         self._is_ended = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._letters_task is not None:
+            self._letters_task.cancel()
         writes, self._writes = self._writes, []
         for write in writes:
             _fail(write.outcome, KafkaError(code))
@@ -176,8 +211,11 @@ class LedSharePartition:
 
     @property
     def machine(self) -> SharePartition:
-        """The machine of a share-partition that is loaded, at the present start of the log."""
+        """The machine of a share-partition that is loaded, at the present start of the log and
+        with the present config of its group.
+        """
         assert self._machine is not None
+        self._machine.has_dead_letters = self._settings.dead_letters(self.key.group_id) is not None
         self._machine.move_start(self.partition.log_start_offset)
         return self._machine
 
@@ -255,6 +293,12 @@ class LedSharePartition:
                 self._settle(writes, error)
         finally:
             self._is_writing = False
+        self._rest()
+
+    def _rest(self) -> None:
+        """Report it if nothing is being done any more."""
+        if not self._is_ended and self.is_idle:
+            self._on_idle(self)
 
     def _state(self, writes: Iterable[_Write]) -> ShareState:
         """Return what is to be stored of some changes."""
@@ -278,7 +322,10 @@ class LedSharePartition:
     def _settle(self, writes: Iterable[_Write], error: Exception | None) -> None:
         """Changes were stored, or not."""
         machine = self.machine
+        letters: list[DeadLetters] = []
         for change, outcome in writes:
+            if error is None or outcome is None:
+                letters += change.dead_letters
             if outcome is None:
                 continue
             if error is None:
@@ -293,8 +340,37 @@ class LedSharePartition:
             _log.warning("share_state_not_stored", share_partition=self.key.text, error=str(error))
             if isinstance(error, KafkaError) and error.code in _ENDING:
                 self.end(_refusal(error).code)
+        self._send(letters)
         self._schedule()
         self._wake()
+
+    # Dead letters.
+
+    def _send(self, letters: Sequence[DeadLetters]) -> None:
+        """Have dead letters written, behind those that are being written."""
+        self._letters += letters
+        if self._letters and self._letters_task is None and not self._is_ended:
+            self._letters_task = self._scope.spawn_apart(
+                self._write_letters(), name=f"write dead letters of {self.key.text}"
+            )
+
+    async def _write_letters(self) -> None:
+        try:
+            while self._letters:
+                letters, self._letters = self._letters, []
+                failpoint("dead_letters_begun")
+                await self._dead_letters.write(self.key, self.partition, letters, self._archive)
+        finally:
+            self._letters_task = None
+        self._rest()
+
+    def _archive(self, letters: DeadLetters) -> None:
+        """Records have their dead letters, or never will."""
+        failpoint("dead_letters_written")
+        change = None if self._is_ended else self.machine.archive(letters)
+        if change is not None:
+            self._write(_Write(change, None))
+            self._wake()
 
     # Locks.
 

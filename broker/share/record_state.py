@@ -13,11 +13,13 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
+    """Never delivered again; its dead letter is not written yet (KIP-1191)."""
     ARCHIVED = 4
 
     @property
     def is_terminal(self) -> bool:
-        """Return true if the record is never delivered again."""
+        """Return true if nothing is left to be done with the record."""
         return self in {RecordState.ACKNOWLEDGED, RecordState.ARCHIVED}
 
 

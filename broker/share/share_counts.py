@@ -22,16 +22,28 @@ class Outcome(Enum):
 _OF_STATES = {
     RecordState.ACKNOWLEDGED: Outcome.ACCEPTED,
     RecordState.AVAILABLE: Outcome.RELEASED,
+    RecordState.ARCHIVING: Outcome.ARCHIVED,
     RecordState.ARCHIVED: Outcome.ARCHIVED,
 }
 
 
+class LetterOutcome(Enum):
+    """The ends of dead letters, and of their batches; the values are labels of metrics."""
+
+    WRITTEN = "written"
+    FAILED = "failed"
+
+
 @dataclass(slots=True)
 class ShareCounts:
-    """Records that were acquired, and the ends of their deliveries."""
+    """Records that were acquired, the ends of their deliveries, and dead letters."""
 
     acquired_total: int = 0
     outcomes_total: Counter[Outcome] = field(default_factory=Counter)
+    dead_letters_total: Counter[LetterOutcome] = field(default_factory=Counter)
+    """In records."""
+    dead_letter_requests_total: Counter[LetterOutcome] = field(default_factory=Counter)
+    """Batches that were sent to the leader of a dead letter partition."""
 
     def acquired(self, records: int) -> None:
         """Count records that a member acquired."""

@@ -6,9 +6,13 @@ delivery. Its acknowledgement makes them ACKNOWLEDGED (accept), ARCHIVED (reject
 AVAILABLE again (release). A lock that runs out makes them AVAILABLE too. Records whose deliveries
 are used up become ARCHIVED instead. The start offset moves behind all that is done.
 
+In a group with a dead letter topic, records that were rejected or used up become ARCHIVING first.
+Once that is durable their dead letters are written, and `archive` makes them ARCHIVED. A machine
+that is made from a state with such records has them in `archiving`: they are written again.
+
 An acknowledgement counts once it is durable: `acknowledge` and `release` return a `Change`, whose
 records no member gets meanwhile, and `complete` or `roll_back` ends it. Sources: KIP-932, KIP-1206
-(acquire modes), KIP-1222 (renewal).
+(acquire modes), KIP-1222 (renewal), KIP-1191 (dead letters).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +22,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.share.dead_letters import DeadLetters, Reason
 from lakehead.broker.share.in_flight import NO_DEADLINE, InFlightBatch, InFlightBatches
 from lakehead.broker.share.record_state import (
     AcknowledgeType,
@@ -88,7 +93,7 @@ class ShareLimits(NamedTuple):
 class Change:
     """New states of records, by acknowledgements, that count once they are durable."""
 
-    __slots__ = ("batches", "delivery_complete_count", "start_offset")
+    __slots__ = ("batches", "dead_letters", "delivery_complete_count", "start_offset")
 
     def __init__(self, start_offset: int) -> None:
         self.start_offset = start_offset
@@ -97,6 +102,8 @@ class Change:
         """The number of offsets that are done, with this change."""
         self.batches: list[StateBatch] = []
         """The states to store; nothing is to be stored if there is none."""
+        self.dead_letters: list[DeadLetters] = []
+        """The dead letters to write once the change counts."""
 
 
 class SharePartition:
@@ -109,6 +116,8 @@ class SharePartition:
         """The first offset that is not done."""
         self.end_offset = state.start_offset
         """The offset after the last one that was acquired."""
+        self.has_dead_letters = False
+        """True if records that are given up go to a dead letter topic, from now on."""
         self._limits = limits
         self._throttled_deliveries = max(
             _THROTTLED_DELIVERIES_MIN, (limits.deliveries_max + 1) // 2
@@ -156,6 +165,22 @@ class SharePartition:
     def batches(self) -> Iterable[InFlightBatch]:
         """Everything in flight, in order."""
         return iter(self._batches)
+
+    @property
+    def archiving(self) -> list[DeadLetters]:
+        """Everything that is ARCHIVING. The state has no reasons: they follow from the deliveries,
+        as in Kafka.
+        """
+        return [
+            DeadLetters(
+                batch.first_offset,
+                batch.last_offset,
+                batch.delivery_count,
+                Reason.DELIVERIES_USED_UP if self._is_used_up(batch) else Reason.REJECTED,
+            )
+            for batch in self._batches
+            if batch.state is RecordState.ARCHIVING
+        ]
 
     @property
     def can_acquire(self) -> bool:
@@ -339,7 +364,7 @@ class SharePartition:
                     if kind is AcknowledgeType.RENEW:
                         renewed += found
                     else:
-                        self._begin(change, found, _VERDICTS[kind])
+                        self._begin(change, found, kind)
         except KafkaError:
             self.roll_back(change)
             raise
@@ -356,7 +381,7 @@ class SharePartition:
             for batch in self._batches
             if batch.member_id == member_id and batch.change is None
         ]
-        self._begin(change, held, RecordState.AVAILABLE)
+        self._begin(change, held, AcknowledgeType.RELEASE)
         self._finish(change)
         return change
 
@@ -389,14 +414,29 @@ class SharePartition:
                 )
         return self._batches.cut(first_offset, last_offset)
 
-    def _begin(self, change: Change, batches: Iterable[InFlightBatch], state: RecordState) -> None:
+    def _begin(
+        self, change: Change, batches: Iterable[InFlightBatch], kind: AcknowledgeType
+    ) -> None:
         for batch in batches:
+            reason = self._reason(batch, kind)
             batch.change = change
-            batch.next_state = self._outcome(batch, state)
+            batch.next_state = _VERDICTS[kind] if reason is None else RecordState.ARCHIVED
+            if reason is not None and self.has_dead_letters:
+                batch.next_state = RecordState.ARCHIVING
+                first_offset, last_offset = batch.first_offset, batch.last_offset
+                change.dead_letters.append(
+                    DeadLetters(first_offset, last_offset, batch.delivery_count, reason)
+                )
 
-    def _outcome(self, batch: InFlightBatch, state: RecordState) -> RecordState:
-        is_used_up = batch.delivery_count >= self._limits.deliveries_max
-        return RecordState.ARCHIVED if state is RecordState.AVAILABLE and is_used_up else state
+    def _reason(self, batch: InFlightBatch, kind: AcknowledgeType) -> Reason | None:
+        """Return the reason for which a verdict gives records up; None if it does not."""
+        if kind is AcknowledgeType.REJECT:
+            return Reason.REJECTED
+        is_last = kind is AcknowledgeType.RELEASE and self._is_used_up(batch)
+        return Reason.DELIVERIES_USED_UP if is_last else None
+
+    def _is_used_up(self, batch: InFlightBatch) -> bool:
+        return batch.delivery_count >= self._limits.deliveries_max
 
     def _finish(self, change: Change) -> None:
         """Note what a change has to store."""
@@ -439,10 +479,23 @@ class SharePartition:
         ]
         if not late:
             return None
-        self._begin(change, late, RecordState.AVAILABLE)
+        self._begin(change, late, AcknowledgeType.RELEASE)
         self._finish(change)
         self.complete(change)
         return change
+
+    def archive(self, letters: DeadLetters) -> Change | None:
+        """Be done with records whose dead letters are written, or cannot be. It counts at once:
+        return what to store of it, None if there is nothing.
+        """
+        change = Change(self.start_offset)
+        for batch in self._batches.cut(letters.first_offset, letters.last_offset):
+            if batch.state is RecordState.ARCHIVING:
+                batch.change = change
+                batch.next_state = RecordState.ARCHIVED
+        self._finish(change)
+        self.complete(change)
+        return change if change.batches else None
 
     def move_start(self, log_start_offset: int) -> None:
         """The log begins later now, by retention or DeleteRecords: what lies before is done."""

@@ -1,24 +1,29 @@
 """The share-partitions of the partitions that this node leads, and the share sessions of members.
 
 A share-partition is loaded by the first request of its group for a partition, and let go when the
-partition is handed over or deleted, or when no member of the group has a session here any more.
+partition is handed over or deleted, or when no member of the group has a session here any more and
+nothing is left to be done.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Topic, TopicRegistry
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
-from lakehead.broker.share.led_share_partition import LedSharePartition, Outcome, StateStore
+from lakehead.broker.share.led_share_partition import (
+    DeadLetterSink,
+    LedSharePartition,
+    Outcome,
+    StateStore,
+)
 from lakehead.broker.share.share_counts import ShareCounts
 from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.broker.share.share_session import Place, ShareSessionKey, ShareSessions
 from lakehead.broker.share.share_settings import ShareSettings
 from lakehead.storage.clock import Clock
-from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.tasks import TaskScope
 
 
@@ -29,17 +34,20 @@ class SharePartitionManager:
         self,
         topics: TopicRegistry,
         store: StateStore,
+        dead_letters: DeadLetterSink,
+        share_settings: ShareSettings,
+        counts: ShareCounts,
         settings: Settings,
-        state: Callable[[], MetadataImage],
         clock: Clock,
         scope: TaskScope,
     ) -> None:
         self._topics = topics
         self._store = store
+        self._dead_letters = dead_letters
         self._clock = clock
         self._scope = scope
-        self.settings = ShareSettings(settings, state)
-        self.counts = ShareCounts()
+        self.settings = share_settings
+        self.counts = counts
         self.sessions = ShareSessions(settings.group_share_max_share_sessions, self._ended)
         self._led: dict[Place, dict[str, LedSharePartition]] = defaultdict(dict)
         """By partition and group."""
@@ -70,10 +78,12 @@ class SharePartitionManager:
                 key,
                 partition,
                 self._store,
+                self._dead_letters,
                 self.settings,
                 self._clock,
                 self._scope,
                 self.counts,
+                self._let_go,
                 self._forget,
             )
         return found
@@ -104,19 +114,15 @@ class SharePartitionManager:
 
     def _ended(self, member: ShareSessionKey) -> None:
         """A session has ended: free its records, and with the last one of a group let go."""
-        outcomes = self.release(member)
-        if not self.sessions.has_group(member.group_id):
-            waiting = [one for one in outcomes if not one.done()]
-            if waiting:
-                waiting[-1].add_done_callback(lambda _: self._let_go(member.group_id))
-            else:
-                self._let_go(member.group_id)
+        self.release(member)
+        for led in list(self._of_group(member.group_id)):
+            if led.is_idle:
+                self._let_go(led)
 
-    def _let_go(self, group_id: str) -> None:
-        if not self.sessions.has_group(group_id):
-            for led in list(self._of_group(group_id)):
-                if led.is_idle:
-                    led.end()
+    def _let_go(self, led: LedSharePartition) -> None:
+        """End a share-partition in which nothing is being done, if its group is gone from here."""
+        if not self.sessions.has_group(led.key.group_id):
+            led.end()
 
     def _forget(self, led: LedSharePartition) -> None:
         place = led.key.topic_id, led.key.partition

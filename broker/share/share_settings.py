@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NamedTuple
 
+from lakehead.broker.configs.group_configs import DEAD_LETTER_TOPIC
 from lakehead.broker.settings import Settings
 from lakehead.broker.share.share_partition import ShareLimits
 from lakehead.storage.metadata.state import MetadataImage
@@ -22,6 +23,13 @@ class OffsetReset(NamedTuple):
 
     is_latest: bool
     duration: timedelta | None = None
+
+
+class DeadLetterSettings(NamedTuple):
+    """The topic of a group's dead letters, and if they have the records' keys and values."""
+
+    topic: str
+    copies_records: bool
 
 
 class ShareSettings:
@@ -62,6 +70,14 @@ class ShareSettings:
             return OffsetReset(value == "latest")
         parts = {name: float(number) for name, number in match.groupdict().items() if number}
         return OffsetReset(is_latest=False, duration=timedelta(**parts))
+
+    def dead_letters(self, group_id: str) -> DeadLetterSettings | None:
+        """Return where the dead letters of a group go; None if it has none."""
+        topic = self._config(group_id, DEAD_LETTER_TOPIC)
+        if not topic:
+            return None
+        copies = self._config(group_id, "errors.deadletterqueue.copy.record.enable")
+        return DeadLetterSettings(topic, copies == "true")
 
     def _config(self, group_id: str, name: str) -> str | None:
         configs = self._state().group_configs.get(group_id)

@@ -26,6 +26,8 @@ from lakehead.storage.format.varint import encode_varint
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """Key and value of a record; no value means that the key is deleted."""
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+"""Names and values of the headers of a record."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _NO_LEADER_EPOCH = -1
@@ -39,33 +41,54 @@ def encode_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = _NO_PRODUCER_EPOCH,
     attributes: int = 0,
-    headers: Sequence[tuple[str, bytes]] = (),
+    headers: Headers = (),
 ) -> bytearray:
     """Return one batch with base offset 0 for the log to patch. All records bear one timestamp and
     the same headers.
 
     `attributes` are of the batch: those of a producer's transaction are `TRANSACTIONAL`.
     """
-    assert records
-    body = bytearray()
-    encoded_headers = _headers(headers)
-    for offset_delta, (key, value) in enumerate(records):
-        record = b"".join(
-            (
-                b"\0",  # attributes
-                b"\0",  # timestamp delta
-                encode_varint(offset_delta),
-                _NULL if key is None else encode_varint(len(key)) + key,
-                _NULL if value is None else encode_varint(len(value)) + value,
-                encoded_headers,
-            )
+    encoded = encode_headers(headers)
+    return encode_batch_of(
+        [encode_record(delta, key, value, encoded) for delta, (key, value) in enumerate(records)],
+        timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=attributes,
+    )
+
+
+def encode_record(
+    offset_delta: int, key: bytes | None, value: bytes | None, encoded_headers: bytes
+) -> bytes:
+    """Return one record, length included, that bears the timestamp of its batch."""
+    record = b"".join(
+        (
+            b"\0",  # attributes
+            b"\0",  # timestamp delta
+            encode_varint(offset_delta),
+            _NULL if key is None else encode_varint(len(key)) + key,
+            _NULL if value is None else encode_varint(len(value)) + value,
+            encoded_headers,
         )
-        body += encode_varint(len(record))
-        body += record
+    )
+    return encode_varint(len(record)) + record
+
+
+def encode_batch_of(
+    records: Sequence[bytes],
+    timestamp_ms: int,
+    *,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = _NO_PRODUCER_EPOCH,
+    attributes: int = 0,
+) -> bytearray:
+    """Return one batch of encoded records, whose offset deltas go up from 0; see `encode_batch`."""
+    assert records
     batch = bytearray(
         _HEADER.pack(
             0,
-            HEADER_SIZE - LENGTH_END + len(body),
+            HEADER_SIZE - LENGTH_END + sum(map(len, records)),
             _NO_LEADER_EPOCH,
             MAGIC,
             0,
@@ -79,13 +102,15 @@ def encode_batch(
             len(records),
         )
     )
-    batch += body
+    for record in records:
+        batch += record
     crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
     batch[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
     return batch
 
 
-def _headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+def encode_headers(headers: Headers) -> bytes:
+    """Return the headers of a record."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
         key = name.encode()

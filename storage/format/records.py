@@ -48,7 +48,17 @@ def iter_kafka_records(batch: memoryview) -> Iterator[KafkaRecord]:
     """
     try:
         header = read_header(batch)
-        for data in _bodies(header, inflate(header, batch[HEADER_SIZE : header.size])):
+    except struct.error as error:
+        raise ValueError(f"malformed record batch: {error}") from error
+    yield from iter_inflated_records(header, inflate(header, batch[HEADER_SIZE : header.size]))
+
+
+def iter_inflated_records(header: BatchHeader, records: memoryview) -> Iterator[KafkaRecord]:
+    """Yield the records of one batch, which are decompressed. Raises ValueError when they are
+    malformed.
+    """
+    try:
+        for data in _bodies(header, records):
             yield _record(header, data)
     except (struct.error, IndexError) as error:
         raise ValueError(f"malformed record batch: {error}") from error

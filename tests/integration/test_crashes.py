@@ -51,6 +51,8 @@ REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
+SHARE_GROUPS_ALONE = {"dead_letters_begun", "dead_letters_written"}
+"""Fail-points that only share groups come to: test_share_letter_kills."""
 AT_FIRST_START = (
     *("log_begun", "metadata_entry_planned", "metadata_entry_put", "node_registered"),
     *("wal_file_filled", "wal_header_written", "wal_objects_committed", "wal_sealed"),
@@ -71,6 +73,7 @@ def failpoints() -> list[str]:
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
+    alone |= SHARE_GROUPS_ALONE
     return sorted(found - alone)
 
 

@@ -1,7 +1,8 @@
 """The machine of a share-partition against a model that keeps each offset by itself: members that
 acquire, acknowledge, release, renew, fall silent and invent things, a store that is slow or fails,
-a log that loses its start, and leaders that die. Every record is delivered and finally accepted,
-rejected or archived, its deliveries are counted exactly, and no two members ever have it.
+a log that loses its start, dead letters that come and go, and leaders that die. Every record is
+delivered and finally accepted, rejected or archived, its deliveries are counted exactly, and no two
+members ever have it. A record gets a dead letter if it is stored as ARCHIVING, and only then.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.share.dead_letters import DeadLetters, Reason
 from lakehead.broker.share.record_state import AcknowledgeType, RecordState, ShareState, StateBatch
 from lakehead.broker.share.share_partition import (
     Acknowledgement,
@@ -48,6 +50,8 @@ class Pending:
 
     change: Change
     outcomes: dict[int, RecordState] = field(default_factory=dict)
+    reasons: dict[int, Reason] = field(default_factory=dict)
+    """Of the records that become ARCHIVING."""
     counts_already: bool = False
 
 
@@ -68,6 +72,12 @@ class SharePartitions(RuleBasedStateMachine):
         """Writes to the store, in their order."""
         self.aborted: list[OffsetRange] = []
         self.verdicts: dict[int, RecordState] = {}
+        self.letters: list[DeadLetters] = []
+        """Dead letters that are to be written, of states that are stored, or whose store failed."""
+        self.due: set[int] = set()
+        """Records that were stored as ARCHIVING."""
+        self.written: set[int] = set()
+        """Records that have a dead letter."""
 
     # The log.
 
@@ -91,6 +101,7 @@ class SharePartitions(RuleBasedStateMachine):
         if not is_so or start <= self.machine.start_offset:
             return
         self.machine.move_start(start)
+        self.due -= set(range(start))
         self.model = {offset: one for offset, one in self.model.items() if offset >= start}
         assert self.machine.start_offset >= start
 
@@ -202,10 +213,14 @@ class SharePartitions(RuleBasedStateMachine):
                 one.deadline_ms = self.now_ms + 2 * LOCK_MS
                 continue
             one.is_changing = True
-            pending.outcomes[offset] = {
-                AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
-                AcknowledgeType.RELEASE: self.released(one),
-            }.get(kind, RecordState.ARCHIVED)
+            if kind is AcknowledgeType.RELEASE:
+                self.release(pending, offset)
+            elif kind is AcknowledgeType.REJECT:
+                self.give_up(pending, offset, Reason.REJECTED)
+            else:
+                is_accept = kind is AcknowledgeType.ACCEPT
+                state = RecordState.ACKNOWLEDGED if is_accept else RecordState.ARCHIVED
+                pending.outcomes[offset] = state
         self.begin(pending)
 
     @rule(member=st.sampled_from(MEMBERS))
@@ -214,7 +229,7 @@ class SharePartitions(RuleBasedStateMachine):
         for offset, one in self.model.items():
             if one.member == member and not one.is_changing:
                 one.is_changing = True
-                pending.outcomes[offset] = self.released(one)
+                self.release(pending, offset)
         self.begin(pending)
 
     @rule(ms=st.integers(1, 2 * LOCK_MS))
@@ -230,9 +245,41 @@ class SharePartitions(RuleBasedStateMachine):
         change = self.machine.expire(self.now_ms)
         assert (change is not None) == bool(late)
         if change is not None:
-            outcomes = {offset: self.released(one) for offset, one in late.items()}
-            self.begin(Pending(change, outcomes, counts_already=True))
-            self.apply(outcomes)
+            pending = Pending(change, counts_already=True)
+            for offset in late:
+                self.release(pending, offset)
+            self.begin(pending)
+            self.apply(pending.outcomes)
+
+    # Dead letters.
+
+    @rule(has_dead_letters=st.booleans())
+    def configure(self, has_dead_letters: bool) -> None:
+        self.machine.has_dead_letters = has_dead_letters
+
+    @precondition(lambda self: self.letters)
+    @rule(data=st.data())
+    def letter_is_written(self, data: st.DataObject) -> None:
+        """Or a part of it, which a batch has room for."""
+        letters = self.letters.pop(data.draw(st.integers(0, len(self.letters) - 1)))
+        last = data.draw(st.integers(letters.first_offset, letters.last_offset))
+        if last < letters.last_offset:
+            self.letters.append(letters._replace(first_offset=last + 1))
+        self.archive(letters._replace(last_offset=last))
+
+    def archive(self, letters: DeadLetters) -> None:
+        offsets = set(range(letters.first_offset, letters.last_offset + 1))
+        self.written |= offsets
+        known = offsets & self.model.keys()
+        assert all(self.model[offset].state is RecordState.ARCHIVING for offset in known)
+        assert all(self.model[offset].count == letters.delivery_count for offset in known)
+        change = self.machine.archive(letters)
+        assert (change is not None) == bool(known)
+        if change is not None:
+            pending = Pending(change, dict.fromkeys(known, RecordState.ARCHIVED))
+            pending.counts_already = True
+            self.begin(pending)
+            self.apply(pending.outcomes)
 
     # The store.
 
@@ -249,12 +296,18 @@ class SharePartitions(RuleBasedStateMachine):
         assert told == {
             offset: (state, self.model[offset].count) for offset, state in pending.outcomes.items()
         }
+        assert pending.reasons == {
+            offset: letters.reason
+            for letters in pending.change.dead_letters
+            for offset in range(letters.first_offset, letters.last_offset + 1)
+        }
 
     @precondition(lambda self: self.pending)
     @rule()
     def stored_first(self) -> None:
         pending = self.pending.pop(0)
         self.store(pending.change)
+        self.letters += pending.change.dead_letters
         if not pending.counts_already:
             self.machine.complete(pending.change)
             self.apply(pending.outcomes)
@@ -264,6 +317,7 @@ class SharePartitions(RuleBasedStateMachine):
     def not_stored(self, data: st.DataObject) -> None:
         pending = self.pending.pop(data.draw(st.integers(0, len(self.pending) - 1)))
         if pending.counts_already:
+            self.letters += pending.change.dead_letters
             return
         self.machine.roll_back(pending.change)
         for offset in pending.outcomes:
@@ -277,6 +331,8 @@ class SharePartitions(RuleBasedStateMachine):
         for one in change.batches:
             for offset in range(one.first_offset, one.last_offset + 1):
                 self.stored[offset] = one.state, one.delivery_count
+                if one.state is RecordState.ARCHIVING and offset in self.model:
+                    self.due.add(offset)
 
     @rule(is_so=st.integers(0, 3).map(lambda number: number == 0))
     def leader_dies(self, is_so: bool) -> None:
@@ -290,6 +346,16 @@ class SharePartitions(RuleBasedStateMachine):
             if offset >= self.stored_start
         ]
         self.machine = SharePartition(ShareState(self.stored_start, batches=tuple(batches)), LIMITS)
+        self.letters = self.machine.archiving
+        assert {
+            offset
+            for letters in self.letters
+            for offset in range(letters.first_offset, letters.last_offset + 1)
+        } == {
+            offset
+            for offset, (state, _) in self.stored.items()
+            if state is RecordState.ARCHIVING and offset >= self.machine.start_offset
+        }
         self.verdicts = {
             offset: state for offset, (state, _) in self.stored.items() if state in DONE
         }
@@ -322,7 +388,12 @@ class SharePartitions(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened, members that do their work get every record in the end."""
         for pending in self.pending:
+            if pending.counts_already:
+                self.letters += pending.change.dead_letters
             self.machine.roll_back(pending.change)
+        self.machine.has_dead_letters = False
+        for letters in self.letters:
+            self.archive(letters)
         for _ in range(50 + 2 * self.log_end):
             self.now_ms += 3 * LOCK_MS
             self.machine.expire(self.now_ms)
@@ -336,11 +407,22 @@ class SharePartitions(RuleBasedStateMachine):
                 done = Acknowledgement(one.first_offset, one.last_offset, [1])
                 self.machine.complete(self.machine.acknowledge("a", [done], 0))
         assert self.machine.start_offset == self.machine.end_offset >= self.log_end
+        assert self.due <= self.written
 
     # Inside.
 
-    def released(self, one: Record) -> RecordState:
-        return RecordState.ARCHIVED if one.count >= LIMITS.deliveries_max else RecordState.AVAILABLE
+    def release(self, pending: Pending, offset: int) -> None:
+        if self.model[offset].count >= LIMITS.deliveries_max:
+            self.give_up(pending, offset, Reason.DELIVERIES_USED_UP)
+        else:
+            pending.outcomes[offset] = RecordState.AVAILABLE
+
+    def give_up(self, pending: Pending, offset: int, reason: Reason) -> None:
+        if self.machine.has_dead_letters:
+            pending.outcomes[offset] = RecordState.ARCHIVING
+            pending.reasons[offset] = reason
+        else:
+            pending.outcomes[offset] = RecordState.ARCHIVED
 
     def apply(self, outcomes: dict[int, RecordState]) -> None:
         for offset, state in outcomes.items():

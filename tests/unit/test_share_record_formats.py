@@ -82,7 +82,7 @@ def test_other_versions_and_states_are_refused() -> None:
     with pytest.raises(UnknownRecord):
         decode_snapshot(b"\0\1" + encode_snapshot(SNAPSHOT)[2:])
     with pytest.raises(UnknownRecord):
-        decode_update(encode_update(UPDATE).replace(b"\0\0\2\0\0", b"\3\0\2\0\0"))
+        decode_update(encode_update(UPDATE).replace(b"\0\0\2\0\0", b"\5\0\2\0\0"))
 
 
 def test_the_key_of_a_share_partition_is_kafkas_text() -> None:

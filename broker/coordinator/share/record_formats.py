@@ -8,8 +8,9 @@ topic's id (16 bytes) and the partition i32. A value opens with its version, i16
     update     snapshot epoch i32, leader epoch i32, start offset i64, batches
 
 Batches are an array (unsigned varint count plus one) of first offset i64, last offset i64, state i8
-(0 available, 2 acknowledged, 4 archived), delivery count i16 and tagged fields. A value ends with
-tagged fields: 0 is the number of offsets that are done, i32, left out where it is not known (-1).
+(0 available, 2 acknowledged, 3 archiving, 4 archived), delivery count i16 and tagged fields. A
+value ends with tagged fields: 0 is the number of offsets that are done, i32, left out where it is
+not known (-1).
 
 An update adds to the state before it; -1 is a start offset that stays. A snapshot without value
 deletes the state. Sources: Kafka's message definitions ShareSnapshotKey, ShareSnapshotValue,
