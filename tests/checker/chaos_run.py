@@ -7,9 +7,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bench.lakehead_cluster import LakeheadCluster, Place
@@ -22,6 +24,17 @@ from tests.checker.history import History, Log
 from tests.checker.namespaces import Network
 from tests.checker.nemesis import Nemesis, Targets
 from tests.checker.rules import violations
+from tests.checker.share_clients import ShareClients, ShareLoad
+from tests.checker.share_history import ShareHistory, Verdict
+from tests.checker.share_member_process import name_of
+from tests.checker.share_rules import (
+    Reason,
+    ShareLimits,
+    Values,
+    no_reason,
+    share_violations,
+    unfinished,
+)
 from tests.checker.transaction_clients import (
     AUTO_COMMIT,
     COPIES,
@@ -32,19 +45,23 @@ from tests.checker.transaction_clients import (
 )
 from tests.checker.transaction_history import Fate, TransactionHistory
 from tests.checker.transaction_rules import (
+    CommittedLog,
     copy_violations,
     delivery_violations,
     fractured,
+    reason_unseen,
     transaction_violations,
 )
 from tests.checker.workload import Clients, Load
 from tests.support.s3_proxy import running_proxy
 from tests.support.secure_cluster import Rule, SecureCluster, User, add_user
+from tests.support.share_groups import READ_COMMITTED
 from tests.support.traffic import create_topic, read_log
 from tests.support.waiting import wait_until
 
 TOPIC = "chaos"
 TRANSACTIONS_TOPIC = "chaos-transactions"
+SHARE_GROUP, COMMITTED_SHARE_GROUP = "chaos-share", "chaos-share-committed"
 PORT = 9092
 SESSION_S = 3.0
 SLACK_S = 0.5
@@ -54,6 +71,9 @@ STUCK_S = 60.0
 TRANSACTION_PAUSE_S = 0.05
 ANSWERS_S = 90.0
 QUIET_START_S = 2.0
+SHARE_LOCK_S = 5.0
+DELIVERIES_MAX = 5
+DRAIN_S = 60.0
 USER, PASSWORD = "chaos", "chaos-s3cret"
 RULES = (
     Rule("TOPIC", TOPIC, "PREFIXED", ("CREATE", "READ", "WRITE")),
@@ -73,6 +93,11 @@ FLAGS = (
     *("--broker.session.timeout.ms", str(int(SESSION_S * 1000))),
     *("--group.consumer.session.timeout.ms", "6000"),
     *("--group.consumer.heartbeat.interval.ms", "1000"),
+    *("--group.share.session.timeout.ms", "6000", "--group.share.heartbeat.interval.ms", "1000"),
+    *("--group.share.record.lock.duration.ms", str(int(SHARE_LOCK_S * 1000))),
+    *("--group.share.delivery.count.limit", str(DELIVERIES_MAX)),
+    *("--share.coordinator.state.topic.num.partitions", "3"),
+    *("--share.coordinator.snapshot.update.records.per.snapshot", "50"),
 )
 
 
@@ -105,6 +130,7 @@ class ChaosRun:
         self.anomalies: list[str] = []
         self.history = History()
         self.transaction_history = TransactionHistory()
+        self.share_histories = {SHARE_GROUP: ShareHistory(), COMMITTED_SHARE_GROUP: ShareHistory()}
         self.work = Path(tempfile.mkdtemp(prefix="lakehead-chaos-"))
         self.secure: SecureCluster | None = None
         self.targets = self._targets(stack)
@@ -125,12 +151,13 @@ class ChaosRun:
             user=user,
         )
         self.security = load.librdkafka
+        has_java = self._has_java()
         self.transaction_load = TransactionLoad(
             bootstrap=self.bootstrap,
             topic=TRANSACTIONS_TOPIC,
             partitions=options.partitions,
             source=TOPIC,
-            has_java=self._has_java(),
+            has_java=has_java,
             pause_s=TRANSACTION_PAUSE_S,
             security=self.security,
         )
@@ -140,11 +167,14 @@ class ChaosRun:
         transactions = TransactionClients(
             self.transaction_load, self.transaction_history, options.seed
         )
+        shares = self._shares(has_java)
         plan = fault_plan.plan(options.seed, options.seconds, self.targets.kinds())
         nemesis = Nemesis(self.targets, plan)
         began = time.monotonic()
         clients.start()
         transactions.start()
+        for one in shares:
+            one.start(admin=self._admin)
         time.sleep(QUIET_START_S)
         nemesis.start()
         self._watch(began, nemesis)
@@ -152,10 +182,12 @@ class ChaosRun:
         self._judge_healing()
         hanging = clients.finish(ANSWERS_S)
         ended = time.monotonic()
+        hanging += [name for one in shares for name in one.finish(ANSWERS_S)]
         self.anomalies += nemesis.troubles + [f"client: {name} hangs" for name in hanging]
         log = self._judge_log()
-        self._judge_transactions(transactions, log)
-        errors = (*clients.errors, *transactions.errors)
+        committed = self._judge_transactions(transactions, log)
+        self._judge_shares(shares, nemesis, log, committed)
+        errors = (*clients.errors, *transactions.errors, *(e for one in shares for e in one.errors))
         self.notes += sorted({f"client: {error}"[:200] for error in errors})
         found = figures(self.history, began=began, ended=ended)
         self.anomalies += [f"stuck: {gap}" for gap in found.gaps if gap.seconds > STUCK_S]
@@ -217,7 +249,8 @@ class ChaosRun:
         self.anomalies += violations(self.history, log, staleness_s=SESSION_S + SLACK_S)
         return log
 
-    def _judge_transactions(self, clients: TransactionClients, log: Log) -> None:
+    def _judge_transactions(self, clients: TransactionClients, log: Log) -> CommittedLog:
+        """Judge, and return what readers of committed records saw of the writers' topic."""
         load, history = self.transaction_load, self.transaction_history
         try:
             hanging = clients.finish(ANSWERS_S)
@@ -229,7 +262,7 @@ class ChaosRun:
             given = clients.committed(AUTO_COMMIT)
         except Exception as error:
             self.anomalies.append(f"transactions: {error!r}")
-            return
+            return {}
         self.anomalies += [f"client: {name} hangs" for name in hanging]
         self.anomalies += transaction_violations(history, seen)
         source = {p: [value.decode() for _, value in records] for p, records in log.items()}
@@ -246,6 +279,66 @@ class ChaosRun:
             f"{fates[Fate.OPEN]:,} left; {sum(map(len, history.readings.values())):,} values read "
             f"meanwhile, {fractured(history, seen):,} transactions read others in part"
         )
+        return seen
+
+    def _shares(self, has_java: bool) -> list[ShareClients]:
+        """Return the members of two share groups, of which one reads committed records."""
+        plain = ShareLoad(
+            bootstrap=self.bootstrap,
+            topic=TOPIC,
+            group=SHARE_GROUP,
+            lock_s=SHARE_LOCK_S,
+            deliveries_max=DELIVERIES_MAX,
+            has_java=has_java,
+            security=self.security,
+        )
+        committed = replace(
+            plain,
+            topic=TRANSACTIONS_TOPIC,
+            group=COMMITTED_SHARE_GROUP,
+            has_java=False,
+            configs=READ_COMMITTED,
+        )
+        return [
+            ShareClients(load, self.share_histories[load.group], self.options.seed)
+            for load in (plain, committed)
+        ]
+
+    def _judge_shares(
+        self, shares: Sequence[ShareClients], nemesis: Nemesis, log: Log, committed: CommittedLog
+    ) -> None:
+        """Have the groups take what is left, and judge."""
+        plain = {p: [(o, name_of(value)) for o, value in records] for p, records in log.items()}
+        logs: list[Values] = [plain, committed]
+        reasons: tuple[Reason, Reason] = (
+            no_reason,
+            partial(reason_unseen, self.transaction_history),
+        )
+        with ThreadPoolExecutor() as pool:
+            drained = pool.map(lambda one, log: one.drain(log, DRAIN_S), shares, logs)
+            self.anomalies += [trouble for trouble in drained if trouble]
+        limits = ShareLimits(
+            deliveries_max=DELIVERIES_MAX,
+            lock_s=SHARE_LOCK_S,
+            faults=[(event.begun, event.ended) for event in nemesis.events],
+        )
+        for one, values, reason in zip(shares, logs, reasons, strict=True):
+            group, history = one.load.group, one.history
+            found = share_violations(history, values, limits, unseen=reason)
+            self.anomalies += [f"{group}: {breach}" for breach in found]
+            counts = history.counts
+            self.notes.append(
+                f"{group}: {history.delivered_total:,} deliveries of "
+                f"{len(history.deliveries):,} records; "
+                + ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in Verdict)
+                + f" confirmed, {counts[None]:,} verdicts without it; "
+                f"{unfinished(history, values, DELIVERIES_MAX):,} records ended unseen"
+            )
+
+    @property
+    def _admin(self) -> Mapping[str, str | int | float]:
+        """Settings of a client that may do everything, beside the address."""
+        return {} if self.secure is None else self.secure.user().librdkafka
 
     def _has_java(self) -> bool:
         if self.security:
@@ -322,7 +415,7 @@ def run(options: Options) -> report.Run:
     for log in chaos.work.glob("node-*.log"):
         shutil.copy(log, folder)
     with gzip.open(folder / "history.pickle.gz", "wb") as file:
-        pickle.dump(chaos.history, file)
+        pickle.dump((chaos.history, chaos.share_histories), file)
     if result.anomalies:
         print(f"the cluster's folder is kept: {chaos.work}")
     else:

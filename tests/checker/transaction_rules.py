@@ -129,6 +129,11 @@ def _values(history: TransactionHistory, log: CommittedLog) -> Iterator[str]:
     )
 
 
+def reason_unseen(history: TransactionHistory, value: str) -> str:
+    """Return why a value must not be seen by readers of committed records; nothing if it may."""
+    return _forbidden(history.transactions.get(writer_of(value)))
+
+
 def _forbidden(transaction: Transaction | None) -> str:
     """Return why nothing of a transaction may be seen; nothing if it may."""
     if transaction is None:
@@ -158,7 +163,7 @@ def _readings(history: TransactionHistory, log: CommittedLog) -> Iterator[str]:
         position: dict[int, int] = {}
         for seen in reading:
             partition, offset = seen.partition, seen.offset
-            if fate := _forbidden(history.transactions.get(seen.writer)):
+            if fate := reason_unseen(history, seen.value):
                 yield f"aborted: {reader} read {seen.value}, whose transaction {fate}"
             elif places.get(seen.value) != (partition, offset):
                 yield f"unsaid: {reader} read {seen.value} at {(partition, offset)}"

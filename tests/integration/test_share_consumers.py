@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer, ShareConsumer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.kafka_tools import Tools, require_kafka_tools
+from tests.support.share_groups import set_group_configs
 from tests.support.traffic import QUICK_RECONNECT, create_topic
 from tests.support.waiting import wait_until
 
@@ -63,20 +61,10 @@ def produce(bootstrap: str, topic: str, numbers: range) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
-def begin_at_the_start(bootstrap: str, group: str) -> None:
-    entry = ConfigEntry(
-        "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
-    )
-    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(DEADLINE_S)
-
-
 def test_members_take_every_record_over_kills_of_the_broker(broker: BrokerProcess) -> None:
     topic = group = "killed"
     create_topic(broker.bootstrap, topic, 3)
-    begin_at_the_start(broker.bootstrap, group)
+    set_group_configs(broker.bootstrap, group)
     members = [Member(broker.bootstrap, group, topic) for _ in range(4)]
     step = COUNT // 4
     for start in range(0, COUNT, step):
@@ -102,7 +90,7 @@ def test_kafkas_tools_know_share_groups(broker: BrokerProcess) -> None:
     require_kafka_tools()
     topic = group = "tools"
     create_topic(broker.bootstrap, topic, 2)
-    begin_at_the_start(broker.bootstrap, group)
+    set_group_configs(broker.bootstrap, group)
     produce(broker.bootstrap, topic, range(50))
     tool = Tools(broker.bootstrap)
     taken = tool(
