@@ -1,5 +1,5 @@
 """A share coordinator's shard: whatever was written, trimmed, lost and read again, each offset has
-its highest delivery count and state, and epochs never go back.
+its highest delivery count and state, and neither epochs nor start offsets ever go back.
 """
 
 import asyncio
@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -98,7 +99,7 @@ class Model:
                 return ErrorCode.fenced_leader_epoch
             if -1 != event.state_epoch < state_epoch:
                 return ErrorCode.fenced_state_epoch
-            start = start if event.start_offset == -1 else event.start_offset
+            start = max(start, event.start_offset)
             leader_epoch = max(leader_epoch, event.leader_epoch)
             offsets = added(offsets, event.batches, start)
             self.states[key] = start, state_epoch, leader_epoch, offsets
@@ -166,3 +167,30 @@ def test_states_outlive_trims_and_moves(
     wanted: list[tuple[SharePartitionKey, object]], seed: int
 ) -> None:
     asyncio.run(run(wanted, seed))
+
+
+@pytest.mark.parametrize("updates_max", [0, 10], ids=["snapshots", "updates"])
+async def test_a_write_that_comes_late_does_not_bring_back_what_is_done(updates_max: int) -> None:
+    scope = TaskScope(crash)
+    partition = ListPartition()
+    [key, _] = KEYS
+
+    def open_shard() -> ShareShard:
+        return ShareShard(
+            open_log(partition, scope), SystemClock(), updates_max, lambda _topic: True
+        )
+
+    shard = open_shard()
+    shard.initialize(key, 1, 5)
+    done, free = RecordState.ACKNOWLEDGED, RecordState.AVAILABLE
+    early = StateWrite(1, 1, 5, 0, (StateBatch(5, 8, done, 1), StateBatch(9, 12, free, 1)))
+    shard.write(key, early)
+    shard.write(key, StateWrite(1, 1, 10, 0, (StateBatch(9, 9, done, 2),)))
+    before = shard.find(key)
+    shard.write(key, early)
+    assert shard.find(key) == before
+    await settled(partition.stream)
+    again = open_shard()
+    await again.load()
+    assert again.find(key) == before
+    await scope.close()

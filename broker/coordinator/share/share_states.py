@@ -19,7 +19,7 @@ from lakehead.broker.coordinator.share.record_formats import (
     encode_snapshot,
 )
 from lakehead.broker.coordinator.share.state_batches import combined
-from lakehead.broker.share.record_state import NO_START_OFFSET, ShareState
+from lakehead.broker.share.record_state import ShareState
 from lakehead.broker.share.share_partition_key import SharePartitionKey
 
 _log = structlog.get_logger(__name__)
@@ -40,11 +40,11 @@ class StoredState:
         return self.snapshot.state
 
     def with_update(self, update: ShareUpdate) -> ShareState:
-        """Return the state that an update makes."""
+        """Return the state that an update makes. A write that comes late has an older start offset,
+        and does not move it back: the states of what lies behind it are forgotten.
+        """
         state = self.state
-        start_offset = update.start_offset
-        if start_offset == NO_START_OFFSET:
-            start_offset = state.start_offset
+        start_offset = max(state.start_offset, update.start_offset)
         return ShareState(
             start_offset,
             state.state_epoch,
