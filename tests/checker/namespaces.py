@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 CLIENTS = "10.97.0.1"
 STORE = "10.97.0.2"
-_ENTERED = "LAKEHEAD_CHAOS_NAMESPACE"
+_ENTERED = "CHAOS_NAMESPACE"
 _TOOLS = ("ip", "nft", "nsenter", "unshare")
 _BRIDGE = "lakehead0"
 LOST_PERCENT = 30
