@@ -74,6 +74,8 @@ QUIET_START_S = 2.0
 SHARE_LOCK_S = 5.0
 DELIVERIES_MAX = 5
 DRAIN_S = 180.0
+JAVA_MEMBERS_FROM_S = 30.0
+"""In shorter runs a JVM would take the time of all others."""
 USER, PASSWORD = "chaos", "chaos-s3cret"
 RULES = (
     Rule("TOPIC", TOPIC, "PREFIXED", ("CREATE", "READ", "WRITE")),
@@ -289,7 +291,7 @@ class ChaosRun:
             group=SHARE_GROUP,
             lock_s=SHARE_LOCK_S,
             deliveries_max=DELIVERIES_MAX,
-            has_java=has_java,
+            has_java=has_java and self.options.seconds >= JAVA_MEMBERS_FROM_S,
             security=self.security,
         )
         committed = replace(
