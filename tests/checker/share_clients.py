@@ -32,7 +32,7 @@ LIMIT_S = 60.0
 PAUSES_AFTER_S = 5.0
 QUIET_S = 1.5
 """When nothing was delivered for so long, and all is done, nothing comes back."""
-STALL_S = 20.0
+STALL_S = 30.0
 """When nothing was delivered for so long, nothing is left."""
 DRAIN_MEMBERS = 2
 RECORDS_MAX = (20, 100, 500)
