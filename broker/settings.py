@@ -677,6 +677,47 @@ class Settings:
     group_share_heartbeat_interval_ms: int = _setting(
         5_000, "Interval of heartbeats of members of share groups.", unit="ms", least=1
     )
+    group_share_min_delivery_count_limit: int = _setting(
+        2, "Least share.delivery.count.limit of a share group.", least=2, most=5
+    )
+    group_share_max_delivery_count_limit: int = _setting(
+        10, "Greatest share.delivery.count.limit of a share group.", least=5, most=25
+    )
+    group_share_min_partition_max_record_locks: int = _setting(
+        100, "Least share.partition.max.record.locks of a share group.", least=100, most=2_000
+    )
+    group_share_max_partition_max_record_locks: int = _setting(
+        4_000,
+        "Greatest share.partition.max.record.locks of a share group.",
+        least=2_000,
+        most=10_000,
+    )
+    group_share_min_record_lock_duration_ms: int = _setting(
+        15_000,
+        "Shortest share.record.lock.duration.ms of a share group.",
+        unit="ms",
+        least=1_000,
+        most=30_000,
+    )
+    group_share_max_record_lock_duration_ms: int = _setting(
+        60_000,
+        "Longest share.record.lock.duration.ms of a share group.",
+        unit="ms",
+        least=30_000,
+        most=3_600_000,
+    )
+    group_share_min_session_timeout_ms: int = _setting(
+        45_000, "Shortest session timeout of a share group.", unit="ms", least=1
+    )
+    group_share_max_session_timeout_ms: int = _setting(
+        60_000, "Longest session timeout of a share group.", unit="ms", least=1
+    )
+    group_share_min_heartbeat_interval_ms: int = _setting(
+        5_000, "Shortest heartbeat interval of a share group.", unit="ms", least=1
+    )
+    group_share_max_heartbeat_interval_ms: int = _setting(
+        15_000, "Longest heartbeat interval of a share group.", unit="ms", least=1
+    )
     group_share_max_size: int = _setting(
         200, "Maximum members of a share group.", least=1, most=1_000
     )

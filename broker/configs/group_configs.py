@@ -1,10 +1,10 @@
 """Configs of groups: the table of Kafka 4.3 (KIP-848, KIP-932, KIP-1071), and those of dead letters
 (KIP-1191).
 
-Those of consumer groups have the defaults and bounds that a node's settings give
-(`group.consumer.*`). Those of share groups have the bounds that Kafka's brokers have by default,
-and defaults that are settings of nodes (`group.share.*`). Those of streams groups are kept: these
-groups are not served.
+Numbers of consumer groups and share groups have the defaults and bounds that a node's settings give
+(`group.consumer.*`, `group.share.*`). One that a group set within other bounds counts as the
+nearest that is within them, as in Kafka. Those of streams groups are kept: these groups are not
+served.
 """
 
 import re
@@ -50,18 +50,35 @@ def _text(name: str, default: str, choices: tuple[str, ...] | None, note: str) -
 
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
+SHARE_DELIVERIES = "share.delivery.count.limit"
+SHARE_HEARTBEAT_INTERVAL = "share.heartbeat.interval.ms"
+SHARE_LOCK_DURATION = "share.record.lock.duration.ms"
+SHARE_RECORD_LOCKS = "share.partition.max.record.locks"
+SHARE_SESSION_TIMEOUT = "share.session.timeout.ms"
+_BOUNDED = frozenset(
+    {
+        *(HEARTBEAT_INTERVAL, SESSION_TIMEOUT, SHARE_DELIVERIES, SHARE_HEARTBEAT_INTERVAL),
+        *(SHARE_LOCK_DURATION, SHARE_RECORD_LOCKS, SHARE_SESSION_TIMEOUT),
+    }
+)
+_SESSIONS = (
+    (SESSION_TIMEOUT, HEARTBEAT_INTERVAL),
+    (SHARE_SESSION_TIMEOUT, SHARE_HEARTBEAT_INTERVAL),
+)
+"""Session timeouts, each with the interval that it has to exceed."""
 
 
-def _of_consumers(name: str, default: int, least: int, most: int, note: str) -> ConfigDefinition:
+def _bounded(name: str, default: int, least: int, note: str) -> ConfigDefinition:
+    edges = " and ".join(_bound_name(name, edge) for edge in ("min", "max"))
     return replace(
-        _number(name, default, least, most),
-        note=f"{note}; bounds are settings of nodes, group.consumer.*.",
-        effect=Effect.HONOURED,
+        _number(name, default, least), note=f"{note}; bounds: {edges}", effect=Effect.HONOURED
     )
 
 
-def _of_shares(name: str, default: int, least: int, most: int, note: str) -> ConfigDefinition:
-    return replace(_number(name, default, least, most), note=note, effect=Effect.HONOURED)
+def _bound_name(name: str, edge: str) -> str:
+    """Return the setting of nodes that is a bound of a config."""
+    kind, _, rest = name.partition(".")
+    return f"group.{kind}.{edge}.{rest}"
 
 
 def _flag(name: str, default: str, note: str) -> ConfigDefinition:
@@ -71,12 +88,12 @@ def _flag(name: str, default: str, note: str) -> ConfigDefinition:
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
 
 _TABLE = (
-    _of_consumers(
-        *(HEARTBEAT_INTERVAL, 5000, 5000, 15_000),
+    _bounded(
+        *(HEARTBEAT_INTERVAL, 5000, 1),
         "Time between heartbeats of a member of a consumer group, in ms",
     ),
-    _of_consumers(
-        *(SESSION_TIMEOUT, 45_000, 45_000, 60_000),
+    _bounded(
+        *(SESSION_TIMEOUT, 45_000, 1),
         "Time after which a silent member of a consumer group is fenced, in ms",
     ),
     _number("consumer.assignment.interval.ms", 1000, 0, 15_000, _INTERVAL_NOTE),
@@ -96,31 +113,32 @@ _TABLE = (
         *("share.auto.offset.reset", "latest", None),
         "Start of a share group in a partition: latest, earliest or by_duration:PnDTnHnMn.nS",
     ),
-    _of_shares(
-        *("share.delivery.count.limit", 5, 2, 10), "Maximum deliveries of a record to a share group"
+    _bounded(
+        *(SHARE_DELIVERIES, 5, 2),
+        "Maximum deliveries of a record to a share group",
     ),
-    _of_shares(
-        *("share.heartbeat.interval.ms", 5000, 5000, 15_000),
+    _bounded(
+        *(SHARE_HEARTBEAT_INTERVAL, 5000, 1),
         "Time between heartbeats of a member of a share group, in ms",
     ),
     _text(
         *("share.isolation.level", "read_uncommitted", ("read_committed", "read_uncommitted")),
         "read_committed: without records of transactions that are open or aborted",
     ),
-    _of_shares(
-        *("share.partition.max.record.locks", 2000, 100, 4000),
+    _bounded(
+        *(SHARE_RECORD_LOCKS, 2000, 100),
         "Maximum records of a partition in flight in a share group",
     ),
-    _of_shares(
-        *("share.record.lock.duration.ms", 30_000, 1000, 60_000),
+    _bounded(
+        *(SHARE_LOCK_DURATION, 30_000, 1000),
         "Time for which a member of a share group has a record, in ms",
     ),
     _flag(
         *("share.renew.acknowledge.enable", "true"),
         "Members of a share group may renew the locks of records",
     ),
-    _of_shares(
-        *("share.session.timeout.ms", 45_000, 45_000, 60_000),
+    _bounded(
+        *(SHARE_SESSION_TIMEOUT, 45_000, 1),
         "Time after which a silent member of a share group is removed, in ms",
     ),
     _number("streams.assignment.interval.ms", 1000, 0, 15_000, _STREAMS_NOTE),
@@ -130,25 +148,31 @@ _TABLE = (
     _number("streams.session.timeout.ms", 45_000, 45_000, 60_000, _STREAMS_NOTE),
 )
 
-GROUP_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _TABLE}
+GROUP_CONFIGS: dict[str, ConfigDefinition] = {config.name: config for config in _TABLE}
 """Every config of a group, by name."""
 
 
+def number_in_force(name: str, own: Mapping[str, str], settings: Settings) -> int:
+    """Return the value of a number that has bounds: what the group sets, within the bounds of the
+    node of these settings, else the node's value for all groups.
+    """
+    value = own.get(name)
+    if value is None:
+        return _setting(settings, f"group.{name}")
+    least, most = (_setting(settings, _bound_name(name, edge)) for edge in ("min", "max"))
+    return min(max(int(value), least), most)
+
+
+def _setting(settings: Settings, name: str) -> int:
+    return int(getattr(settings, name.replace(".", "_")))
+
+
 def configs_of_groups(settings: Settings) -> Mapping[str, ConfigDefinition]:
-    """Return every config of a group, by name, with the defaults and bounds of these settings."""
-    heartbeat = replace(
-        GROUP_CONFIGS[HEARTBEAT_INTERVAL],
-        default=str(settings.group_consumer_heartbeat_interval_ms),
-        least=settings.group_consumer_min_heartbeat_interval_ms,
-        most=settings.group_consumer_max_heartbeat_interval_ms,
-    )
-    session = replace(
-        GROUP_CONFIGS[SESSION_TIMEOUT],
-        default=str(settings.group_consumer_session_timeout_ms),
-        least=settings.group_consumer_min_session_timeout_ms,
-        most=settings.group_consumer_max_session_timeout_ms,
-    )
-    return {**GROUP_CONFIGS, HEARTBEAT_INTERVAL: heartbeat, SESSION_TIMEOUT: session}
+    """Return every config of a group, by name, with the defaults of these settings."""
+    return GROUP_CONFIGS | {
+        name: replace(GROUP_CONFIGS[name], default=str(number_in_force(name, {}, settings)))
+        for name in sorted(_BOUNDED)
+    }
 
 
 def known_group_config(name: str) -> ConfigDefinition:
@@ -181,16 +205,24 @@ def parse_group_configs(
             raise KafkaError(
                 ErrorCode.invalid_config, f"{name}: DLQ topic name must not start with '__'"
             )
+        if name in _BOUNDED:
+            _check_bounds(name, int(text), settings)
     after = {name: value for name, value in {**present, **parsed}.items() if value is not None}
-    session, heartbeat = (
-        int(after.get(name, definitions[name].default or "0"))
-        for name in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL)
-    )
-    if parsed.keys() & {SESSION_TIMEOUT, HEARTBEAT_INTERVAL} and session <= heartbeat:
-        raise KafkaError(
-            ErrorCode.invalid_config, f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}"
-        )
+    for pair in _SESSIONS:
+        session, interval = (int(after.get(name, definitions[name].default or 0)) for name in pair)
+        if parsed.keys() & set(pair) and session <= interval:
+            raise KafkaError(ErrorCode.invalid_config, " must be greater than ".join(pair))
     return parsed
+
+
+def _check_bounds(name: str, value: int, settings: Settings) -> None:
+    least, most = (_bound_name(name, edge) for edge in ("min", "max"))
+    if value < _setting(settings, least):
+        raise KafkaError(
+            ErrorCode.invalid_config, f"{name} must be greater than or equal to {least}"
+        )
+    if value > _setting(settings, most):
+        raise KafkaError(ErrorCode.invalid_config, f"{name} must be less than or equal to {most}")
 
 
 def _is_offset_reset(value: str) -> bool:

@@ -73,9 +73,19 @@ group.max.session.timeout.ms int 1800000
 group.max.size int 2147483647
 group.min.session.timeout.ms int 6000
 group.share.delivery.count.limit int 5
-group.share.max.share.sessions int 2000
 group.share.heartbeat.interval.ms int 5000
+group.share.max.delivery.count.limit int 10
+group.share.max.heartbeat.interval.ms int 15000
+group.share.max.partition.max.record.locks int 4000
+group.share.max.record.lock.duration.ms int 60000
+group.share.max.session.timeout.ms int 60000
+group.share.max.share.sessions int 2000
 group.share.max.size int 200
+group.share.min.delivery.count.limit int 2
+group.share.min.heartbeat.interval.ms int 5000
+group.share.min.partition.max.record.locks int 100
+group.share.min.record.lock.duration.ms int 15000
+group.share.min.session.timeout.ms int 45000
 group.share.partition.max.record.locks int 2000
 group.share.record.lock.duration.ms int 30000
 group.share.session.timeout.ms int 45000
@@ -397,24 +407,14 @@ metadata.max.retention.ms long 604800000
     ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason=(
-            "Of share groups: their configs have Kafka's default bounds, the assignor is simple, "
-            "and their states are in a partition like any other."
+            "Of share groups: each change has its own assignment, the assignor is simple, and "
+            "their states are in a partition like any other."
         ),
         configs="""
 group.share.assignment.interval.ms int 1000
 group.share.assignors list simple
 group.share.max.assignment.interval.ms int 15000
-group.share.max.delivery.count.limit int 10
-group.share.max.heartbeat.interval.ms int 15000
-group.share.max.partition.max.record.locks int 4000
-group.share.max.record.lock.duration.ms int 60000
-group.share.max.session.timeout.ms int 60000
 group.share.min.assignment.interval.ms int 0
-group.share.min.delivery.count.limit int 2
-group.share.min.heartbeat.interval.ms int 5000
-group.share.min.partition.max.record.locks int 100
-group.share.min.record.lock.duration.ms int 15000
-group.share.min.session.timeout.ms int 45000
 share.coordinator.append.linger.ms int -1
 share.coordinator.cached.buffer.max.bytes int 1048588
 share.coordinator.load.buffer.size int 5242880

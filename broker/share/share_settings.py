@@ -1,11 +1,19 @@
 """The settings of a share group: its configs (GROUP resources), else those of the node."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
-from lakehead.broker.configs.group_configs import DEAD_LETTER_TOPIC
+from immutables import Map
+
+from lakehead.broker.configs.group_configs import (
+    DEAD_LETTER_TOPIC,
+    SHARE_DELIVERIES,
+    SHARE_LOCK_DURATION,
+    SHARE_RECORD_LOCKS,
+    number_in_force,
+)
 from lakehead.broker.settings import Settings
 from lakehead.broker.share.share_partition import ShareLimits
 from lakehead.storage.metadata.state import MetadataImage
@@ -14,6 +22,9 @@ _DURATION = re.compile(
     r"by_duration:P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
     r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
+
+
+_NONE: Mapping[str, str] = Map()
 
 
 class OffsetReset(NamedTuple):
@@ -41,12 +52,8 @@ class ShareSettings:
 
     def limits(self, group_id: str) -> ShareLimits:
         """Return the limits of each share-partition of a group."""
-        records = self._config(group_id, "share.partition.max.record.locks")
-        deliveries = self._config(group_id, "share.delivery.count.limit")
-        settings = self._settings
         return ShareLimits(
-            int(records or settings.group_share_partition_max_record_locks),
-            int(deliveries or settings.group_share_delivery_count_limit),
+            self._number(group_id, SHARE_RECORD_LOCKS), self._number(group_id, SHARE_DELIVERIES)
         )
 
     def may_renew(self, group_id: str) -> bool:
@@ -55,8 +62,7 @@ class ShareSettings:
 
     def lock_ms(self, group_id: str) -> int:
         """Return the time of an acquisition lock, in ms."""
-        value = self._config(group_id, "share.record.lock.duration.ms")
-        return self._settings.group_share_record_lock_duration_ms if value is None else int(value)
+        return self._number(group_id, SHARE_LOCK_DURATION)
 
     def is_committed(self, group_id: str) -> bool:
         """Return true if the group gets no records of transactions that are open or aborted."""
@@ -79,6 +85,11 @@ class ShareSettings:
         copies = self._config(group_id, "errors.deadletterqueue.copy.record.enable")
         return DeadLetterSettings(topic, copies == "true")
 
+    def _number(self, group_id: str, name: str) -> int:
+        return number_in_force(name, self._configs(group_id), self._settings)
+
     def _config(self, group_id: str, name: str) -> str | None:
-        configs = self._state().group_configs.get(group_id)
-        return None if configs is None else configs.get(name)
+        return self._configs(group_id).get(name)
+
+    def _configs(self, group_id: str) -> Mapping[str, str]:
+        return self._state().group_configs.get(group_id, _NONE)

@@ -187,7 +187,8 @@ async def test_a_record_that_was_delivered_as_often_as_it_may_be_is_a_dead_lette
 
 
 async def test_the_last_lock_that_runs_out_makes_a_dead_letter() -> None:
-    async with shared(group_share_delivery_count_limit=2) as (node, _, a):
+    limits = {"delivery_count_limit": 2, "min_record_lock_duration_ms": 1000}
+    async with shared(**{f"group_share_{name}": limits[name] for name in limits}) as (node, _, a):
         await configure(node, share_record_lock_duration_ms="1000")
         await letter_topic(node)
         await a.fetch([0])

@@ -37,7 +37,8 @@ LIMIT_S = 60
 @asynccontextmanager
 async def shared(*batches: int, **settings: Any) -> AsyncIterator[tuple[Node, Client]]:
     """A node with a topic of two partitions; partition 0 has batches of so many records."""
-    async with running(**settings) as node, asyncio.timeout(LIMIT_S):
+    given = {"group_share_min_record_lock_duration_ms": 1000, **settings}
+    async with running(**given) as node, asyncio.timeout(LIMIT_S):
         client = await with_topic(node)
         await share(node)
         await produce(client, *batches)

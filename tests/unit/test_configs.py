@@ -20,11 +20,11 @@ from lakehead.broker.configs.entries import (
     topic_entries,
     topic_value,
 )
-from lakehead.broker.configs.group_configs import parse_group_configs
+from lakehead.broker.configs.group_configs import number_in_force, parse_group_configs
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, parse_topic_configs
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.broker.setting_sources import SETTINGS
+from lakehead.broker.setting_sources import SETTINGS, load
 from lakehead.broker.settings import Settings
 from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.state import MetadataImage
@@ -292,6 +292,50 @@ def test_configs_of_consumer_groups_are_within_the_bounds_of_the_node() -> None:
         with pytest.raises(KafkaError) as caught:
             parse_group_configs(changes, present, known)
         assert caught.value.code is ErrorCode.invalid_config
+
+
+SHARE_BOUNDS = (
+    ("share.delivery.count.limit", 2, 10),
+    ("share.heartbeat.interval.ms", 5_000, 15_000),
+    ("share.partition.max.record.locks", 100, 4_000),
+    ("share.record.lock.duration.ms", 15_000, 60_000),
+    ("share.session.timeout.ms", 45_000, 60_000),
+)
+
+
+@pytest.mark.parametrize(("name", "least", "most"), SHARE_BOUNDS)
+def test_configs_of_share_groups_are_within_the_bounds_of_the_node(
+    name: str, least: int, most: int
+) -> None:
+    """Kafka 4.3 has these defaults and texts."""
+    known = Settings()
+    for value in (least, most):
+        assert parse_group_configs({name: str(value)}, {}, known) == {name: str(value)}
+    bound = f"group.{name.replace('share.', 'share.{}.')}"
+    low, high = bound.format("min"), bound.format("max")
+    for settings, value, text in (
+        (load({low: least + 1}), least, f"{name} must be greater than or equal to {low}"),
+        (load({high: most - 1}), most, f"{name} must be less than or equal to {high}"),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            parse_group_configs({name: str(value)}, {}, settings)
+        assert (caught.value.code, caught.value.message) == (ErrorCode.invalid_config, text)
+
+
+def test_a_number_that_a_group_set_within_other_bounds_counts_as_the_nearest() -> None:
+    name = "share.record.lock.duration.ms"
+    known = Settings(group_share_record_lock_duration_ms=5_000)
+    for own, value in (("1000", 15_000), ("20000", 20_000), ("90000", 60_000)):
+        assert number_in_force(name, {name: own}, known) == value
+    assert number_in_force(name, {}, known) == 5_000
+
+
+def test_the_session_of_a_share_group_outlasts_its_heartbeats() -> None:
+    session, heartbeat = "share.session.timeout.ms", "share.heartbeat.interval.ms"
+    known = Settings(group_share_max_heartbeat_interval_ms=60_000)
+    with pytest.raises(KafkaError) as caught:
+        parse_group_configs({heartbeat: "45000"}, {}, known)
+    assert caught.value.message == f"{session} must be greater than {heartbeat}"
 
 
 def test_what_is_null_in_kafka_is_null_here() -> None:

@@ -13,6 +13,13 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.configs.group_configs import (
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    SHARE_HEARTBEAT_INTERVAL,
+    SHARE_SESSION_TIMEOUT,
+    number_in_force,
+)
 from lakehead.broker.coordinator.group.classic_group import ClassicGroup, refuse_request
 from lakehead.broker.coordinator.group.consumer.assignors import assignors_of
 from lakehead.broker.coordinator.group.consumer.consumer_group import (
@@ -450,20 +457,22 @@ class GroupCoordinator:
         own = self._image().group_configs.get(group_id)
         if not own:
             return self._share_limits
-        limits = self._share_limits
-        session = own.get("share.session.timeout.ms", limits.session_timeout_ms)
-        interval = own.get("share.heartbeat.interval.ms", limits.heartbeat_interval_ms)
-        return replace(limits, session_timeout_ms=int(session), heartbeat_interval_ms=int(interval))
+        return replace(
+            self._share_limits,
+            session_timeout_ms=number_in_force(SHARE_SESSION_TIMEOUT, own, self._settings),
+            heartbeat_interval_ms=number_in_force(SHARE_HEARTBEAT_INTERVAL, own, self._settings),
+        )
 
     def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
         """Return the limits of a consumer group, with the configs of its own."""
         own = self._image().group_configs.get(group_id)
         if not own:
             return self._consumer_limits
-        limits = self._consumer_limits
-        session = own.get("consumer.session.timeout.ms", limits.session_timeout_ms)
-        interval = own.get("consumer.heartbeat.interval.ms", limits.heartbeat_interval_ms)
-        return replace(limits, session_timeout_ms=int(session), heartbeat_interval_ms=int(interval))
+        return replace(
+            self._consumer_limits,
+            session_timeout_ms=number_in_force(SESSION_TIMEOUT, own, self._settings),
+            heartbeat_interval_ms=number_in_force(HEARTBEAT_INTERVAL, own, self._settings),
+        )
 
     def _catalog(self) -> TopicCatalog:
         """Return the topics as they are now: the same catalog until one of them changes."""
