@@ -263,7 +263,7 @@ async def test_configs_of_groups_are_shown_and_listed(client: ApiClient) -> None
     assert shown.pop("consumer.session.timeout.ms") == ("50000", ConfigSource.GROUP)
     assert other.pop("consumer.session.timeout.ms") == ("45000", ConfigSource.DEFAULT)
     assert shown == other
-    assert len(shown) == 16
+    assert len(shown) == 18
     assert await describe(client, GROUP, "") is INVALID
 
     def every_group(module: ModuleType) -> Any:
