@@ -257,7 +257,7 @@ policy-record: $(STAMP) ## What brokers, Spark and Airflow ask of S3, compared w
 	@timeout 3000 $(BIN)/python -m tests.terraform.recording $(WHO) $(if $(WRITE),--write)
 
 tf-lint: $(STAMP) ## Terraform: checkov over infra/terraform (an environment of its own, made once), tflint, terraform-docs and promtool where they are
-	@timeout 900 $(BIN)/python -m tests.terraform.static_analysis
+	@timeout 7200 $(BIN)/python -m tests.terraform.static_analysis
 
 docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, command line)
 	@$(BIN)/python docs/generate.py

@@ -15,7 +15,7 @@ from docs.terraform_tables import folders
 from tests.terraform.own_environment import NotInstalled, environment_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
-_CHECK_S = 300
+_CHECK_S = 1800
 
 
 def main() -> int:
