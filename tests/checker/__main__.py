@@ -8,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from lakehead.broker.cluster.read_replicas import TailSource
 from tests.checker import chaos_run, namespaces, report
 
 
@@ -37,6 +38,12 @@ def _options() -> chaos_run.Options:
         help="SASL_SSL: names, access rules and quotas for clients, mutual TLS between nodes",
     )
     parser.add_argument("--encrypted", action="store_true", help="encryption at rest by the nodes")
+    parser.add_argument(
+        "--tail",
+        choices=[source.value for source in TailSource],
+        default=TailSource.LEADER.value,
+        help="from where consumers of a zone get the newest records: replica.read.tail",
+    )
     parser.add_argument("--report", type=Path, help="a folder (default: chaos-WAL-SEED)")
     given = parser.parse_args()
     return chaos_run.Options(
@@ -49,6 +56,7 @@ def _options() -> chaos_run.Options:
         records_per_s=given.rate,
         security=given.security,
         is_encrypted=given.encrypted,
+        tail=TailSource(given.tail),
     )
 
 

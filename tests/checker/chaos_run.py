@@ -16,6 +16,8 @@ from pathlib import Path
 
 from bench.lakehead_cluster import LakeheadCluster, Place
 from bench.s3_server import NotBuilt, program, running_server
+from lakehead.broker.cluster.read_replicas import TailSource
+from lakehead.broker.settings import RACK_AWARE
 from lakehead.storage.encryption.key_file import add_key
 from tests.checker import clocks, fault_plan, namespaces, report
 from tests.checker.clocks import WallClock
@@ -100,6 +102,7 @@ FLAGS = (
     *("--group.share.delivery.count.limit", str(DELIVERIES_MAX)),
     *("--share.coordinator.state.topic.num.partitions", "3"),
     *("--share.coordinator.snapshot.update.records.per.snapshot", "50"),
+    *("--replica.selector.class", RACK_AWARE),
 )
 
 
@@ -121,6 +124,13 @@ class Options:
     """SASL_SSL: clients by TLS, with names, rules and quotas; mutual TLS between nodes."""
     is_encrypted: bool = False
     """True: objects, write-ahead logs and metadata are encrypted, by a key file."""
+    tail: TailSource = TailSource.LEADER
+    """From where nodes have the newest records for consumers of their zone."""
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zone of each node."""
+        return tuple(f"zone-{number}" for number in range(self.nodes))
 
 
 class ChaosRun:
@@ -151,6 +161,8 @@ class ChaosRun:
             partitions=options.partitions,
             records_per_s=options.records_per_s,
             user=user,
+            zones=options.zones,
+            reads_ahead=options.tail is TailSource.WAL,
         )
         self.security = load.librdkafka
         has_java = self._has_java()
@@ -189,6 +201,7 @@ class ChaosRun:
         log = self._judge_log()
         committed = self._judge_transactions(transactions, log)
         self._judge_shares(shares, nemesis, log, committed)
+        self._judge_zones(clients)
         errors = (*clients.errors, *transactions.errors, *(e for one in shares for e in one.errors))
         self.notes += sorted({f"client: {error}"[:200] for error in errors})
         found = figures(self.history, began=began, ended=ended)
@@ -235,6 +248,14 @@ class ChaosRun:
         ):
             stuck = [p for p in partitions if self.history.latest.get(p, 0.0) <= healed]
             self.anomalies.append(f"liveness: partitions {stuck} take nothing {HEAL_S} s after all")
+
+    def _judge_zones(self, clients: Clients) -> None:
+        if not clients.in_zone[True]:
+            self.anomalies.append("zones: no consumer of a zone has read from a node of its zone")
+        self.notes.append(
+            f"zones: {clients.in_zone[True]:,} seconds of a partition read from the zone's node, "
+            f"{clients.in_zone[False]:,} from its leader"
+        )
 
     def _judge_log(self) -> Log:
         try:
@@ -363,7 +384,8 @@ class ChaosRun:
             self.notes.append("no wrong clocks: libfaketime is not installed")
         else:
             own_clocks = [WallClock(self.work / f"clock-{n}") for n in range(options.nodes)]
-        proxy, flags, environment = None, list(FLAGS), dict[str, str]()
+        proxy, environment = None, dict[str, str]()
+        flags = [*FLAGS, "--replica.read.tail", options.tail.value]
         try:
             program()
         except NotBuilt as error:
@@ -388,7 +410,10 @@ class ChaosRun:
                 port=PORT if network is not None else 0,
                 under=network.under(n) if network is not None else (),
                 environment={**environment, **(own_clocks[n].environment if own_clocks else {})},
-                flags=("--host.id", f"machine-{n}") if options.wal == "object" else (),
+                flags=(
+                    *("--broker.rack", options.zones[n]),
+                    *(("--host.id", f"machine-{n}") if options.wal == "object" else ()),
+                ),
             )
             for n in range(options.nodes)
         ]

@@ -111,6 +111,8 @@ class History:
     sends: dict[Sent, Send] = field(default_factory=dict)
     readings: dict[str, list[Assign | Poll]] = field(default_factory=dict)
     """By consumer, in its own order."""
+    readers_ahead: set[str] = field(default_factory=set)
+    """Consumers that may see a durable record before its leader knows that it is durable."""
     ends: list[Told] = field(default_factory=list)
     commits: dict[str, list[Told]] = field(default_factory=dict)
     """By group: the commits that were acknowledged."""

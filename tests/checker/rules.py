@@ -11,8 +11,8 @@
 - unsaid: a consumer saw a record at an offset where the log does not hold it;
 - skip, backwards: a consumer passed a record over or went back, within a poll or between two, with
   no new assignment in between; unassigned: it was given what it does not read;
-- stale end: a partition's end was told that does not cover what had been acknowledged, or told,
-  more than `staleness_s` before; end: one was told that the log does not reach;
+- stale end: a partition's end was told that does not cover what had been acknowledged, told, or
+  read by a consumer, more than `staleness_s` before; end: one was told that the log does not reach;
 - commit: a group was told of a commit older than one that had been acknowledged.
 
 `tests.checker.transaction_rules` has the rules of transactions.
@@ -179,6 +179,10 @@ def _ends(history: History, log: Log, staleness_s: float) -> Iterator[str]:
             floors[send.partition].append((send.ended, send.offset + 1))
     for told in history.ends:
         floors[told.partition].append((told.ended, told.offset))
+    for reader, poll in _polls(history):
+        if reader not in history.readers_ahead:
+            for partition, offset, _ in poll.reads:
+                floors[partition].append((poll.ended, offset + 1))
     rising = {partition: _Rising(facts) for partition, facts in floors.items()}
     for told in history.ends:
         if told.offset > reached.get(told.partition, 0):

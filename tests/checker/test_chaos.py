@@ -12,7 +12,7 @@ import pytest
     ("wal", "seed", "more"),
     [
         ("block", 13, ()),
-        pytest.param("object", 21, (), marks=pytest.mark.slow),
+        pytest.param("object", 21, ("--tail", "wal"), marks=pytest.mark.slow),
         pytest.param("object", 13, ("--security", "SASL_SSL"), marks=pytest.mark.slow),
         pytest.param("block", 21, ("--encrypted",), marks=pytest.mark.slow),
     ],

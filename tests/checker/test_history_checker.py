@@ -252,6 +252,17 @@ def an_end_below_an_acknowledged_record(run: Run) -> None:
     run.history.record_end(0, 1, run.now)
 
 
+def an_end_below_a_record_that_was_read(run: Run, reader: str = "of a zone") -> None:
+    """It was not acknowledged, or later: its producer was dropped."""
+    sent, offset = Sent("a", 100_000), len(run.log[0])
+    value = value_of(sent, SIZE)
+    run.history.record_sent(sent, 0)
+    run.log[0].append((offset, value))
+    run.history.record_poll(reader, [(0, offset, value)])
+    run.now += 1
+    run.history.record_end(0, offset, run.now)
+
+
 def an_end_beyond_the_log(run: Run) -> None:
     run.history.record_end(0, len(run.log[0]) + 1, run.now)
 
@@ -285,6 +296,7 @@ MUTATIONS: dict[Callable[[Run], None], set[str]] = {
     a_partition_that_is_not_its: {"unassigned"},
     an_end_that_went_back: {"stale end"},
     an_end_below_an_acknowledged_record: {"stale end"},
+    an_end_below_a_record_that_was_read: {"stale end"},
     an_end_beyond_the_log: {"end"},
     a_commit_forgotten: {"commit"},
 }
@@ -335,6 +347,15 @@ def test_a_rebalance_allows_going_back_and_an_assignment_elsewhere_a_skip() -> N
     assert run.named() == set()
     steps[index + 1 : index + 1] = [poll, assign, poll]
     assert run.named() == set()
+
+
+def test_a_consumer_that_reads_ahead_may_be_before_the_leader() -> None:
+    run = Run(random.Random(4))
+    run.history.readers_ahead.add("ahead")
+    an_end_below_a_record_that_was_read(run, "ahead")
+    assert run.named() == set()
+    del run.log[0][-1]
+    assert run.named() == {"unsaid"}
 
 
 def test_an_end_may_be_as_old_as_the_session_allows() -> None:

@@ -6,9 +6,11 @@ producer's records, those without an answer are info. Producers are idempotent, 
 
 import contextlib
 import functools
+import json
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +48,12 @@ class Load:
     """Of each producer."""
     user: User | None = None
     """None: clients do not authenticate."""
+    zones: tuple[str, ...] = ()
+    """The racks of the nodes."""
+    reads_ahead: bool = False
+    """True if nodes show a leader's records to consumers of their zone from its log, where the
+    leader itself may not know yet that they are durable.
+    """
 
     @property
     def librdkafka(self) -> Mapping[str, str | int | float]:
@@ -106,6 +114,10 @@ class Clients:
         self._rng = random.Random(seed)
         self._position = dict.fromkeys(range(load.partitions), 0)
         """Where the consumer that assigns itself partitions is, through all its lives."""
+        self.in_zone: Counter[bool] = Counter()
+        """How often a partition that a consumer of a zone reads was read from its leader (false),
+        or from another node (true): once a second for each.
+        """
         self._producers = [
             Worker("librdkafka1", seed, self._produce_librdkafka),
             Worker("librdkafka2", seed, self._produce_librdkafka),
@@ -118,6 +130,8 @@ class Clients:
             Worker("member2", seed, self._read_as_member),
             Worker("consumer1", seed, self._read_as_consumer),
             Worker("consumer2", seed, self._read_as_consumer),
+            Worker("zone1", seed, self._read_in_zone),
+            Worker("zone2", seed, self._read_in_zone),
             Worker("ends", seed, self._ask_ends),
         ]
 
@@ -210,7 +224,34 @@ class Clients:
         consumer = new_consumer(
             self._load.bootstrap, {"fetch.wait.max.ms": 50, **self._load.librdkafka}
         )
-        position = self._position
+        self._read_all(name, consumer, self._position, is_over)
+
+    def _read_in_zone(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        """Read all partitions from nodes of one zone, of which some lie in objects at first."""
+        zone: dict[str, str | int | float] = {
+            "client.rack": self._rng.choice(self._load.zones),
+            "fetch.wait.max.ms": 50,
+            "statistics.interval.ms": 1000,
+        }
+        consumer = new_consumer(
+            self._load.bootstrap, {**zone, **self._load.librdkafka}, self._note_sources
+        )
+        if self._load.reads_ahead:
+            self._history.readers_ahead.add(name)
+        position = {p: max(0, offset - BACK_MAX) for p, offset in self._position.items()}
+        self._read_all(name, consumer, position, is_over)
+
+    def _note_sources(self, statistics: str) -> None:
+        """Note from where librdkafka reads partitions now."""
+        for topic in json.loads(statistics)["topics"].values():
+            for partition in topic["partitions"].values():
+                leader, source = partition["leader"], partition["broker"]
+                if partition["fetch_state"] == "active" and min(leader, source) >= 0:
+                    self.in_zone[source != leader] += 1
+
+    def _read_all(
+        self, name: str, consumer: Consumer, position: dict[int, int], is_over: IsOver
+    ) -> None:
         try:
             self._assign(name, consumer, position)
             while not is_over():

@@ -242,7 +242,11 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
             return end
 
 
-def new_consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Consumer:
+def new_consumer(
+    bootstrap: str,
+    config: Mapping[str, str | int | float],
+    stats_cb: Callable[[str], None] | None = None,
+) -> Consumer:
     """A consumer that decides nothing by itself: no commits, no start but the one it is given."""
     return Consumer(
         {
@@ -252,6 +256,7 @@ def new_consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Con
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             **config,
+            **({} if stats_cb is None else {"stats_cb": stats_cb}),
         }
     )
 
