@@ -10,6 +10,9 @@ Cold partitions are read from objects, one at a time, with memory from the same 
 (`RequestMemory`). No await stands between the read of a partition, its acquisition and the
 response. Control records, and for groups that read committed records those of aborted transactions,
 are not delivered.
+
+A client above its quota gets its response without records, and these are available again: what it
+does not get was not delivered. Kafka lets them wait for the end of their locks.
 """
 
 import asyncio
@@ -46,8 +49,9 @@ from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 from lakehead.broker.protocol.share_fetch import SharePartitionResult, ShareResponseWriter
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import READ_GROUP, READ_TOPIC
+from lakehead.broker.services import FetchedTo
 from lakehead.broker.share.led_share_partition import LedSharePartition
-from lakehead.broker.share.share_partition import AcquireRequest, OffsetRange
+from lakehead.broker.share.share_partition import AcquiredRecords, AcquireRequest, OffsetRange
 from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.broker.share.share_session import (
     FINAL_EPOCH,
@@ -150,6 +154,8 @@ class ShareFetchCall:
         self._warmed: tuple[_Cold, Sequence[memoryview]] | None = None
         """The last cold read."""
         self._results: dict[Place, SharePartitionResult] = {}
+        self._acquired: list[tuple[LedSharePartition, list[AcquiredRecords]]] = []
+        """Everything that the response has."""
         self._endpoints: dict[int, NodeEndpoint] = {}
 
     async def run(self) -> None:
@@ -341,7 +347,7 @@ class ShareFetchCall:
             for one in batches
             if one.header.base_offset <= last and _last(one.header) >= first
         ]
-        led.partition.bytes_out += sum(map(len, records))
+        self._acquired.append((led, acquired))
         return SharePartitionResult(place[1], records=records, acquired=acquired)
 
     def _read(self, led: LedSharePartition, room: int) -> list[_Batch]:
@@ -420,22 +426,16 @@ class ShareFetchCall:
     # Responding.
 
     def _respond(self, member: ShareSessionKey, acknowledged: dict[Place, Acknowledged]) -> None:
+        throttle_ms = self._charge(member)
         results = self._results
         for place, outcome in acknowledged.items():
             result = results.get(place, SharePartitionResult(place[1]))
             results[place] = result._replace(
                 acknowledge_error=int(outcome.code), acknowledge_message=outcome.message
             )
-        if self._request.share_session_epoch == INITIAL_EPOCH:
-            for place, _ in places_of(self._request.topics):
-                results.setdefault(place, SharePartitionResult(place[1]))
         topics: dict[bytes, list[SharePartitionResult]] = {}
         for place, result in results.items():
             topics.setdefault(place[0], []).append(result)
-        throttle_ms = 0
-        if self._context.quota is not None:
-            size = sum(len(data) for one in results.values() for data in one.records)
-            throttle_ms, _ = self._context.quota.fetched(size)
         lock_ms = self._services.share_partitions.settings.lock_ms(member.group_id)
         writer = ShareResponseWriter()
         writer.begin(0, None, lock_ms, len(topics), throttle_ms)
@@ -444,6 +444,29 @@ class ShareFetchCall:
         self._services.counts.fetched(len(results))
         endpoints = list(self._endpoints.values())
         self._slot.complete(writer.finish(self._header.correlation_id, endpoints))
+
+    def _charge(self, member: ShareSessionKey) -> int:
+        """Count the records of the response, or take them out of it for a client above its quota;
+        return its throttle time in ms.
+        """
+        size = sum(len(data) for one in self._results.values() for data in one.records)
+        quota = self._context.quota
+        throttle_ms, sends_records = (0, True) if quota is None else quota.fetched(size)
+        if not sends_records:
+            for led, acquired in self._acquired:
+                led.give_back(member.member_id, acquired)
+            self._results.clear()
+            return throttle_ms
+        if self._request.share_session_epoch == INITIAL_EPOCH:
+            for place, _ in places_of(self._request.topics):
+                self._results.setdefault(place, SharePartitionResult(place[1]))
+        for led, acquired in self._acquired:
+            place = led.key.topic_id, led.key.partition
+            led.partition.bytes_out += sum(map(len, self._results[place].records))
+            records = sum(last - first + 1 for first, last, _ in acquired)
+            self._services.share_partitions.counts.acquired(records)
+        self._services.counts.sent(FetchedTo.UNKNOWN, size)  # requests do not say a rack
+        return throttle_ms
 
     def _respond_with(self, error: KafkaError) -> None:
         writer = ShareResponseWriter()

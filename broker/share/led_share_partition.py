@@ -233,9 +233,14 @@ class LedSharePartition:
     ) -> list[AcquiredRecords]:
         """Acquire records; see `SharePartition.acquire`."""
         acquired = self.machine.acquire(request, fetch_offset, fetched, aborted)
-        self._counts.acquired(sum(one.last_offset - one.first_offset + 1 for one in acquired))
         self._schedule()
         return acquired
+
+    def give_back(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
+        """Undo deliveries that do not reach the member, unless this is over."""
+        if not self._is_ended:
+            self.machine.give_back(member_id, acquired)
+            self._wake()
 
     def deadline_ms(self) -> int:
         """Return the end of a lock that is taken now, by the clock of locks."""

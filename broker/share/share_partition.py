@@ -254,6 +254,17 @@ class SharePartition:
         self._settle()
         return list(_split(acquired, fetched, request.batch_size))
 
+    def give_back(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
+        """Undo deliveries that do not reach the member: they do not count."""
+        for one in acquired:
+            for batch in self._batches.cut(one.first_offset, one.last_offset):
+                is_held = batch.member_id == member_id and batch.change is None
+                if is_held and batch.delivery_count == one.delivery_count:
+                    batch.delivery_count -= 1
+                    batch.become(RecordState.AVAILABLE)
+        self._may_redeliver = True
+        self._settle()
+
     def _is_last_delivery(self, batch: InFlightBatch) -> bool:
         """Return true if the next delivery is the last one. It is alone in its response then."""
         deliveries_max = self._limits.deliveries_max

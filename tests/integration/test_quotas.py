@@ -17,6 +17,7 @@ from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.metadata.records import ClientQuota
 from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.node_cluster import NodeCluster, node_cluster
+from tests.support.share_member import ShareMember, parts, share
 from tests.support.wire import Batch
 
 KIB = 1 << 10
@@ -154,6 +155,28 @@ async def test_a_throttled_fetch_has_no_records_and_the_session_goes_on(node: No
     third = await unmuted.receive()
     assert third.throttle_time.total_seconds() == 0
     assert third.responses[0].partitions[0].records
+
+
+async def test_a_throttled_share_fetch_has_no_records_and_delivers_none(node: Node) -> None:
+    writer = await connect(node, "writer")
+    first = end_of(node) + 1
+    await share(node, group="shared", start=first - 1)
+    await produce(writer, 20 * KIB)
+    await produce(writer, 20 * KIB)
+    member = await ShareMember.connect(node, "a", group="shared")
+    member.client.client_id = fresh()
+    await set_quota(node, EACH, consumer_byte_rate=1.7 * KIB)
+    member.send_fetch([0], max_records=1, wait_ms=60_000)
+    response = await member.receive_fetch()
+    assert response.throttle_time.total_seconds() > 1
+    assert parts(response)[0].acquired_records[0].last_offset == first - 1
+    member.send_fetch(max_records=1, wait_ms=5_000)
+    response = await member.receive_fetch()
+    assert (response.error_code, response.responses) == (ErrorCode.none, ())
+    assert response.throttle_time.total_seconds() > 0
+    other = await ShareMember.connect(node, "b", group="shared")
+    await set_quota(node, EACH, consumer_byte_rate=None)
+    assert await other.fetch([0]) == {0: [(first, first, 1)]}, "the same delivery is the first one"
 
 
 async def test_a_throttled_first_fetch_leaves_no_session(node: Node) -> None:

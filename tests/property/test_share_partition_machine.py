@@ -112,8 +112,11 @@ class SharePartitions(RuleBasedStateMachine):
         records_max=st.integers(1, 12),
         batch_size=st.integers(1, 5),
         is_strict=st.booleans(),
+        is_sent=st.integers(0, 4).map(bool),
     )
-    def acquire(self, member: str, records_max: int, batch_size: int, is_strict: bool) -> None:
+    def acquire(
+        self, member: str, records_max: int, batch_size: int, is_strict: bool, is_sent: bool
+    ) -> None:
         offset = self.machine.next_fetch_offset()
         fetched = [one for one in self.log if one.last_offset >= offset][:6]
         if not fetched or not self.machine.can_acquire:
@@ -132,6 +135,11 @@ class SharePartitions(RuleBasedStateMachine):
         else:
             assert count < records_max + max(b - a + 1 for a, b in fetched) + 2
         self.check_ranges(acquired, fetched)
+        if not is_sent:
+            self.machine.give_back(member, acquired)
+            for one in acquired:
+                for number in range(one.first_offset, one.last_offset + 1):
+                    self.model[number] = Record(RecordState.AVAILABLE, one.delivery_count - 1)
         self.follow_machine()
 
     def deliver(self, offset: int, member: str, count: int) -> None:
