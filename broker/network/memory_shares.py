@@ -152,6 +152,10 @@ class Holding:
             self._share = self._shares.of(*self._client())
         return self._share
 
+    def end(self) -> None:
+        """Forget the client: its connection is lost. What is still held may be given back."""
+        self._client = _no_client
+
     def take(self, size: int) -> None:
         """Take bytes of the pool."""
         if size:
@@ -170,3 +174,7 @@ class Holding:
         self._held += size
         share.held += size
         assert self._held >= 0, "more was given back than held"
+
+
+def _no_client() -> tuple[str, str]:
+    return "", ""

@@ -130,7 +130,7 @@ class FloodRun:
         fenced = self._fenced()
         bulk = partitions[BULK][0]
         with HonestClient(self._config, HONEST, partitions[HONEST], pause_s=PAUSE_S) as client:
-            assert wait_until(lambda: client.latencies(0, time.monotonic()).fetch, LIMIT_S)
+            assert wait_until(lambda: bool(client.latencies(0, time.monotonic()).fetch), LIMIT_S)
             phases = [self._phase(client, "alone", {}, 0)]
             for kind, count in options.counts.items():
                 phases.append(self._phase(client, kind, {kind: count}, bulk))

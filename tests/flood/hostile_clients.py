@@ -44,7 +44,7 @@ class HostileClients:
         self._open_port = open_port
         self._tls_port = tls_port
         self._requests = frame(fetch_request(topic, partition, 0)) * PIPELINED
-        self._hello = _client_hello()
+        self._hello = client_hello()
         self._number = 0
         self._making = asyncio.Semaphore(AT_ONCE)
 
@@ -121,8 +121,8 @@ class HostileClients:
                     self.done["handshakes"] += 1
 
 
-def _client_hello() -> bytes:
-    """Return the first message of a client of TLS."""
+def client_hello() -> bytes:
+    """Return the first message of a TLS client."""
     context = ssl.create_default_context()
     outgoing = ssl.MemoryBIO()
     client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
