@@ -11,8 +11,8 @@ import structlog
 
 from lakehead.storage.tasks import TaskScope
 
-BATCH = 16
-"""Connections that are accepted in one turn of the event loop."""
+BATCH = 4
+"""Connections that are accepted in one turn of the event loop: about a millisecond."""
 SCARCE_S = 0.5
 """Pause when no descriptor or memory is left for another connection."""
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

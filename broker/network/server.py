@@ -31,6 +31,8 @@ from lakehead.storage.tasks import TaskScope
 TICK_S = 1.0
 LOOKED_AT_ONCE = 200
 """Connections that are looked at in one turn of the event loop: about a millisecond."""
+CLOSED_AT_ONCE = 10
+"""Those of them that are closed in one turn: thousands that came together end together."""
 LINGER_S = 1.0
 HELD_MAX = 256
 """Connections beyond the rate of their address that are held before they are closed."""
@@ -294,10 +296,15 @@ class Server:
         """Look at the connections from `begin` on, some in each turn of the event loop: thousands
         of idle ones hold up no other.
         """
-        end = begin + LOOKED_AT_ONCE
-        for connection in connections[begin:end]:
+        end = begin
+        closed = 0
+        for connection in connections[begin : begin + LOOKED_AT_ONCE]:
+            end += 1
             if self._is_over(connection, now):
                 connection.abort()
+                closed += 1
+                if closed == CLOSED_AT_ONCE:
+                    break
             else:
                 self.relief.look(connection, now)
         if end < len(connections):
