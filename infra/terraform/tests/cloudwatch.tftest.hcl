@@ -74,8 +74,8 @@ run "journals_and_metrics" {
     error_message = module.observability[0].dashboard_json
   }
   assert {
-    # Fifteen metrics, six alarms and an endpoint in one zone.
-    condition     = abs(output.monthly_cost_estimate.fixed - run.without_it_nothing_is_shipped.monthly_cost_estimate.fixed - 15 * 0.3 - 6 * 0.1 - 7.3) < 0.01
+    # Eighteen metrics, nine alarms and an endpoint in one zone.
+    condition     = abs(output.monthly_cost_estimate.fixed - run.without_it_nothing_is_shipped.monthly_cost_estimate.fixed - 18 * 0.3 - 9 * 0.1 - 7.3) < 0.01
     error_message = output.monthly_cost_estimate.fixed
   }
   assert {
