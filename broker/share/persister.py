@@ -3,7 +3,8 @@
 A request is sent to the node that coordinates the share-partition now. One that fails in between
 (the coordinator moves, or cannot be reached) is sent again for some seconds: the coordinator takes
 the same state twice, and epochs fence those that come too late. Requests to a node that begin in
-the same turn share a message.
+the same turn share a message. The first of several states that are read has one of its own, as in
+Kafka: members get records of its partition before the others are there.
 """
 
 import asyncio
@@ -203,9 +204,11 @@ class Persister:
     async def _drain(self, node_id: int, api: tuple[int, int, str], queue: list[_Call]) -> None:
         await asyncio.sleep(0)  # requests of the same turn share a message
         calls: list[_Call] = []
+        most = 1 if api == _READ else _PARTITIONS_MAX
         try:
             while queue:
-                calls, queue[:] = queue[:_PARTITIONS_MAX], queue[_PARTITIONS_MAX:]
+                calls, queue[:] = queue[:most], queue[most:]
+                most = _PARTITIONS_MAX
                 await self._send(node_id, api, calls)
         finally:
             del self._queues[node_id, api]

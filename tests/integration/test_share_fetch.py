@@ -79,6 +79,17 @@ async def test_members_share_a_partition_and_no_record_is_delivered_to_two() -> 
         }
 
 
+async def test_the_first_partition_that_is_loaded_does_not_wait_for_the_others() -> None:
+    """librdkafka's test 0179 counts on it."""
+    async with shared(2) as (node, client):
+        await produce(client, 3, partition=1)
+        a = await ShareMember.connect(node, "a")
+        first = await a.fetch([0, 1])
+        second = await a.fetch(wait_ms=60_000)
+        assert [*first, *second] in ([0, 1], [1, 0])
+        assert first | second == {0: [(0, 1, 1)], 1: [(0, 2, 1)]}
+
+
 async def test_acknowledgements_come_with_the_next_fetch() -> None:
     async with shared(2, 2) as (node, _):
         a = await ShareMember.connect(node, "a")
