@@ -2,18 +2,18 @@
 (KIP-932).
 """
 
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api.share_offsets import change_group, find_topic
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.protocol.api import Api
-from lakehead.broker.protocol.errors import error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import READ_GROUP, READ_TOPIC
 from lakehead.broker.share.share_partition_key import SharePartitionKey
-from lakehead.storage.errors import LakeheadError
 
 API = Api(key=91, name="AlterShareGroupOffsets", versions=(0, 0), access=(READ_GROUP, READ_TOPIC))
 
@@ -25,17 +25,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
     topics = []
     for requested in request.topics:
         await turns.step(1 + len(requested.partitions))
-        topic = context.services.topics.by_name.get(requested.topic_name)
+        topic, topic_code = find_topic(context, requested.topic_name)
         partitions = []
         for one in requested.partitions:
-            code = ErrorCode.none
-            if not context.may(READ_TOPIC, requested.topic_name):
-                code = READ_TOPIC.error
-            elif topic is None or not 0 <= one.partition_index < len(topic.partitions):
-                code = ErrorCode.unknown_topic_or_partition
-            else:
-                key = SharePartitionKey(request.group_id, topic.id_bytes, one.partition_index)
-                offsets[key] = one.start_offset
+            code = topic_code
+            if topic is not None and code is ErrorCode.none:
+                if 0 <= one.partition_index < len(topic.partitions):
+                    key = SharePartitionKey(request.group_id, topic.id_bytes, one.partition_index)
+                    offsets[key] = one.start_offset
+                else:
+                    code = ErrorCode.unknown_topic_or_partition
             partitions.append(
                 entity(
                     module,
@@ -53,17 +52,5 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 partitions=partitions,
             )
         )
-    try:
-        context.check(READ_GROUP, request.group_id)
-        await context.services.groups.set_share_offsets(request.group_id, offsets)
-    except (LakeheadError, TimeoutError) as error:
-        return entity(
-            module,
-            "AlterShareGroupOffsetsResponse",
-            error_code=error_code(error),
-            error_message=error_message(error),
-            responses=[],
-        )
-    return entity(
-        module, "AlterShareGroupOffsetsResponse", error_code=ErrorCode.none, responses=topics
-    )
+    change = partial(context.services.groups.set_share_offsets, request.group_id, offsets)
+    return await change_group(context, READ_GROUP, request.group_id, change, topics)
