@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._throttle is not None:
             self._end_throttle()
         self._give_back_memory()
-        self._unsent = None
+        self._unsent = self.gate = None
         self._frames.end()
         self._untaken.end()
         self._backlog.clear()

@@ -53,6 +53,8 @@ def work(port: int, protocol: str, authority: Path) -> None:
         ("SSL", connect_only),
         ("SSL", begin_a_handshake),
         ("SSL", work),
+        ("SASL_SSL", connect_only),
+        ("SASL_SSL", begin_a_handshake),
         ("SASL_SSL", work),
     ],
 )
