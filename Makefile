@@ -234,7 +234,7 @@ examples: $(STAMP) ## The programs of examples/, those with Spark too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/examples
 
 tf-test: $(STAMP) ## Terraform: format, validity and mocked tests of infra/terraform, then tf-cycle; without AWS (needs terraform and LAKEHEAD_TF_MIRROR)
-	@timeout 7200 $(BIN)/python -m tests.terraform
+	@timeout 14400 $(BIN)/python -m tests.terraform
 	@$(MAKE) --no-print-directory tf-cycle
 
 tf-provider: $(STAMP) ## Terraform: build the AWS provider 6 from its source, for tf-test where Terraform's registry is out of reach (needs go; about half an hour, 10 GB)
@@ -244,7 +244,7 @@ boot-test: $(STAMP) ## Terraform's user data boots in a QEMU guest, or with CONT
 	@timeout 7200 $(BIN)/python -m tests.boot $(if $(CONTAINER),container)
 
 tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looked at by boto3, changed, destroyed (moto: cached)
-	@SLOW=1 timeout 7200 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_terraform_private_link.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py tests/terraform/test_secured_host.py tests/terraform/test_security_rules.py
+	@SLOW=1 timeout 14400 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_terraform_private_link.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py tests/terraform/test_secured_host.py tests/terraform/test_security_rules.py
 
 roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling

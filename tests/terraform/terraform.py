@@ -18,7 +18,8 @@ BUILT = (
 )
 """The mirror that `make tf-provider` makes (`tests/terraform/provider_build.py`)."""
 
-STEP_SECONDS = 600
+STEP_SECONDS = 2400
+"""Limit of a plan or an apply: half a minute where nothing else runs."""
 
 
 class NotHere(Exception):
