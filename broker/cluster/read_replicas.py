@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -27,7 +26,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.inter_broker_client import InterBrokerClient
-from lakehead.broker.partition.partition import Partition, Topic
+from lakehead.broker.partition.partition import Partition, Topic, restore_producers
 from lakehead.broker.partition.producer_state import ProducerStates
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.errors import KafkaError, MalformedFrame
@@ -220,15 +219,7 @@ class ReadReplicas:
         stream = replica.stream
         try:
             stored = await stream.load_state()
-            producers = await asyncio.to_thread(
-                partial(
-                    ProducerStates.restore,
-                    stored.states,
-                    since=stored.since,
-                    end_offset=stored.end_offset,
-                )
-            )
-            replica.producers = producers
+            producers = replica.producers = await restore_producers(stored)
             await self._read_headers(replica, stored.end_offset)
         except LakeheadError as error:
             where = f"{replica.topic.name}-{replica.index}"

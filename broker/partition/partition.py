@@ -31,7 +31,7 @@ from lakehead.storage.format.record_batch import (
 )
 from lakehead.storage.format.stream_object import AbortedTransaction
 from lakehead.storage.metadata.state import INTERNAL_TOPICS
-from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.stream import StoredState, Stream
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """The log of group coordinators."""
@@ -443,6 +443,21 @@ class Partition:
                 waiter()
 
 
+async def restore_producers(
+    stored: StoredState, *, limits: ProducerLimits = LIMITS
+) -> ProducerStates:
+    """Return the producer states of a snapshot; large ones are restored off the event loop."""
+    restore = partial(
+        ProducerStates.restore,
+        stored.states,
+        since=stored.since,
+        end_offset=stored.end_offset,
+        limits=limits,
+    )
+    is_large = sum(map(len, stored.states)) > _RESTORED_INLINE
+    return await asyncio.to_thread(restore) if is_large else restore()
+
+
 async def open_partition(
     topic: Topic, index: int, stream: Stream, clock: Clock, *, limits: ProducerLimits = LIMITS
 ) -> Partition:
@@ -452,15 +467,7 @@ async def open_partition(
     Raises StorageError, UnsupportedFormat.
     """
     stored = await stream.load_state()
-    restore = partial(
-        ProducerStates.restore,
-        stored.states,
-        since=stored.since,
-        end_offset=stored.end_offset,
-        limits=limits,
-    )
-    is_large = sum(map(len, stored.states)) > _RESTORED_INLINE
-    producers = await asyncio.to_thread(restore) if is_large else restore()
+    producers = await restore_producers(stored, limits=limits)
     now_ms = clock.now_ms()
     async for header, marker in stream.state_batches(stored.end_offset):
         producers.add(header, header.base_offset, stream.confirmed_offset, now_ms, marker)
