@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.metadata.records import AssignStreams, DeleteTopic, DrainNode
-from tests.simulation.cluster.member import TRANSACTIONAL
+from tests.simulation.cluster.topics import KEPT
 
 if TYPE_CHECKING:
     from lakehead.storage.metadata.state import MetadataImage
@@ -95,5 +95,5 @@ class Administrator:
 
 
 def deletable(state: MetadataImage) -> list[str]:
-    """Return the names of the topics that are not there for transactions."""
-    return sorted(name for name in state.topics if name not in TRANSACTIONAL)
+    """Return the names of the topics that are not kept for clients."""
+    return sorted(name for name in state.topics if name not in KEPT)

@@ -1,5 +1,5 @@
 """The request path of a simulated member: the real dispatcher, handlers, coordinators of
-transactions and groups, and connections, without a socket.
+transactions, groups and share-partitions, and connections, without a socket.
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ import random
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lakehead.broker import api
 from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle
 from lakehead.broker.cluster.inter_broker_client import InterBrokerClient, PeerNetwork
 from lakehead.broker.cluster.metadata_image import MetadataCache
+from lakehead.broker.cluster.node_producer import NodeProducer
+from lakehead.broker.cluster.read_replicas import ReadReplicas, TailSource
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replica_selector import ReplicaSelector
 from lakehead.broker.cluster.replication_control import InternalTopic, ReplicationControl
+from lakehead.broker.configs.entries import broker_values
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.share.coordinator import ShareCoordinator
 from lakehead.broker.coordinator.transaction.add_partitions_manager import AddPartitionsToTxnManager
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.markers import MarkerSender
@@ -28,7 +32,11 @@ from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.node import Backpressure
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
-from lakehead.broker.partition.partition import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from lakehead.broker.partition.partition import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from lakehead.broker.producer_ids import ProducerIds
 from lakehead.broker.protocol.node_endpoints import Address
 from lakehead.broker.quota.client_quotas import ClientQuotas
@@ -36,10 +44,19 @@ from lakehead.broker.quota.rates import QuotaWindow
 from lakehead.broker.quota.throttles import Throttles
 from lakehead.broker.security.authorizer import AllowAll
 from lakehead.broker.services import BrokerServices, RequestCounts
-from lakehead.broker.settings import Settings
+from lakehead.broker.settings import RACK_AWARE, Settings
+from lakehead.broker.share.dead_letter_writer import DeadLetterWriter
+from lakehead.broker.share.partition_ends import PartitionEnds
+from lakehead.broker.share.share_counts import ShareCounts
+from lakehead.broker.share.share_settings import ShareSettings
 from lakehead.storage.clock import Clock
 from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.read_replica import ReadReplicaServices, TailCache
 from lakehead.storage.tasks import TaskScope
+from tests.simulation.cluster.watched_shares import WatchedPersister, WatchedShares
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster.member import Member
 
 _REGISTRY = api.registry()
 _WINDOW = QuotaWindow(11, 1.0)
@@ -63,6 +80,7 @@ class Broker:
 
     def __init__(
         self,
+        member: Member,
         address: Address,
         engine: StreamEngine,
         lifecycle: BrokerLifecycle,
@@ -105,10 +123,45 @@ class Broker:
             MarkerSender(self.client, cache, scope),
             lifecycle.session.ensure,
         )
+        shares = InternalTopic(control, topics, SHARE_STATES_TOPIC)
+        self.share_coordinator = ShareCoordinator(
+            shares, topics, settings, clock, scope, lifecycle.session.ensure
+        )
+        share_states = WatchedPersister(
+            *(member, self.client, shares, cache, scope),
+            timeout_s=settings.share_coordinator_write_timeout_ms / 1000,
+        )
+        share_settings, counts = ShareSettings(settings, lambda: metadata.state), ShareCounts()
+        dead_letters = DeadLetterWriter(
+            NodeProducer(self.client, cache, clock, node_id=settings.node_id),
+            *(control, topics, self.memory, share_settings, lambda: metadata.state),
+            *(lambda: broker_values(metadata.state, settings), clock, counts),
+        )
+        self.share_partitions = WatchedShares(
+            *(member, topics, share_states, dead_letters, share_settings, counts),
+            *(settings, clock, scope),
+        )
         offsets = InternalTopic(control, topics, OFFSETS_TOPIC)
         self.groups = GroupCoordinator(
-            *(offsets, topics, settings, clock, rng, scope, lambda: metadata.state), _ABSENT
+            *(offsets, topics, settings, clock, rng, scope, lambda: metadata.state), share_states
         )
+        self.selector = ReplicaSelector(
+            lambda: metadata.state,
+            lifecycle.unreachable,
+            is_enabled=settings.replica_selector_class == RACK_AWARE,
+        )
+        self.read_replicas = ReadReplicas(
+            ReadReplicaServices(
+                TailCache(settings.replica_read_cache_size), engine.reader, metadata
+            ),
+            self.client,
+            clock,
+            scope,
+            node_id=settings.node_id,
+            tail=TailSource(settings.replica_read_tail),
+            store=member.world.store_of(member.name),
+        )
+        self._scope = scope
         backpressure = Backpressure(engine)
         parts: dict[str, Any] = {
             "settings": settings,
@@ -123,6 +176,10 @@ class Broker:
             "replication_control": control,
             "topics": topics,
             "groups": self.groups,
+            "share_coordinator": self.share_coordinator,
+            "share_partitions": self.share_partitions,
+            "share_states": share_states,
+            "partition_ends": PartitionEnds(self.client, cache),
             "transaction_coordinator": self.coordinator,
             "transactions": AddPartitionsToTxnManager(
                 settings.node_id, self.coordinator, states, cache, self.client, scope
@@ -142,26 +199,34 @@ class Broker:
             "is_writable": backpressure.is_writable,
             "when_writable": backpressure.when_writable,
             "counts": RequestCounts(),
-            "replica_selector": ReplicaSelector(
-                lambda: metadata.state, lifecycle.unreachable, is_enabled=False
-            ),
+            "read_replicas": self.read_replicas,
+            "replica_selector": self.selector,
             "crashed": dispatcher.crashed,
             "rejected": self.rejected,
         }
         names = (field.name for field in fields(BrokerServices))
         dispatcher.serve(BrokerServices(**dict.fromkeys(names, _ABSENT) | parts))
+        replicas.on_deleted(self.share_coordinator.topics_deleted)
+        replicas.add_listener(self.share_coordinator.shards)
+        replicas.add_listener(self.share_partitions)
         replicas.on_deleted(self.groups.topics_deleted)
         replicas.add_listener(self.groups.shards)
         replicas.add_listener(self.coordinator.shards)
 
     async def start(self) -> None:
-        """Coordinate groups and transactions."""
+        """Coordinate groups, share-partitions and transactions."""
         await self.groups.start()
+        self.share_coordinator.start()
         await self.coordinator.start()
+        if self.selector.is_enabled:
+            self._scope.spawn_loop(self.read_replicas.run, name="close idle read replicas")
 
     def close(self) -> None:
         """Coordinate no more, and send nothing."""
         self.groups.shards.close()
+        self.share_coordinator.shards.close()
+        self.share_partitions.close()
+        self.read_replicas.close()
         self.coordinator.shards.close()
         self.client.close()
 

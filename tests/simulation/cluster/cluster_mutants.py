@@ -16,17 +16,25 @@ import pytest
 from lakehead.broker.cluster import controller, replica_manager
 from lakehead.broker.cluster.broker_lifecycle import Session
 from lakehead.broker.cluster.log_recovery import LogRecovery
+from lakehead.broker.cluster.read_replicas import ReadReplicas
 from lakehead.broker.cluster.replica_manager import Transition, transition_of
+from lakehead.broker.coordinator.group.consumer.consumer_group import ConsumerGroup
+from lakehead.broker.coordinator.group.consumer.reconciliation import Reconciliation
 from lakehead.broker.coordinator.log import CoordinatorLog
 from lakehead.broker.coordinator.transaction.messages import TV_0, Store
 from lakehead.broker.coordinator.transaction.shard import TransactionShard
 from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.broker.share.in_flight import InFlightBatch, InFlightBatches
+from lakehead.broker.share.led_share_partition import LedSharePartition
+from lakehead.broker.share.record_state import RecordState
+from lakehead.broker.share.share_partition import SharePartition
 from lakehead.storage.format.transaction_index import TransactionIndex
 from lakehead.storage.metadata.state import NodeState
 from lakehead.storage.stream.engine import PendingAppends
 from lakehead.storage.wal.object.seal import LogSealer
+from tests.simulation.cluster.cluster_world import Kind
 
 Patch = pytest.MonkeyPatch
 
@@ -171,12 +179,78 @@ def commit_the_offsets_of_aborted_transactions(patch: Patch) -> None:
     )
 
 
+def acknowledge_before_the_state_is_stored(patch: Patch) -> None:
+    stored = LedSharePartition._stored
+
+    def mutant(self: Any, change: Any) -> Any:
+        stored(self, change)
+        outcome = asyncio.get_running_loop().create_future()
+        outcome.set_result(None)
+        return outcome
+
+    patch.setattr(LedSharePartition, "_stored", mutant)
+
+
+def store_no_delivery_counts(patch: Patch) -> None:
+    finish = SharePartition._finish
+
+    def mutant(self: Any, change: Any) -> None:
+        finish(self, change)
+        change.batches = [one._replace(delivery_count=1) for one in change.batches]
+
+    patch.setattr(SharePartition, "_finish", mutant)
+
+
+def move_the_start_offset_beyond_what_is_available(patch: Patch) -> None:
+    drop_done = InFlightBatches.drop_done
+
+    def mutant(self: Any) -> int | None:
+        first = next(iter(self), None)
+        if first is not None and first.is_available and first.delivery_count == 1:
+            first.state = RecordState.ARCHIVED
+        return drop_done(self)
+
+    patch.setattr(InFlightBatches, "drop_done", mutant)
+
+
+def give_records_of_others_away(patch: Patch) -> None:
+    is_held = frozenset({RecordState.AVAILABLE, RecordState.ACQUIRED})
+    patch.setattr(InFlightBatch, "is_available", property(lambda self: self.state in is_held))
+
+
+def give_partitions_that_others_have(patch: Patch) -> None:
+    towards_target = Reconciliation._towards_target
+    patch.setattr(
+        Reconciliation,
+        "_towards_target",
+        lambda self, now: towards_target(replace(self, is_free=lambda topic_id, index: True), now),
+    )
+
+
+def take_commits_of_members_that_are_fenced(patch: Patch) -> None:
+    patch.setattr(ConsumerGroup, "refuse_commit", lambda self, *member, **options: None)
+
+
+def take_a_read_replica_beyond_its_leader(patch: Patch) -> None:
+    add = ReadReplicas._add
+
+    def mutant(self: Any, replica: Any, records: Any) -> int:
+        size = add(self, replica, records)
+        if size:
+            replica.stream.next_offset += 1
+            replica.stream.confirm(replica.stream.confirmed_offset + 1)
+        return size
+
+    patch.setattr(ReadReplicas, "_add", mutant)
+
+
 class Mutant(NamedTuple):
-    """A bug and the clusters it is let loose in, from `first_seed` on."""
+    """A bug and the clusters it is let loose in, from `first_seed` on, with one kind of clients."""
 
     apply: Callable[[Patch], None]
     wal: str
     first_seed: int = 0
+    kind: Kind = Kind.TRANSACTIONS
 
 
 MUTANTS = [
@@ -199,4 +273,16 @@ MUTANTS = [
     Mutant(append_repeated_batches, "object"),
     Mutant(commit_the_offsets_of_aborted_transactions, "object"),
     Mutant(keep_the_epoch_of_a_fenced_producer, "object", first_seed=18),
+    Mutant(acknowledge_before_the_state_is_stored, "object", kind=Kind.SHARE_GROUPS),
+    Mutant(store_no_delivery_counts, "object", kind=Kind.SHARE_GROUPS),
+    Mutant(move_the_start_offset_beyond_what_is_available, "object", kind=Kind.SHARE_GROUPS),
+    Mutant(give_records_of_others_away, "object", kind=Kind.SHARE_GROUPS),
+    Mutant(give_partitions_that_others_have, "object", kind=Kind.CONSUMER_GROUPS),
+    Mutant(
+        take_commits_of_members_that_are_fenced,
+        "object",
+        first_seed=5,
+        kind=Kind.CONSUMER_GROUPS,
+    ),
+    Mutant(take_a_read_replica_beyond_its_leader, "object", kind=Kind.ZONES),
 ]

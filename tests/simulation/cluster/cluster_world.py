@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from lakehead.broker.partition.partition import Partition
+from lakehead.broker.cluster.read_replicas import TailSource
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.partition.partition import OFFSETS_TOPIC, Partition
+from lakehead.broker.protocol.node_endpoints import Address
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -20,11 +24,16 @@ from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.protocol import WalOwner
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
 from tests.simulation.cluster.administrator import Administrator
+from tests.simulation.cluster.clients import Clients
+from tests.simulation.cluster.consumer_clients import ConsumerClients
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.judge import ClusterJudge
 from tests.simulation.cluster.member import SETTINGS, Member
 from tests.simulation.cluster.peer_network import SimulatedNetwork
+from tests.simulation.cluster.share_crews import ShareCrews
+from tests.simulation.cluster.share_judge import ShareJudge
 from tests.simulation.cluster.transactions import Transactions
+from tests.simulation.cluster.zone_readers import ZoneReaders
 from tests.simulation.encryption import WorldKeys, seen_by
 from tests.simulation.ledger import Ledger, Violation
 from tests.simulation.lives import Life
@@ -42,6 +51,17 @@ their nodes began to serve, and balance is checked half a minute after that.
 """
 REST_S = 60.0
 """For which this is watched."""
+
+
+class Kind(StrEnum):
+    """Kinds of clients."""
+
+    TRANSACTIONS = "transactions"
+    SHARE_GROUPS = "share groups"
+    CONSUMER_GROUPS = "consumer groups"
+    ZONES = "zones"
+
+
 WAL_ADDRESSES = {
     "block": "block:/wal",
     "memory": "",
@@ -72,7 +92,14 @@ class ClusterWorld:
     """See the module's docstring. `run` is its main task."""
 
     def __init__(
-        self, seed: int, loop: SimulationLoop, wal: str, trace: Trace, *, is_encrypted: bool = False
+        self,
+        seed: int,
+        loop: SimulationLoop,
+        wal: str,
+        trace: Trace,
+        kinds: Collection[Kind],
+        *,
+        is_encrypted: bool = False,
     ) -> None:
         self.rng = rng = random.Random(seed)
         self.trace = trace
@@ -97,6 +124,7 @@ class ClusterWorld:
             grace_s=SETTINGS.garbage_grace_s,
         )
         self.judge = ClusterJudge(self)
+        self.share_judge = ShareJudge(self)
         self.network = SimulatedNetwork(rng)
         self.faults = Faults(self)
         self.administrator = Administrator(self)
@@ -104,7 +132,16 @@ class ClusterWorld:
         self.machines = [
             Machine(n, SkewedClock(loop), WALS[wal](self), StoreWeather(CALM)) for n in range(count)
         ]
-        self.transactions = Transactions(self, loop, seed)
+        self.clients: dict[Kind, Clients] = {}
+        if Kind.TRANSACTIONS in kinds:
+            self.clients[Kind.TRANSACTIONS] = Transactions(self, seed)
+        if Kind.SHARE_GROUPS in kinds:
+            self.clients[Kind.SHARE_GROUPS] = ShareCrews(self, seed)
+        if Kind.CONSUMER_GROUPS in kinds:
+            self.clients[Kind.CONSUMER_GROUPS] = ConsumerClients(self, seed)
+        self.zones = ZoneReaders(self, seed) if Kind.ZONES in kinds else None
+        if self.zones is not None:
+            self.clients[Kind.ZONES] = self.zones
         self.led_after_s = 0.0
         self._lost: Machine | None = None
         """It burned down in the end, and others must do its work."""
@@ -171,7 +208,8 @@ class ClusterWorld:
             self._loop.create_task(self.faults.of_store(), name="store faults"),
             self._loop.create_task(self.administrator.work(), name="administrator"),
         ]
-        self.transactions.start()
+        for clients in self.clients.values():
+            clients.start()
         async with asyncio.TaskGroup() as group:
             for machine in self.machines:
                 group.create_task(self.faults.of_node(machine), name=f"keeper {machine.node_id}")
@@ -238,6 +276,31 @@ class ClusterWorld:
             if self.led(stream.stream_id) is None
         ]
 
+    def process_at(self, where: Address) -> str:
+        """Return the name of the process that listens at an address, or did."""
+        return self.member_at(where).name
+
+    def member_at(self, where: Address) -> Member:
+        """Return the process that listens at an address, or did."""
+        return self.machines[int(where.host.removeprefix("host-"))].members[where.port]
+
+    def rack_of(self, node_id: int) -> str | None:
+        """Return the zone of a node, None if the cluster has none."""
+        return None if self.zones is None else self.zones.rack_of(node_id)
+
+    @property
+    def tail(self) -> TailSource:
+        """The source of records for read replicas that no object holds."""
+        return TailSource.LEADER if self.zones is None else self.zones.tail
+
+    def coordinates(self, where: Address, group_id: str) -> bool:
+        """Return true if the process at an address coordinates a group now, by the log."""
+        known = self.oracle.state.topics.get(OFFSETS_TOPIC)
+        if known is None:
+            return False
+        found = self.led(known.partitions[partition_of(group_id, len(known.partitions))])
+        return found is not None and found[0].name == self.process_at(where)
+
     def led(self, stream_id: int) -> tuple[Member, Partition] | None:
         """Return the process that leads a stream, by the log and by itself."""
         stream = self.oracle.state.streams[stream_id]
@@ -268,7 +331,8 @@ class ClusterWorld:
             member, partition = found
             await self._audit(member, partition)
         self._judge_spread()
-        await self.transactions.judge()
+        for clients in self.clients.values():
+            await clients.judge()
         for machine in self.machines:
             machine.newest.life.kill()
         log = await MetadataLog.open(
@@ -309,21 +373,34 @@ class ClusterWorld:
             raise Violation(f"{member.name} does not come to read {partition.stream.stream_id}")
 
 
+def kinds_of(seed: int) -> Collection[Kind]:
+    """Return the kinds of clients that the cluster of a seed has: transactions, and half of the
+    others.
+    """
+    rng = random.Random(f"kinds of clients of cluster {seed}")
+    return [kind for kind in Kind if kind is Kind.TRANSACTIONS or rng.random() < 0.5]
+
+
 def run_cluster(
     seed: int,
     *,
     wal: str | None = None,
+    kinds: Collection[Kind] | None = None,
     echo: Callable[[str], None] | None = None,
     is_encrypted: bool = False,
 ) -> ClusterWorld:
-    """Run the cluster of a seed to its end. Raises Violation, or what else went wrong."""
-    kinds = sorted(WAL_ADDRESSES)
-    wal = wal or kinds[seed % len(kinds)]
+    """Run the cluster of a seed to its end, with these kinds of clients (None: each seed says).
+
+    Raises Violation, or what else went wrong.
+    """
+    wals = sorted(WAL_ADDRESSES)
+    wal = wal or wals[seed % len(wals)]
+    kinds = kinds_of(seed) if kinds is None else kinds
     loop = SimulationLoop(seed, time_limit=20_000)
     loop.set_exception_handler(lambda loop, context: None)
     asyncio.set_event_loop(loop)
     try:
-        world = ClusterWorld(seed, loop, wal, Trace(loop, echo), is_encrypted=is_encrypted)
+        world = ClusterWorld(seed, loop, wal, Trace(loop, echo), kinds, is_encrypted=is_encrypted)
         loop.run_until_complete(world.run())
         return world
     finally:

@@ -104,8 +104,10 @@ class ClusterJudge:
         epoch = member.engine.node_epoch
         return known is None or known.wal_epoch > epoch
 
-    def reads(self, member: Member, stream: Stream) -> None:
-        """A process answers a read: its epoch has not ended a session ago or longer."""
+    def reads(self, member: Member, stream_id: int, *, since_s: float = 0.0) -> None:
+        """A process answers a read, or did so at most `since_s` ago: its epoch had not ended a
+        session ago or longer.
+        """
         assert member.engine is not None
         key = (member.node_id, member.engine.node_epoch)
         ended_at = self._world.oracle.ended_at.get(key)
@@ -114,8 +116,8 @@ class ClusterJudge:
         self.stale_reads += 1
         since = self._world.virtual_s - ended_at
         self._expect(
-            since <= self._world.session_s,
-            f"{member.name} answers a read of stream {stream.stream_id}, {since:.3f} s after its "
+            since <= self._world.session_s + since_s,
+            f"{member.name} answers a read of stream {stream_id}, {since:.3f} s after its "
             "epoch has ended",
         )
 

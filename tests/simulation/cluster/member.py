@@ -17,15 +17,9 @@ from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replication_control import ReplicationControl
-from lakehead.broker.partition.partition import (
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
-    Partition,
-    Topic,
-    TopicRegistry,
-)
+from lakehead.broker.partition.partition import Partition, Topic, TopicRegistry
 from lakehead.broker.protocol.node_endpoints import Address
-from lakehead.broker.settings import Settings
+from lakehead.broker.settings import RACK_AWARE, Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull
 from lakehead.storage.metadata.log import MetadataLog
@@ -36,7 +30,7 @@ from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
 from tests.simulation.cluster.broker import Broker
 from tests.simulation.cluster.peer_network import NodeNetwork
-from tests.simulation.cluster.transactions import COPIES, TOPIC
+from tests.simulation.cluster.topics import RESERVED
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
 from tests.simulation.node import SETTINGS as ALONE
@@ -54,8 +48,8 @@ SETTINGS = replace(
     metadata_poll_max_s=4.0,
     metadata_checkpoint_entries=50,
 )
-TRANSACTIONAL = frozenset({TOPIC, COPIES, TRANSACTIONS_TOPIC, OFFSETS_TOPIC})
-"""The topics of transactions, which have clients of their own."""
+GROUP_SESSION_S = 6.0
+"""Session timeout of members of groups."""
 IN_FLIGHT_MAX = 5
 LEAVE_S = 30.0
 
@@ -155,6 +149,7 @@ class Member:
                 node_id=self.node_id,
                 host=self.host,
                 port=self._port,
+                rack=world.rack_of(self.node_id),
                 host_id=world.host_id,
                 wal=world.wal_address,
             ),
@@ -172,11 +167,24 @@ class Member:
         engine = self.engine = await self._open_engine(network)
         assert self.lifecycle is not None
         self.note(f"has epoch {engine.node_epoch}")
+        rack = world.rack_of(self.node_id)
         settings = Settings(
             node_id=self.node_id,
+            broker_rack=rack or "",
+            replica_selector_class=RACK_AWARE if rack else "",
+            replica_read_tail=world.tail,
             transaction_state_log_num_partitions=2,
             offsets_topic_num_partitions=1,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=1000,
+            share_coordinator_state_topic_num_partitions=2,
+            share_coordinator_snapshot_update_records_per_snapshot=20,
+            group_share_min_record_lock_duration_ms=1_000,
+            group_share_min_session_timeout_ms=int(GROUP_SESSION_S * 1000),
+            group_share_session_timeout_ms=int(GROUP_SESSION_S * 1000),
+            group_consumer_session_timeout_ms=int(GROUP_SESSION_S * 1000),
+            group_consumer_min_session_timeout_ms=int(GROUP_SESSION_S * 1000),
+            group_consumer_heartbeat_interval_ms=500,
+            group_consumer_min_heartbeat_interval_ms=500,
         )
         self.lifecycle.recovered(engine.follower.nudge)
         replicas = ReplicaManager(self.topics, engine, settings, self.clock, self.rng, self._scope)
@@ -187,6 +195,7 @@ class Member:
         replicas.add_listener(self)
         lifecycle = self.lifecycle
         broker = self.broker = Broker(
+            self,
             Address(self.host, self._port),
             engine,
             lifecycle,
@@ -262,7 +271,7 @@ class Member:
         stream = partition.stream
         self.note(f"leads {topic.name}-{index} (stream {stream.stream_id}) in {stream.epoch}")
         self.world.judge.opened(self, stream)
-        if topic.name in TRANSACTIONAL:
+        if topic.name in RESERVED:
             return
         self.begin(self._produce(partition), f"producer of {stream.stream_id}")
         self.begin(self._consume(partition), f"consumer of {stream.stream_id}")
@@ -314,7 +323,7 @@ class Member:
             is_current = await self.lifecycle.session.ensure()
             if not (is_current and partition.stream.is_open):
                 continue  # the client is told to go elsewhere
-            self.world.judge.reads(self, stream)
+            self.world.judge.reads(self, stream.stream_id)
             if partition.high_watermark < end:
                 raise Violation(f"{self.name}: {stream.stream_id}'s high watermark went back")
             end = partition.high_watermark

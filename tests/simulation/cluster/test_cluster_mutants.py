@@ -24,7 +24,7 @@ def test_clusters_catch(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None
     mutant.apply(monkeypatch)
     for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
         try:
-            run_cluster(seed, wal=mutant.wal)
+            run_cluster(seed, wal=mutant.wal, kinds=[mutant.kind])
         except AssertionError as error:
             print(f"seed {seed}: {error}")
             return

@@ -1,7 +1,9 @@
 """Promise: whatever befalls the nodes of a cluster, their network and their store, no acknowledged
 record is lost or changed, one node leads a partition at a time, a fenced one answers no read after
-its session; transactions are seen whole, once and not before their commit, or never; and when
-nothing fails any more, everything is led again before long, and rests, and no transaction is open.
+its session; transactions are seen whole, once and not before their commit, or never; members of
+groups get records by the rules of `share_judge` and `consumer_judge`; and when nothing fails any
+more, everything is led again before long, and rests, no transaction is open, and groups come to the
+end.
 
 One seed is one world; a failure prints it: `make sim CLUSTERS=1 SEED=n` shows what happened in it.
 """
@@ -13,8 +15,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from lakehead.broker.share.record_state import AcknowledgeType
 from tests.checker.transaction_history import Fate
-from tests.simulation.cluster.cluster_world import run_cluster
+from tests.simulation.cluster.cluster_world import Kind, run_cluster
+from tests.simulation.cluster.consumer_clients import ConsumerClients
 from tests.simulation.quiet import silence_logs
 from tests.support.repetitions import repetitions
 
@@ -47,7 +51,40 @@ def test_transactions_end_in_every_way() -> None:
     """The judge of transactions has something to judge."""
     ends: Counter[str] = Counter()
     for seed in range(4):
-        ends += run_cluster(seed).transactions.ends
+        ends += run_cluster(seed, kinds=[Kind.TRANSACTIONS]).clients[Kind.TRANSACTIONS].ends
     assert ends[Fate.COMMITTED] >= 20
     assert ends[Fate.ABORTED] >= 10
     assert min(ends["crashed producer"], ends["Fenced"], ends["left open"]) >= 1
+
+
+def test_share_groups_meet_everything() -> None:
+    """The judge of share groups has something to judge."""
+    ends: Counter[str] = Counter()
+    confirmed: Counter[AcknowledgeType] = Counter()
+    redeliveries = loads = 0
+    for seed in (1, 4):
+        world = run_cluster(seed, kinds=[Kind.SHARE_GROUPS])
+        ends += world.clients[Kind.SHARE_GROUPS].ends
+        confirmed.update(world.share_judge.confirmed)
+        redeliveries += world.share_judge.redeliveries
+        loads += world.share_judge.loads
+    assert ends["moved"] >= 1
+    assert min(ends["leave"], ends["freeze"] + ends["freeze for ever"]) >= 1
+    assert min(confirmed[kind] for kind in AcknowledgeType if kind) >= 5
+    assert redeliveries >= 50
+    assert loads >= 10
+
+
+def test_consumer_groups_rebalance_and_commit() -> None:
+    """The judge of consumer groups has something to judge."""
+    world = run_cluster(4, kinds=[Kind.CONSUMER_GROUPS])
+    clients = world.clients[Kind.CONSUMER_GROUPS]
+    assert isinstance(clients, ConsumerClients)
+    assert min(clients.group.assignments, clients.group.commits) >= 10
+    assert min(clients.ends["leave"], clients.ends["last commit"]) >= 1
+
+
+def test_consumers_in_zones_read_from_replicas() -> None:
+    """The judge of read replicas has something to judge."""
+    ends = run_cluster(2, kinds=[Kind.ZONES]).clients[Kind.ZONES].ends
+    assert min(ends["leader"], ends["read replica"]) >= 10

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,13 +20,13 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.transaction.messages import IDLE
 from lakehead.broker.protocol.api import schema
-from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
-from lakehead.storage.errors import TopicExists
 from tests.checker.transaction_history import Fate, Transaction, TransactionHistory
 from tests.checker.transaction_rules import CommittedLog, copy_violations, transaction_violations
 from tests.simulation.cluster.client_wire import ClientWire
+from tests.simulation.cluster.clients import Clients
 from tests.simulation.cluster.committed_reader import CommittedReader
+from tests.simulation.cluster.topics import COPIES, TRANSFERS
 from tests.simulation.cluster.transactional_producer import (
     GROUP,
     Abortable,
@@ -37,16 +36,10 @@ from tests.simulation.cluster.transactional_producer import (
     find_coordinator,
 )
 from tests.simulation.ledger import Violation
-from tests.simulation.lives import Life
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.cluster_world import ClusterWorld
-    from tests.simulation.cluster.member import Member
 
-TOPIC = "transfers"
-COPIES = "copies"
-"""The topic of the copier, and its group."""
-HOST = "client"
 STABLE_S = 60.0
 """Once nothing fails any more, no transaction is open after so many seconds."""
 VIOLATIONS_SHOWN = 5
@@ -55,76 +48,41 @@ Run: TypeAlias = Callable[[str, str], Coroutine[Any, Any, None]]
 """Runs one client: its name, and its transactional id."""
 
 
-class Transactions:
-    """All of these clients of one world; their draws of randomness are their own."""
+class Transactions(Clients):
+    """All of these clients of one world."""
 
-    def __init__(self, world: ClusterWorld, loop: asyncio.AbstractEventLoop, seed: int) -> None:
-        self.history = TransactionHistory(clock=loop.time)
-        self.ends: Counter[str] = Counter()
-        """Of producers and transactions, by kind."""
-        self._world = world
-        self._rng = random.Random(seed)
-        self._life = Life(world.loop, "clients")
+    def __init__(self, world: ClusterWorld, seed: int) -> None:
+        super().__init__(world, random.Random(seed))
+        self.history = TransactionHistory(clock=world.loop.time)
         self._numbers = itertools.count()
-        self._partitions = self._rng.choice([2, 3])
-        self._pace_s = self._rng.choice([1.0, 3.0])
-        self._producers = self._rng.choice([1, 2, 3])
-        self._has_copier = self._rng.random() < 0.5
+        self._partitions = self.rng.choice([2, 3])
+        self._pace_s = self.rng.choice([1.0, 3.0])
+        self._producers = self.rng.choice([1, 2, 3])
+        self._has_copier = self.rng.random() < 0.5
 
     def start(self) -> None:
         """Begin."""
         for number in range(self._producers):
             identity = f"p{number}"
-            self._begin(self._keep(identity, TOPIC, self._produce), f"producers {number}")
+            self.begin(self._keep(identity, TRANSFERS, self._produce), f"producers {number}")
         if self._has_copier:
-            self._begin(self._keep("copier", COPIES, self._copy), "copiers")
-        self._begin(self._read(), "reader")
+            self.begin(self._keep("copier", COPIES, self._copy), "copiers")
+        self.begin(self._read(), "reader")
 
     # ------------------------------------------------------------- clients
 
-    def _begin(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return self._life.spawn(self._guarded(coro), name)
-
-    async def _guarded(self, coro: Coroutine[Any, Any, None]) -> None:
-        try:
-            await coro
-        except Exception as error:
-            self._world.fail(error)
-
-    def _wire(self) -> ClientWire:
-        return ClientWire(self._world, self._life, HOST)
-
-    def _note(self, name: str, what: str) -> None:
-        self._world.trace.add(name, what)
-
-    async def _ready(self, topic: str) -> None:
-        """Wait for a topic, which the first client to find it missing creates."""
-        world = self._world
-        while topic not in world.oracle.state.topics:
-            living = world.living()
-            if living:
-                member = self._rng.choice(living)
-                creating = member.begin(self._create(member, topic), "create a topic")
-                await asyncio.wait([creating], timeout=5.0)
-            await asyncio.sleep(0.5)
-
-    async def _create(self, member: Member, topic: str) -> None:
-        assert member.replication_control is not None
-        with suppress(KafkaError, TopicExists):
-            await member.replication_control.create(topic, self._partitions)
-
     async def _keep(self, identity: str, topic: str, run: Run) -> None:
         """Run clients of one transactional id, one after the other and sometimes two at once."""
-        rng = self._rng
-        await self._ready(topic)
+        rng = self.rng
+        await self.ready(topic, self._partitions)
         for number in itertools.count():
             name = f"{identity}.{number}"
-            producing = self._begin(run(name, identity), name)
+            producing = self.begin(run(name, identity), name)
             await asyncio.wait([producing], timeout=rng.uniform(5.0, 40.0))
-            if self._world.is_quiet:
+            if self.world.is_quiet:
                 return
             if not producing.done() and rng.random() < 0.5:
-                self._note(name, "crashes")
+                self.note(name, "crashes")
                 self.ends["crashed producer"] += 1
                 producing.cancel()
                 if rng.random() < 0.2:
@@ -132,36 +90,36 @@ class Transactions:
             await asyncio.sleep(rng.choice([0.1, 1.0, 5.0]) * rng.random())
 
     def _producer(self, wire: ClientWire, identity: str, topic: str) -> TransactionalProducer:
-        rng = self._rng
+        rng = self.rng
         is_new = rng.random() < 0.6
         timeout_ms = rng.choice([2_000, 8_000, 20_000])
-        self._note(identity, f"has a producer of version {2 if is_new else 0}")
+        self.note(identity, f"has a producer of version {2 if is_new else 0}")
         return TransactionalProducer(
             wire, rng, identity, topic, is_new=is_new, timeout_ms=timeout_ms
         )
 
     async def _produce(self, name: str, identity: str) -> None:
-        rng, wire = self._rng, self._wire()
-        producer = self._producer(wire, identity, TOPIC)
-        reader = CommittedReader(wire, TOPIC, dict.fromkeys(range(self._partitions), 0))
+        rng, wire = self.rng, self.wire()
+        producer = self._producer(wire, identity, TRANSFERS)
+        reader = CommittedReader(wire, TRANSFERS, dict.fromkeys(range(self._partitions), 0))
         try:
             await producer.initialize()
-            self._note(name, "has its producer id")
-            while not self._world.is_quiet:
+            self.note(name, "has its producer id")
+            while not self.world.is_quiet:
                 await asyncio.sleep(rng.expovariate(1 / self._pace_s))
                 await self._transaction(name, producer, reader)
             if rng.random() < 0.7:
                 await self._leave_open(name, producer)
         except (Fenced, GaveUp, Abortable) as error:
             self.ends[type(error).__name__] += 1
-            self._note(name, f"ends: {error!r}")
+            self.note(name, f"ends: {error!r}")
         finally:
             wire.close()
 
     async def _transaction(
         self, name: str, producer: TransactionalProducer, reader: CommittedReader
     ) -> None:
-        rng = self._rng
+        rng = self.rng
         await producer.begin()
         transaction = self.history.begin(f"{name}.{next(self._numbers)}")
         chosen = rng.sample(range(self._partitions), rng.randint(1, self._partitions))
@@ -176,7 +134,7 @@ class Transactions:
                 await asyncio.sleep(rng.uniform(1.0, 12.0))
             commits = rng.random() < 0.75
         except Abortable as error:
-            self._note(transaction.name, f"must be aborted: {error}")
+            self.note(transaction.name, f"must be aborted: {error}")
             commits = False
         await self._end(producer, transaction, commits=commits)
 
@@ -188,7 +146,7 @@ class Transactions:
         await producer.add(chosen)
         await self._write(producer, transaction, chosen)
         self.ends["left open"] += 1
-        self._note(transaction.name, "is left open")
+        self.note(transaction.name, "is left open")
 
     async def _write(
         self, producer: TransactionalProducer, transaction: Transaction, chosen: list[int]
@@ -196,8 +154,8 @@ class Transactions:
         numbers = itertools.count()
 
         async def write(partition: int) -> None:
-            for _ in range(self._rng.choice([1, 1, 2])):
-                count = self._rng.choice([1, 2])
+            for _ in range(self.rng.choice([1, 1, 2])):
+                count = self.rng.choice([1, 2])
                 values = [f"{transaction.name}:{next(numbers)}" for _ in range(count)]
                 transaction.writes.update(dict.fromkeys(values, partition))
                 await producer.produce(partition, values)
@@ -224,15 +182,15 @@ class Transactions:
             raise
         transaction.fate = Fate.COMMITTED if commits else Fate.ABORTED
         self.ends[transaction.fate] += 1
-        self._note(transaction.name, f"is {transaction.fate}")
+        self.note(transaction.name, f"is {transaction.fate}")
 
     async def _copy(self, name: str, identity: str) -> None:
-        rng, wire = self._rng, self._wire()
+        rng, wire = self.rng, self.wire()
         producer = self._producer(wire, identity, COPIES)
         try:
             await producer.initialize()
-            reader = CommittedReader(wire, TOPIC, await self._committed(wire))
-            while not self._world.is_quiet:
+            reader = CommittedReader(wire, TRANSFERS, await self._committed(wire))
+            while not self.world.is_quiet:
                 await asyncio.sleep(rng.expovariate(1 / self._pace_s))
                 partition = rng.randrange(self._partitions)
                 before = reader.position[partition]
@@ -244,7 +202,7 @@ class Transactions:
                         reader.position.update(await self._committed(wire))
         except (Fenced, GaveUp, Abortable) as error:
             self.ends[f"copier: {type(error).__name__}"] += 1
-            self._note(name, f"ends: {error!r}")
+            self.note(name, f"ends: {error!r}")
         finally:
             wire.close()
 
@@ -260,24 +218,24 @@ class Transactions:
                 await producer.add([partition])
                 await producer.produce(partition, values)
             await producer.add_offsets(COPIES)
-            await producer.commit_offset(COPIES, TOPIC, partition, offset)
-            commits = self._rng.random() < 7 / 8
+            await producer.commit_offset(COPIES, TRANSFERS, partition, offset)
+            commits = self.rng.random() < 7 / 8
         except Abortable as error:
-            self._note("copier", f"must abort: {error}")
+            self.note("copier", f"must abort: {error}")
             commits = False
         await producer.end(is_commit=commits)
         self.ends[f"copy {'committed' if commits else 'aborted'}"] += 1
-        self._note("copier", f"{'committed' if commits else 'aborted'} {partition} to {offset}")
+        self.note("copier", f"{'committed' if commits else 'aborted'} {partition} to {offset}")
         return commits
 
     async def _committed(self, wire: ClientWire) -> dict[int, int]:
         """Return the positions that the copier's group has committed. Raises GaveUp."""
         module = schema(_OFFSET_FETCH, 7).request_module
         indexes = list(range(self._partitions))
-        topic = entity(module, "OffsetFetchRequestTopic", name=TOPIC, partition_indexes=indexes)
+        topic = entity(module, "OffsetFetchRequestTopic", name=TRANSFERS, partition_indexes=indexes)
         until = asyncio.get_running_loop().time() + STABLE_S
         while asyncio.get_running_loop().time() < until:
-            where = await find_coordinator(wire, self._rng, COPIES, GROUP)
+            where = await find_coordinator(wire, self.rng, COPIES, GROUP)
             if where is not None:
                 with suppress(OSError, TimeoutError):
                     response = await wire.send(
@@ -294,12 +252,12 @@ class Transactions:
         raise GaveUp("the positions of the copier are not stable")
 
     async def _read(self) -> None:
-        await self._ready(TOPIC)
-        wire = self._wire()
-        reader = CommittedReader(wire, TOPIC, dict.fromkeys(range(self._partitions), 0))
-        while not self._world.is_quiet:
-            await asyncio.sleep(self._rng.expovariate(1.0))
-            fetched = await reader.fetch(self._rng.randrange(self._partitions))
+        await self.ready(TRANSFERS, self._partitions)
+        wire = self.wire()
+        reader = CommittedReader(wire, TRANSFERS, dict.fromkeys(range(self._partitions), 0))
+        while not self.world.is_quiet:
+            await asyncio.sleep(self.rng.expovariate(1.0))
+            fetched = await reader.fetch(self.rng.randrange(self._partitions))
             if fetched is not None:
                 self.history.record_seen("reader", fetched.records)
         wire.close()
@@ -308,20 +266,20 @@ class Transactions:
 
     async def judge(self) -> None:
         """Read everything that is committed, and compare. Raises Violation."""
-        if TOPIC not in self._world.oracle.state.topics:
+        if TRANSFERS not in self.world.oracle.state.topics:
             return
         found = asyncio.get_running_loop().create_future()
 
         async def judge() -> None:
-            wire = self._wire()
-            log = {p: await self._read_all(wire, TOPIC, p) for p in range(self._partitions)}
+            wire = self.wire()
+            log = {p: await self._read_all(wire, TRANSFERS, p) for p in range(self._partitions)}
             violations = transaction_violations(self.history, log)
-            if COPIES in self._world.oracle.state.topics:
+            if COPIES in self.world.oracle.state.topics:
                 violations += await self._judge_copies(wire, log)
             wire.close()
             found.set_result(violations)
 
-        self._begin(judge(), "judge of transactions")
+        self.begin(judge(), "judge of transactions")
         await asyncio.wait([found], timeout=8 * STABLE_S)
         if not found.done():
             raise Violation("the transactions are not read to their end")
@@ -361,7 +319,7 @@ class Transactions:
 
     def _expect_idle(self) -> None:
         """Every transaction has ended at its coordinator, too."""
-        for machine in self._world.machines:
+        for machine in self.world.machines:
             member = machine.newest
             if member.life.is_dead or member.broker is None:
                 continue
