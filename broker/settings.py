@@ -629,6 +629,19 @@ class Settings:
     group_consumer_max_heartbeat_interval_ms: int = _setting(
         15_000, "Longest heartbeat interval of a consumer group.", unit="ms", least=1
     )
+    group_consumer_assignment_interval_ms: int = _setting(
+        1_000,
+        "Shortest time between two assignments of a consumer group; 0: each change of members or "
+        "topics has its own. A group may have its own, consumer.assignment.interval.ms.",
+        unit="ms",
+        least=0,
+    )
+    group_consumer_min_assignment_interval_ms: int = _setting(
+        0, "Shortest assignment interval of a consumer group.", unit="ms", least=0
+    )
+    group_consumer_max_assignment_interval_ms: int = _setting(
+        15_000, "Longest assignment interval of a consumer group.", unit="ms", least=0
+    )
     group_consumer_max_size: int = _setting(
         2_147_483_647, "Maximum members of a consumer group.", least=1
     )
@@ -717,6 +730,19 @@ class Settings:
     )
     group_share_max_heartbeat_interval_ms: int = _setting(
         15_000, "Longest heartbeat interval of a share group.", unit="ms", least=1
+    )
+    group_share_assignment_interval_ms: int = _setting(
+        1_000,
+        "Shortest time between two assignments of a share group; 0: each change of members or "
+        "topics has its own. A group may have its own, share.assignment.interval.ms.",
+        unit="ms",
+        least=0,
+    )
+    group_share_min_assignment_interval_ms: int = _setting(
+        0, "Shortest assignment interval of a share group.", unit="ms", least=0
+    )
+    group_share_max_assignment_interval_ms: int = _setting(
+        15_000, "Longest assignment interval of a share group.", unit="ms", least=0
     )
     group_share_max_size: int = _setting(
         200, "Maximum members of a share group.", least=1, most=1_000

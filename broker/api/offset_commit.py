@@ -7,6 +7,7 @@ members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: to
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
 from kio.schema.errors import ErrorCode
@@ -113,6 +114,7 @@ def _refused(request: Any, context: RequestContext, shard: GroupShard) -> ErrorC
             request.member_id,
             getattr(request, "group_instance_id", None),
             request.generation_id_or_member_epoch,
+            _places(request, context),
             has_epochs=context.version >= _EPOCH_VERSION,
         )
     except LakeheadError as error:
@@ -120,6 +122,18 @@ def _refused(request: Any, context: RequestContext, shard: GroupShard) -> ErrorC
     if code is ErrorCode.group_id_not_found and context.version < _NOT_FOUND_VERSION:
         return ErrorCode.illegal_generation
     return code
+
+
+def _places(request: Any, context: RequestContext) -> Iterator[tuple[bytes, int]]:
+    """Yield the partitions that may be committed, of (topic id, index)."""
+    for requested in request.topics:
+        topic = _find_topic(requested, context)
+        if topic is None or not context.may(READ_TOPIC, topic.name):
+            continue
+        for partition in requested.partitions:
+            is_there = _missing(topic, partition, context) is ErrorCode.none
+            if is_there and not _is_too_long(partition, context):
+                yield topic.id_bytes, partition.partition_index
 
 
 def _find_topic(requested: Any, context: RequestContext) -> Topic | None:

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.coordinator.group.coordinator import TransactionalMember
+from lakehead.broker.coordinator.group.messages import TransactionalMember
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.transaction.messages import Producer
 from lakehead.broker.partition.partition import OFFSETS_TOPIC

@@ -18,7 +18,6 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 
 _STREAMS_NOTE = "Kept: streams groups are not served."
-_INTERVAL_NOTE = "Large groups are assigned at intervals that follow from their size."
 _OFFSET_RESETS = frozenset({"earliest", "latest"})
 _DURATION = re.compile(r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 
@@ -52,6 +51,8 @@ HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
 SHARE_DELIVERIES = "share.delivery.count.limit"
 SHARE_HEARTBEAT_INTERVAL = "share.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
+SHARE_ASSIGNMENT_INTERVAL = "share.assignment.interval.ms"
 SHARE_LOCK_DURATION = "share.record.lock.duration.ms"
 SHARE_RECORD_LOCKS = "share.partition.max.record.locks"
 SHARE_SESSION_TIMEOUT = "share.session.timeout.ms"
@@ -59,6 +60,7 @@ _BOUNDED = frozenset(
     {
         *(HEARTBEAT_INTERVAL, SESSION_TIMEOUT, SHARE_DELIVERIES, SHARE_HEARTBEAT_INTERVAL),
         *(SHARE_LOCK_DURATION, SHARE_RECORD_LOCKS, SHARE_SESSION_TIMEOUT),
+        *(ASSIGNMENT_INTERVAL, SHARE_ASSIGNMENT_INTERVAL),
     }
 )
 _SESSIONS = (
@@ -96,7 +98,10 @@ _TABLE = (
         *(SESSION_TIMEOUT, 45_000, 1),
         "Time after which a silent member of a consumer group is fenced, in ms",
     ),
-    _number("consumer.assignment.interval.ms", 1000, 0, 15_000, _INTERVAL_NOTE),
+    _bounded(
+        *(ASSIGNMENT_INTERVAL, 1000, 0),
+        "Shortest time between two assignments of a consumer group, in ms",
+    ),
     _flag(
         *("errors.deadletterqueue.copy.record.enable", "false"),
         "Dead letters of a share group have the key and the value of their record",
@@ -105,9 +110,9 @@ _TABLE = (
         *(DEAD_LETTER_TOPIC, "", None),
         "Topic that gets the dead letters of a share group; empty: there are none",
     ),
-    _number(
-        *("share.assignment.interval.ms", 1000, 0, 15_000),
-        "Each change of a share group has its own assignment.",
+    _bounded(
+        *(SHARE_ASSIGNMENT_INTERVAL, 1000, 0),
+        "Shortest time between two assignments of a share group, in ms",
     ),
     _text(
         *("share.auto.offset.reset", "latest", None),

@@ -59,12 +59,15 @@ delegation.token.max.lifetime.ms long 604800000
 delegation.token.secret.key password -
 delete.topic.enable boolean true
 fetch.max.bytes int 57671680
+group.consumer.assignment.interval.ms int 1000
 group.consumer.assignors list uniform,range
 group.consumer.heartbeat.interval.ms int 5000
+group.consumer.max.assignment.interval.ms int 15000
 group.consumer.max.heartbeat.interval.ms int 15000
 group.consumer.max.session.timeout.ms int 60000
 group.consumer.max.size int 2147483647
 group.consumer.migration.policy string bidirectional
+group.consumer.min.assignment.interval.ms int 0
 group.consumer.min.heartbeat.interval.ms int 5000
 group.consumer.min.session.timeout.ms int 45000
 group.consumer.session.timeout.ms int 45000
@@ -72,8 +75,10 @@ group.initial.rebalance.delay.ms int 3000
 group.max.session.timeout.ms int 1800000
 group.max.size int 2147483647
 group.min.session.timeout.ms int 6000
+group.share.assignment.interval.ms int 1000
 group.share.delivery.count.limit int 5
 group.share.heartbeat.interval.ms int 5000
+group.share.max.assignment.interval.ms int 15000
 group.share.max.delivery.count.limit int 10
 group.share.max.heartbeat.interval.ms int 15000
 group.share.max.partition.max.record.locks int 4000
@@ -81,6 +86,7 @@ group.share.max.record.lock.duration.ms int 60000
 group.share.max.session.timeout.ms int 60000
 group.share.max.share.sessions int 2000
 group.share.max.size int 200
+group.share.min.assignment.interval.ms int 0
 group.share.min.delivery.count.limit int 2
 group.share.min.heartbeat.interval.ms int 5000
 group.share.min.partition.max.record.locks int 100
@@ -407,14 +413,11 @@ metadata.max.retention.ms long 604800000
     ConfigGroup(
         effect=Effect.NO_EFFECT,
         reason=(
-            "Of share groups: each change has its own assignment, the assignor is simple, and "
-            "their states are in a partition like any other."
+            "Of share groups: the assignor is simple, and their states are in a partition like any "
+            "other."
         ),
         configs="""
-group.share.assignment.interval.ms int 1000
 group.share.assignors list simple
-group.share.max.assignment.interval.ms int 15000
-group.share.min.assignment.interval.ms int 0
 share.coordinator.append.linger.ms int -1
 share.coordinator.cached.buffer.max.bytes int 1048588
 share.coordinator.load.buffer.size int 5242880
@@ -446,15 +449,6 @@ group.streams.min.heartbeat.interval.ms int 5000
 group.streams.min.session.timeout.ms int 45000
 group.streams.num.standby.replicas int 0
 group.streams.session.timeout.ms int 45000
-""",
-    ),
-    ConfigGroup(
-        effect=Effect.NO_EFFECT,
-        reason="Large groups are assigned at intervals that follow from their size.",
-        configs="""
-group.consumer.assignment.interval.ms int 1000
-group.consumer.max.assignment.interval.ms int 15000
-group.consumer.min.assignment.interval.ms int 0
 """,
     ),
     ConfigGroup(

@@ -32,6 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     limits = {
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.session.timeout.ms": "30000",
+        "group.consumer.assignment.interval.ms": "0",
         "group.initial.rebalance.delay.ms": "0",
     }
     with server_under_test(
@@ -352,75 +353,75 @@ async def test_fields_that_contradict_each_other(group: WireGroup) -> None:
 
 async def test_revocation_before_assignment(group: WireGroup) -> None:
     one = await group.join("m1")
-    assert (one.error_code, one.member_id, one.member_epoch) == (NONE, "m1", 1)
+    assert (one.error_code, one.member_id, one.member_epoch) == (NONE, "m1", 2)
     assert group.indexes(one) == [0, 1, 2, 3]
     assert one.heartbeat_interval.total_seconds() == 5.0
-    assert group.indexes(await group.heartbeat("m1", 1)) is None
+    assert group.indexes(await group.heartbeat("m1", 2)) is None
     two = await group.join("m2")
-    assert (two.member_epoch, group.indexes(two)) == (2, [])
-    one = await group.heartbeat("m1", 1)
+    assert (two.member_epoch, group.indexes(two)) == (3, [])
+    one = await group.heartbeat("m1", 2)
     kept = group.indexes(one)
-    assert one.member_epoch == 1
+    assert one.member_epoch == 2
     assert kept is not None
     assert len(kept) == 2
     assert (await group.described()).group_state == "Reconciling"
-    assert group.indexes(await group.heartbeat("m2", 2)) is None
+    assert group.indexes(await group.heartbeat("m2", 3)) is None
     every = {group.topic_id: [0, 1, 2, 3]}
-    assert (await group.heartbeat("m1", 1, owned=every)).member_epoch == 1
+    assert (await group.heartbeat("m1", 2, owned=every)).member_epoch == 2
     mine = {group.topic_id: kept}
-    one = await group.heartbeat("m1", 1, owned=mine)
-    assert (one.member_epoch, group.indexes(one)) == (2, None)
-    two = await group.heartbeat("m2", 2)
+    one = await group.heartbeat("m1", 2, owned=mine)
+    assert (one.member_epoch, group.indexes(one)) == (3, None)
+    two = await group.heartbeat("m2", 3)
     assert group.indexes(two) == sorted({0, 1, 2, 3} - set(kept))
     # A response that was lost is asked for again; older epochs and later ones are fenced.
-    assert (await group.heartbeat("m1", 1, owned=mine)).member_epoch == 2
-    assert (await group.heartbeat("m1", 1, owned=every)).error_code is FENCED
-    assert (await group.heartbeat("m1", 1)).error_code is FENCED
-    assert (await group.heartbeat("m1", 3)).error_code is FENCED
-    assert (await group.heartbeat("m3", 1)).error_code is UNKNOWN
-    full = await group.join("m1", epoch=2, owned=mine)
+    assert (await group.heartbeat("m1", 2, owned=mine)).member_epoch == 3
+    assert (await group.heartbeat("m1", 2, owned=every)).error_code is FENCED
+    assert (await group.heartbeat("m1", 2)).error_code is FENCED
+    assert (await group.heartbeat("m1", 4)).error_code is FENCED
+    assert (await group.heartbeat("m3", 2)).error_code is UNKNOWN
+    full = await group.join("m1", epoch=3, owned=mine)
     assert group.indexes(full) == kept
-    assert (await group.join("m1")).member_epoch == 2
+    assert (await group.join("m1")).member_epoch == 3
     described = await group.described()
     assert (described.group_state, described.group_epoch, described.assignment_epoch) == (
         "Stable",
-        2,
-        2,
+        3,
+        3,
     )
     assert described.assignor_name == "uniform"
     assert sorted(member.member_id for member in described.members) == ["m1", "m2"]
     member = next(one for one in described.members if one.member_id == "m1")
     assert member.subscribed_topic_names == (group.name,)
     assert member.subscribed_topic_regex in {"", None}
-    assert (member.member_epoch, member.member_type) == (2, 1)
+    assert (member.member_epoch, member.member_type) == (3, 1)
     assert member.client_host.startswith("/")
     topic = member.assignment.topic_partitions[0]
     assert (topic.topic_id, topic.topic_name) == (group.topic_id, group.name)
     assert sorted(topic.partitions) == kept
     gone = await group.heartbeat("m2", -1)
     assert (gone.error_code, gone.member_id, gone.member_epoch) == (NONE, "m2", -1)
-    assert group.indexes(await group.heartbeat("m1", 2)) == [0, 1, 2, 3]
+    assert group.indexes(await group.heartbeat("m1", 3)) == [0, 1, 2, 3]
 
 
 async def test_a_static_member_leaves_for_a_while(group: WireGroup) -> None:
-    assert (await group.join("m1", instance_id="i")).member_epoch == 1
+    assert (await group.join("m1", instance_id="i")).member_epoch == 2
     assert (await group.join("m2", instance_id="i")).error_code is (
         ErrorCode.unreleased_instance_id
     )
-    assert (await group.heartbeat("m2", 1, instance_id="i")).error_code is (
+    assert (await group.heartbeat("m2", 2, instance_id="i")).error_code is (
         ErrorCode.fenced_instance_id
     )
-    assert (await group.heartbeat("m2", 1, instance_id="j")).error_code is UNKNOWN
+    assert (await group.heartbeat("m2", 2, instance_id="j")).error_code is UNKNOWN
     assert (await group.heartbeat("m2", -2, instance_id="i")).error_code is (
         ErrorCode.fenced_instance_id
     )
     gone = await group.heartbeat("m1", -2, instance_id="i")
     assert (gone.error_code, gone.member_epoch) == (NONE, -2)
-    assert (await group.heartbeat("m1", 1, instance_id="i")).error_code is FENCED
+    assert (await group.heartbeat("m1", 2, instance_id="i")).error_code is FENCED
     back = await group.join("m2", instance_id="i")
-    assert (back.error_code, back.member_epoch) == (NONE, 1)
+    assert (back.error_code, back.member_epoch) == (NONE, 2)
     assert group.indexes(back) == [0, 1, 2, 3]
-    assert (await group.described()).group_epoch == 1
+    assert (await group.described()).group_epoch == 2
     assert (await group.heartbeat("m1", -1, instance_id="i")).error_code is (
         ErrorCode.fenced_instance_id
     )
@@ -430,21 +431,21 @@ async def test_a_static_member_leaves_for_a_while(group: WireGroup) -> None:
 
 async def test_offsets_by_member_epochs(group: WireGroup) -> None:
     await group.join("m1")
-    assert await group.commit("m1", 1) is NONE
-    assert await group.commit("m1", 1, version=10) is NONE
-    assert await group.commit("m1", 1, version=8) is ErrorCode.unsupported_version
-    assert await group.commit("m1", 0) is STALE
-    assert await group.commit("m1", 2) is STALE
-    assert await group.commit("m2", 1) is UNKNOWN
+    assert await group.commit("m1", 2) is NONE
+    assert await group.commit("m1", 2, version=10) is NONE
+    assert await group.commit("m1", 2, version=8) is ErrorCode.unsupported_version
+    assert await group.commit("m1", 1) is STALE
+    assert await group.commit("m1", 3) is STALE
+    assert await group.commit("m2", 2) is UNKNOWN
     assert await group.commit("", -1) is UNKNOWN
-    assert await group.fetch("m1", 1) is NONE
+    assert await group.fetch("m1", 2) is NONE
     assert await group.fetch(None, -1) is NONE
-    assert await group.fetch("m1", 2) is STALE
-    assert await group.fetch("m2", 1) is UNKNOWN
+    assert await group.fetch("m1", 3) is STALE
+    assert await group.fetch("m2", 2) is UNKNOWN
     assert await group.delete_offset() is ErrorCode.group_subscribed_to_topic
     await group.heartbeat("m1", -1)
     assert await group.commit("", -1) is NONE
-    assert await group.commit("m1", 1) is UNKNOWN
+    assert await group.commit("m1", 2) is UNKNOWN
     assert await group.delete_offset() is NONE
 
 
@@ -479,9 +480,9 @@ async def test_an_empty_group_changes_its_protocol(group: WireGroup) -> None:
     assert (await group.described()).error_message == (
         f"Group {group.name} is not a consumer group."
     )
-    assert (await group.heartbeat("m1", 1)).error_code is ErrorCode.group_id_not_found
+    assert (await group.heartbeat("m1", 2)).error_code is ErrorCode.group_id_not_found
     assert await group.classic_leave(joined.member_id) is NONE
-    assert (await group.join("m1")).member_epoch == 1
+    assert (await group.join("m1")).member_epoch == 2
     assert await group.listed() == ("consumer", "Stable", "consumer")
 
 
@@ -553,7 +554,7 @@ async def test_a_member_without_an_id_is_given_one(group: WireGroup) -> None:
     joined = await group.join("", version=0)
     assert joined.error_code is NONE
     assert len(joined.member_id) > 10
-    assert (await group.heartbeat(joined.member_id, 1, version=0)).member_epoch == 1
+    assert (await group.heartbeat(joined.member_id, 2, version=0)).member_epoch == 2
 
 
 async def test_regular_expressions_are_resolved_by_the_broker(group: WireGroup) -> None:

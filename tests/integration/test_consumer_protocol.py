@@ -19,6 +19,7 @@ FLAGS = (
     *HASTY,
     *("--group.consumer.heartbeat.interval.ms", "500"),
     *("--group.consumer.session.timeout.ms", "30000"),
+    *("--group.consumer.assignment.interval.ms", "0"),
 )
 
 

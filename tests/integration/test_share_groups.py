@@ -129,7 +129,10 @@ async def listed(node: ApiClient) -> set[tuple[str, str, str]]:
 
 
 async def test_a_member_joins_takes_records_and_leaves() -> None:
-    async with running() as running_node, asyncio.timeout(LIMIT_S):
+    async with (
+        running(group_share_assignment_interval_ms=0) as running_node,
+        asyncio.timeout(LIMIT_S),
+    ):
         client = await with_topic(running_node)
         node = ApiClient(running_node)
         await running_node.groups.partition_for("team")
@@ -166,7 +169,10 @@ async def test_a_member_joins_takes_records_and_leaves() -> None:
 
 
 async def test_groups_of_other_kinds_keep_their_names() -> None:
-    async with running() as running_node, asyncio.timeout(LIMIT_S):
+    async with (
+        running(group_share_assignment_interval_ms=0) as running_node,
+        asyncio.timeout(LIMIT_S),
+    ):
         await with_topic(running_node)
         node = ApiClient(running_node)
         await running_node.groups.partition_for("team")

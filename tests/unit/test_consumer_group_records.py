@@ -82,12 +82,29 @@ WRITTEN_BY_KAFKA: list[tuple[RecordKind, ConsumerGroupValue, str]] = [
         + "00",
     ),
     (
+        RecordKind.CURRENT,
+        CurrentAssignment(
+            epoch=5,
+            previous_epoch=4,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned={TOPIC_ID: frozenset({1, 3})},
+            revoking={TOPIC_ID: frozenset({2})},
+            assigned_epochs={TOPIC_ID: (4, 5)},
+            revoking_epochs={TOPIC_ID: (3,)},
+        ),
+        "0000"
+        + ("00000005" + "00000004" + "01")
+        + ("02" + ID_HEX + "030000000100000003" + "010009" + "030000000400000005")
+        + ("02" + ID_HEX + "0200000002" + "010005" + "0200000003")
+        + "00",
+    ),
+    (
         RecordKind.REGEX,
         ResolvedRegex(topics=frozenset({"t"}), version=3, timestamp_ms=4),
         "0000" + "020274" + "0000000000000003" + "0000000000000004" + "00",
     ),
 ]
-"""Written by the classes of Kafka 4.2.0."""
+"""Written by the classes of Kafka 4.3.0."""
 
 
 @pytest.mark.parametrize(("kind", "value", "written"), WRITTEN_BY_KAFKA)

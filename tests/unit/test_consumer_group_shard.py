@@ -45,13 +45,13 @@ async def test_a_response_waits_until_all_that_it_says_is_durable() -> None:
     joined = shard.consumer_heartbeat("g", beat("m"))
     await asyncio.sleep(0)
     assert len(partition.stream.batches) == 1, "all records of an event are one batch"
-    again = shard.consumer_heartbeat("g", beat("m", 1))
+    again = shard.consumer_heartbeat("g", beat("m", 2))
     await asyncio.sleep(0)
     assert not joined.done()
     assert not again.done(), "it would tell of an epoch that is not durable"
     assert (await settled(node, joined)).assignment == EVERY
-    assert (await settled(node, again)).epoch == 1
-    assert shard.consumer_heartbeat("g", beat("m", 1)).done(), "nothing is on its way to the log"
+    assert (await settled(node, again)).epoch == 2
+    assert shard.consumer_heartbeat("g", beat("m", 2)).done(), "nothing is on its way to the log"
     assert len(partition.stream.batches) == 1
 
 
@@ -69,12 +69,12 @@ async def test_a_change_that_could_not_be_stored_did_not_happen() -> None:
     stream.is_full = False
     group = shard.groups["g"].group
     assert set(group.members) == {"m"}
-    going_on = await settled(node, shard.consumer_heartbeat("g", beat("m", 1)))
-    assert (going_on.epoch, going_on.assignment) == (1, None)
+    going_on = await settled(node, shard.consumer_heartbeat("g", beat("m", 2)))
+    assert (going_on.epoch, going_on.assignment) == (2, None)
     with pytest.raises(KafkaError) as caught:
-        shard.consumer_heartbeat("g", beat("n", 2))
+        shard.consumer_heartbeat("g", beat("n", 3))
     assert caught.value.code is ErrorCode.unknown_member_id
-    assert (await settled(node, shard.consumer_heartbeat("g", beat("n")))).epoch == 2
+    assert (await settled(node, shard.consumer_heartbeat("g", beat("n")))).epoch == 3
 
 
 async def test_another_node_goes_on_with_what_is_durable() -> None:
@@ -88,7 +88,7 @@ async def test_another_node_goes_on_with_what_is_durable() -> None:
     assert not lost.done()
     assert left.groups["g"].kind is GroupKind.CONSUMER
     assert set(left.groups["g"].group.members) == {"m"}
-    assert left.consumer_heartbeat("g", beat("m", 1)).result().epoch == 1
+    assert left.consumer_heartbeat("g", beat("m", 2)).result().epoch == 2
 
 
 async def test_consumer_groups_are_within_the_memory_for_groups() -> None:

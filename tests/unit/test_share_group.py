@@ -83,13 +83,14 @@ VALUES: dict[ShareRecordKind, tuple[ShareGroupValue, str]] = {
 class World:
     """A group, its topics and the time."""
 
-    def __init__(self, **counts: int) -> None:
+    def __init__(self, *, interval_ms: int = 0, **counts: int) -> None:
+        self.limits = ShareGroupSettings(max_size=3, assignment_interval_ms=interval_ms)
         self.catalog = catalog(counts or {"t": 4})
         self.now = 100.0
         self.group = self.fresh()
 
     def fresh(self) -> ShareGroup:
-        return ShareGroup("g", lambda: ShareGroupSettings(max_size=3), lambda: self.catalog)
+        return ShareGroup("g", lambda: self.limits, lambda: self.catalog)
 
     def heartbeat(
         self, member_id: str, epoch: int, topics: set[str] | None = None
@@ -148,6 +149,38 @@ def test_members_have_partitions_once_they_have_a_state() -> None:
     assert world.group.state is GroupState.STABLE
 
 
+def test_changes_within_the_assignment_interval_share_one_assignment() -> None:
+    world = World(interval_ms=1_000)
+    epoch = world.heartbeat("a", 0, {"t"}).epoch
+    world.initialize()
+    waiting = world.heartbeat("a", epoch)
+    assert (waiting.epoch, waiting.assignment, world.group.epoch) == (2, None, 3)
+    other = world.heartbeat("b", 0, {"t"})
+    assert (other.epoch, count(other), world.group.epoch) == (2, 0, 4)
+    world.now += 1.0
+    due = world.heartbeat("a", epoch)
+    assert (due.epoch, count(due)) == (4, 2)
+    assert count(world.heartbeat("b", 2)) == 2
+
+
+def test_states_of_new_partitions_let_the_epoch_grow_with_the_next_heartbeat() -> None:
+    world = World()
+    world.heartbeat("a", 0, {"t"})
+    world.initialize()
+    assert world.group.epoch == 2
+    assert world.heartbeat("b", 0, {"t"}).epoch == 3
+    assert world.heartbeat("a", 2).epoch == 3
+
+
+def test_a_member_has_nothing_of_topics_that_it_left_even_before_the_next_assignment() -> None:
+    world = World(interval_ms=1_000, t=2, u=2)
+    world.heartbeat("a", 0, {"t", "u"})
+    world.initialize()
+    world.now += 1.0
+    assert count(world.heartbeat("a", 2)) == 4
+    assert count(world.heartbeat("a", 3, {"u"})) == 2
+
+
 def test_epochs_are_held_against_those_that_are_known() -> None:
     world = World()
     assert world.refusal("a", 3) is ErrorCode.unknown_member_id
@@ -191,7 +224,7 @@ def test_new_partitions_and_deleted_topics_are_noticed() -> None:
     world = World(t=2, u=1)
     world.heartbeat("a", 0, {"t", "u"})
     world.initialize()
-    epoch = world.heartbeat("a", 1).epoch
+    epoch = world.heartbeat("a", 2).epoch
     world.catalog = catalog({"t": 3})
     changed = world.heartbeat("a", epoch)
     assert count(changed) == 2

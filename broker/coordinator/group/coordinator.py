@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.group_configs import (
+    ASSIGNMENT_INTERVAL,
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
+    SHARE_ASSIGNMENT_INTERVAL,
     SHARE_HEARTBEAT_INTERVAL,
     SHARE_SESSION_TIMEOUT,
     number_in_force,
@@ -49,6 +50,7 @@ from lakehead.broker.coordinator.group.messages import (
     JoinResult,
     SyncRequest,
     SyncResult,
+    TransactionalMember,
 )
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.group.shard import GroupShard
@@ -99,15 +101,6 @@ class ConsumerGroupDescription:
     members: tuple[ConsumerMember, ...]
 
 
-class TransactionalMember(NamedTuple):
-    """In whose name a producer commits offsets: empty, None and -1 for no member at all."""
-
-    group_id: str
-    member_id: str
-    instance_id: str | None
-    generation: int
-
-
 class GroupCoordinator:
     """Every group that this node coordinates."""
 
@@ -130,6 +123,7 @@ class GroupCoordinator:
             session_timeout_ms=settings.group_share_session_timeout_ms,
             heartbeat_interval_ms=settings.group_share_heartbeat_interval_ms,
             max_size=settings.group_share_max_size,
+            assignment_interval_ms=settings.group_share_assignment_interval_ms,
         )
         self._known_catalog = TopicCatalog(image())
         self._consumer_limits = ConsumerGroupSettings(
@@ -138,6 +132,7 @@ class GroupCoordinator:
             max_size=settings.group_consumer_max_size,
             assignors=assignors_of(settings.group_consumer_assignors),
             migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
+            assignment_interval_ms=settings.group_consumer_assignment_interval_ms,
         )
         self._group_settings = GroupSettings(
             min_session_timeout_ms=settings.group_min_session_timeout_ms,
@@ -273,14 +268,15 @@ class GroupCoordinator:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        places: Iterable[tuple[bytes, int]] = (),
         *,
         has_epochs: bool = True,
     ) -> ErrorCode:
-        """Return the error of a commit by this member. `has_epochs`: the version of the request has
-        member epochs.
+        """Return the error of a commit by this member for partitions, of (topic id, index).
+        `has_epochs`: the version of the request has member epochs.
         """
         return self._serving(group_id).check_commit(
-            group_id, member_id, instance_id, generation, has_epochs=has_epochs
+            group_id, member_id, instance_id, generation, places, has_epochs=has_epochs
         )
 
     async def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
@@ -334,7 +330,8 @@ class GroupCoordinator:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if not is_confirmed():
             raise KafkaError(ErrorCode.invalid_txn_state)
-        code = shard.check_transactional_commit(*member)
+        places = ((one.topic_id or b"", index) for (_, index), one in offsets.items())
+        code = shard.check_transactional_commit(member, places)
         if code is not ErrorCode.none:
             raise KafkaError(code)
         await self._durable(shard.commit_in_transaction(member.group_id, *producer, offsets))
@@ -461,6 +458,7 @@ class GroupCoordinator:
             self._share_limits,
             session_timeout_ms=number_in_force(SHARE_SESSION_TIMEOUT, own, self._settings),
             heartbeat_interval_ms=number_in_force(SHARE_HEARTBEAT_INTERVAL, own, self._settings),
+            assignment_interval_ms=number_in_force(SHARE_ASSIGNMENT_INTERVAL, own, self._settings),
         )
 
     def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
@@ -472,6 +470,7 @@ class GroupCoordinator:
             self._consumer_limits,
             session_timeout_ms=number_in_force(SESSION_TIMEOUT, own, self._settings),
             heartbeat_interval_ms=number_in_force(HEARTBEAT_INTERVAL, own, self._settings),
+            assignment_interval_ms=number_in_force(ASSIGNMENT_INTERVAL, own, self._settings),
         )
 
     def _catalog(self) -> TopicCatalog:

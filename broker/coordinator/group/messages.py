@@ -7,7 +7,7 @@ into a ticket.
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -18,6 +18,15 @@ NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
 TEXT_SIZE_MAX = 32_000
 """Bytes of a text that is stored: its length is 16 bits, and a member id adds to its prefix."""
+
+
+class TransactionalMember(NamedTuple):
+    """In whose name a producer commits offsets: empty, None and -1 for no member at all."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
 
 
 class GroupState(Enum):

@@ -41,6 +41,7 @@ from lakehead.broker.coordinator.group.group_metadata import (
 )
 from lakehead.broker.coordinator.group.members import GROUP_COST, GroupMemory
 from lakehead.broker.coordinator.group.messages import (
+    NO_GENERATION,
     Effect,
     GroupSettings,
     GroupSnapshot,
@@ -52,6 +53,7 @@ from lakehead.broker.coordinator.group.messages import (
     Synced,
     SyncRequest,
     SyncResult,
+    TransactionalMember,
 )
 from lakehead.broker.coordinator.group.migration import (
     downgraded_members,
@@ -285,7 +287,7 @@ class GroupShard:
                 result = group.heartbeat(request, now, room)
         except KafkaError:
             self._stored(live, group, None)  # an upgrade, and that it was in vain
-            if live.is_empty and not group.store.epoch and not live.places:
+            if live.is_empty and not any(group.store.keys) and not live.places:
                 self._forget(live)
             raise
         self._resolve_regexes(live, group, is_visible)
@@ -309,8 +311,7 @@ class GroupShard:
                 _log.warning("regexes_not_resolved", group=group.group_id, error=str(error))
                 group.not_resolved()
                 return
-            now_ms, now = self._clock.now_ms(), self._clock.monotonic()
-            group.resolved(matched.result(), catalog, now_ms, now)
+            group.resolved(matched.result(), catalog, self._clock.now_ms())
             self._store_consumer(live, group)
 
         matching.add_done_callback(on_matched)
@@ -473,11 +474,12 @@ class GroupShard:
         member_id: str,
         instance_id: str | None,
         generation: int,
+        places: Iterable[tuple[bytes, int]],
         *,
         has_epochs: bool,
     ) -> ErrorCode:
-        """Return the error of a commit by this member; an unknown group needs no members.
-        `has_epochs`: the version of the request has member epochs.
+        """Return the error of a commit by this member for partitions, of (topic id, index); an
+        unknown group needs no members. `has_epochs`: the version of the request has member epochs.
         """
         live = self.groups.get(group_id)
         if group_id in self.shares:
@@ -485,7 +487,9 @@ class GroupShard:
         if live is None:
             return ErrorCode.none if generation < 0 else ErrorCode.group_id_not_found
         if isinstance(live.group, ConsumerGroup):
-            error = live.group.refuse_commit(member_id, generation, is_known_to_client=has_epochs)
+            error = live.group.refuse_commit(
+                member_id, generation, places, is_known_to_client=has_epochs
+            )
             return error or ErrorCode.none
         now = self._clock.monotonic()
         return live.group.check_commit(member_id, instance_id, generation, now)
@@ -511,15 +515,20 @@ class GroupShard:
         live.last_commit = self._gathered.outcome
 
     def check_transactional_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self, member: TransactionalMember, places: Iterable[tuple[bytes, int]]
     ) -> ErrorCode:
-        """Return the error of a commit that a producer makes for this member."""
+        """Return the error of a commit that a producer makes for this member, for partitions, of
+        (topic id, index).
+        """
+        group_id, member_id, instance_id, generation = member
         live = self.groups.get(group_id)
         if group_id in self.shares:
             return ErrorCode.group_id_not_found
         group = None if live is None else live.group
         if isinstance(group, ConsumerGroup):
-            error = group.refuse_commit(member_id, generation)
+            if not member_id and instance_id is None and generation == NO_GENERATION:
+                return ErrorCode.none
+            error = group.refuse_commit(member_id, generation, places)
             if error is ErrorCode.stale_member_epoch:  # which the API does not know
                 return ErrorCode.illegal_generation
             return error or ErrorCode.none

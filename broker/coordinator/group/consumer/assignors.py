@@ -46,12 +46,6 @@ class AssignmentSpec:
         """Return true if all members subscribe to the same topics."""
         return len({member.topics for member in self.members.values()}) <= 1
 
-    @property
-    def size(self) -> int:
-        """The members, subscriptions and partitions that an assignor goes through."""
-        subscriptions = sum(len(member.topics) for member in self.members.values())
-        return len(self.members) + subscriptions + sum(self.partition_counts.values())
-
 
 Targets: TypeAlias = dict[str, TopicPartitions]
 """The partitions that each member is to have, by its id."""

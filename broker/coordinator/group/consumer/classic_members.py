@@ -99,7 +99,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: float) -> SyncResult:
     if request.protocol_type not in {None, CONSUMER} or request.protocol_name not in {None, name}:
         raise KafkaError(ErrorCode.inconsistent_group_protocol)
     if (
-        group.store.epoch > member.current.epoch
+        group.store.target_epoch > member.current.epoch
         and member.current.state is not MemberState.UNREVOKED_PARTITIONS
     ):
         _expect_join(group, member, now)
@@ -121,9 +121,11 @@ def heartbeat(
     member, _ = _classic(group, member_id, instance_id)
     _refuse_generation(member, generation)
     group.touch(member, now)
+    if all(one.is_classic for one in group.members.values()):
+        group.update_target(now)  # no heartbeat of the consumer protocol will
     state = member.current.state
     if (
-        member.current.epoch < group.store.epoch
+        member.current.epoch < group.store.target_epoch
         or state is MemberState.UNREVOKED_PARTITIONS
         or (state is MemberState.UNRELEASED_PARTITIONS and not _is_waiting(group, member))
     ):

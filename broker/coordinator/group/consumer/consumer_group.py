@@ -11,9 +11,10 @@ States, as Kafka names them::
     Reconciling   there is a target, and members are on their way to it
     Stable        every member has its target
 
-The group epoch grows when members, their subscriptions or their topics change. Then the assignor
-makes a target assignment of that epoch, and each member goes there by its own heartbeats
-(`reconciliation`). A member epoch is the epoch of the target that a member has reached.
+The group epoch grows when members, their subscriptions or their topics change. With a heartbeat the
+assignor makes a target assignment of that epoch, `assignment_interval_ms` after the one before at
+the earliest, and each member goes there by its own heartbeats (`reconciliation`). A member epoch is
+the epoch of the target that a member has reached.
 
 Invariants: a partition has one owner at most, which is the member that has it or has to give it
 back; epochs only grow; a member epoch is never beyond that of the target assignment, nor this
@@ -62,12 +63,6 @@ from lakehead.broker.coordinator.group.messages import GroupState
 from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
 from lakehead.broker.protocol.errors import KafkaError
 
-_AT_ONCE_SIZE = 1_000
-"""Size of a group (`AssignmentSpec.size`) up to which each change has its own assignment."""
-_SECONDS_PER_SIZE = 20e-6
-"""Pause between assignments of a larger group, for each unit of its size: about ten times what one
-takes, so that a thousand members that join one by one do not keep the node busy.
-"""
 _REGEXES_MAX = 100
 """Regular expressions of a group's members. Each is held against all topics."""
 _REGEX_INTERVAL_SECONDS = 10.0
@@ -106,6 +101,8 @@ class ConsumerGroupSettings:
     """Those that members may choose; the first one is for members that do not."""
     regex_refresh_interval_ms: int = 600_000
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    assignment_interval_ms: int = 1_000
+    """Shortest time between two target assignments of a group; 0: each change has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +159,7 @@ class ConsumerGroup:
         self._records: list[ConsumerGroupRecord] = []
         self._known_catalog: TopicCatalog | None = None
         """The topics of which the group epoch has the hash."""
-        self._assignment_due = -math.inf
+        self._assigned_at = -math.inf
         self._deadline: float | None = None
         self._regex_catalog: TopicCatalog | None = None
         self._regexes_due = -math.inf
@@ -239,7 +236,10 @@ class ConsumerGroup:
                 (topic_id, [index for index in indexes if self.store.is_free(topic_id, index)])
                 for topic_id, indexes in partitions.items()
             )
-            current = CurrentAssignment(epoch=epoch, previous_epoch=epoch, assigned=free)
+            epochs = {topic_id: (epoch,) * len(indexes) for topic_id, indexes in free.items()}
+            current = CurrentAssignment(
+                epoch=epoch, previous_epoch=epoch, assigned=free, assigned_epochs=epochs
+            )
             self._put(RecordKind.MEMBER, metadata, member_id)
             self._put(RecordKind.TARGET, Target(partitions=free), member_id)
             self._put(RecordKind.CURRENT, current, member_id)
@@ -295,20 +295,34 @@ class ConsumerGroup:
         member = self.known(member_id, instance_id)
         if instance_id is not None and epoch == STATIC_LEAVE_EPOCH:
             member.revocation_deadline = None
-            gone = replace(member.current, epoch=STATIC_LEAVE_EPOCH, revoking={})
+            # Without assignment epochs, its successor has the partitions from the first one on.
+            gone = replace(
+                member.current,
+                epoch=STATIC_LEAVE_EPOCH,
+                revoking={},
+                assigned_epochs={},
+                revoking_epochs={},
+            )
             self._put(RecordKind.CURRENT, gone, member.member_id)
         else:
             self.remove([member])
         return HeartbeatResult(member_id=member_id, epoch=epoch)
 
     def refuse_commit(
-        self, member_id: str, epoch: int, *, is_known_to_client: bool = True
+        self,
+        member_id: str,
+        epoch: int,
+        places: Iterable[tuple[bytes, int]],
+        *,
+        is_known_to_client: bool = True,
     ) -> ErrorCode | None:
-        """Return the error of an offset commit in the name of a member, or None.
-        `is_known_to_client`: the version of the request has member epochs.
+        """Return the error of an offset commit in the name of a member, or None. `places`: the
+        partitions, of (topic id, index). `is_known_to_client`: the version of the request has
+        member epochs.
 
-        Without an epoch the request is of an admin, or of a consumer that chooses its partitions
-        itself: both may write while the group has no members.
+        A member that has not heard of its present epoch may commit for partitions that it had
+        before (KIP-1251). Without an epoch the request is of an admin, or of a consumer that
+        chooses its partitions itself: both may write while the group has no members.
         """
         if epoch < 0 and not self.members:
             return None
@@ -317,6 +331,8 @@ class ConsumerGroup:
             return ErrorCode.unknown_member_id
         if not (is_known_to_client or member.is_classic):
             return ErrorCode.unsupported_version
+        if epoch < member.current.epoch and _had_all(member.current, epoch, places):
+            return None
         return _refuse_other_epoch(member, epoch)
 
     def refuse_fetch(self, member_id: str | None, epoch: int) -> ErrorCode | None:
@@ -329,9 +345,7 @@ class ConsumerGroup:
         return _refuse_other_epoch(member, epoch)
 
     def tick(self, now: float) -> None:
-        """Let time pass: fence the silent and those that give nothing back, and make the target
-        assignment that is due.
-        """
+        """Let time pass: fence the silent and those that give nothing back."""
         if self._deadline is None or self._deadline > now:
             return
         fenced = [
@@ -343,7 +357,6 @@ class ConsumerGroup:
         self._deadline = None
         for member in self.members.values():
             self._expect(member.deadline)
-        self.update_target(now)
 
     # Regular expressions.
 
@@ -369,10 +382,10 @@ class ConsumerGroup:
         return frozenset(regexes)
 
     def resolved(
-        self, topics: Mapping[str, frozenset[str]], catalog: TopicCatalog, now_ms: int, now: float
+        self, topics: Mapping[str, frozenset[str]], catalog: TopicCatalog, now_ms: int
     ) -> None:
-        """Take over the topics that regular expressions match in a catalog. A new target follows if
-        they are others than before.
+        """Take over the topics that regular expressions match in a catalog. The group epoch grows
+        if they are others than before.
         """
         self._is_resolving = False
         has_changed = False
@@ -388,7 +401,6 @@ class ConsumerGroup:
                 )
                 self._put(RecordKind.REGEX, value, regex)
         self.refresh(is_changed=has_changed)
-        self.update_target(now)
 
     def not_resolved(self) -> None:
         """Take note that the resolution failed: a later one may not."""
@@ -465,7 +477,7 @@ class ConsumerGroup:
         has_known_regex = has_new_regex and (
             metadata.regex in self.store.regexes if metadata.regex else bool(before.regex)
         )
-        self.refresh(is_changed=self.store.epoch == 0 or has_new_topics or has_known_regex)
+        self.refresh(is_changed=has_new_topics or has_known_regex)
         return has_new_topics or has_new_regex
 
     def refresh(self, *, is_changed: bool) -> None:
@@ -482,12 +494,11 @@ class ConsumerGroup:
             self._put(RecordKind.GROUP, epoch, is_first=True)
 
     def update_target(self, now: float) -> None:
-        """Make the target assignment of the group epoch, unless a large group just had one."""
+        """Make the target assignment of the group epoch, unless the one before is too recent."""
         store = self.store
         if store.epoch <= store.target_epoch or not store.members:
             return
-        if store.target_epoch and now < self._assignment_due:
-            self._expect(self._assignment_due)
+        if now < self._assigned_at + self.settings.assignment_interval_ms / 1000:
             return
         topics = self.catalog.found(store.subscribed_topics())
         ids = {topic.name: topic.topic_id for topic in topics}
@@ -509,8 +520,7 @@ class ConsumerGroup:
             if target != members[member_id].target:
                 self._put(RecordKind.TARGET, Target(partitions=target), member_id)
         self._put(RecordKind.TARGET_EPOCH, TargetEpoch(epoch=store.epoch))
-        pause = spec.size * _SECONDS_PER_SIZE if spec.size > _AT_ONCE_SIZE else 0
-        self._assignment_due = now + pause
+        self._assigned_at = now
 
     def reconcile(
         self,
@@ -651,6 +661,19 @@ def _described(request: HeartbeatRequest, before: MemberMetadata) -> MemberMetad
         assignor=before.assignor if request.assignor is None else request.assignor,
     )
     return before if after == before else after
+
+
+def _had_all(current: CurrentAssignment, epoch: int, places: Iterable[tuple[bytes, int]]) -> bool:
+    """Return true if a member had partitions in an epoch before its own, and has not given them
+    back.
+    """
+    known: dict[bytes, dict[int, int]] = {}
+    for topic_id, index in places:
+        if topic_id not in known:
+            known[topic_id] = current.epochs_of(topic_id)
+        if known[topic_id].get(index, current.epoch) > epoch:
+            return False
+    return True
 
 
 def _refuse_other_epoch(member: ConsumerMember, epoch: int) -> ErrorCode | None:

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from lakehead.broker.coordinator.group.consumer.consumer_members import (
+    FIRST_EPOCH,
     ConsumerMember,
     CurrentAssignment,
     MemberMetadata,
     TopicPartitions,
+    cost_of_epochs,
     cost_of_metadata,
     cost_of_partitions,
 )
@@ -34,7 +36,7 @@ class ConsumerGroupState:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = FIRST_EPOCH
         """The group epoch: it grows with each change of members, subscriptions or topics."""
         self.topics_hash = 0
         """The hash of the topics that the group epoch is of."""
@@ -175,7 +177,7 @@ class ConsumerGroupState:
         member = self.members.get(key.name)
         match key.kind:
             case RecordKind.GROUP:
-                self.epoch = self.topics_hash = 0
+                self.epoch, self.topics_hash = FIRST_EPOCH, 0
             case RecordKind.TARGET_EPOCH:
                 self.target_epoch = 0
             case RecordKind.REGEX:
@@ -211,6 +213,10 @@ class ConsumerGroupState:
 
     def _assign(self, member: ConsumerMember, current: CurrentAssignment) -> None:
         before, member.current = member.current, current
+        for epochs in (current.assigned_epochs, current.revoking_epochs):
+            self.cost += cost_of_epochs(epochs)
+        for epochs in (before.assigned_epochs, before.revoking_epochs):
+            self.cost -= cost_of_epochs(epochs)
         if before.assigned == current.assigned and before.revoking == current.revoking:
             return
         for partitions in (before.assigned, before.revoking):

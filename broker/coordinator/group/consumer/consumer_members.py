@@ -15,7 +15,15 @@ from lakehead.broker.coordinator.group.members import MEMBER_OBJECTS, cost_of
 TopicPartitions: TypeAlias = Mapping[bytes, frozenset[int]]
 """Indexes of partitions by the id of their topic (16 bytes). A topic without any is left out."""
 
+AssignmentEpochs: TypeAlias = Mapping[bytes, tuple[int, ...]]
+"""By the id of a topic, the epoch in which each of its partitions was assigned to their member, in
+the order of their indexes (KIP-1251). A topic without any is left out: its partitions were assigned
+in the epoch of the member.
+"""
+
 NO_PARTITIONS: TopicPartitions = {}
+FIRST_EPOCH = 1
+"""The epoch of a group that nothing has changed yet."""
 JOIN_EPOCH = 0
 """The epoch of a member that joins, or comes back after it was fenced."""
 LEAVE_EPOCH = -1
@@ -75,6 +83,29 @@ class CurrentAssignment:
     state: MemberState = MemberState.STABLE
     assigned: TopicPartitions = field(default_factory=dict)
     revoking: TopicPartitions = field(default_factory=dict)
+    assigned_epochs: AssignmentEpochs = field(default_factory=dict)
+    revoking_epochs: AssignmentEpochs = field(default_factory=dict)
+
+    def epochs_of_assigned(self, topic_id: bytes) -> dict[int, int]:
+        """Return the epochs in which the partitions of a topic that the member may consume were
+        assigned to it, by index.
+        """
+        return self._epochs(topic_id, self.assigned, self.assigned_epochs)
+
+    def epochs_of(self, topic_id: bytes) -> dict[int, int]:
+        """Return the epochs in which the partitions of a topic that the member has, or has to give
+        back, were assigned to it, by index.
+        """
+        revoking = self._epochs(topic_id, self.revoking, self.revoking_epochs)
+        return revoking | self.epochs_of_assigned(topic_id)
+
+    def _epochs(
+        self, topic_id: bytes, partitions: TopicPartitions, epochs: AssignmentEpochs
+    ) -> dict[int, int]:
+        indexes = sorted(partitions.get(topic_id, ()))
+        if topic_id in epochs:
+            return dict(zip(indexes, epochs[topic_id], strict=True))
+        return dict.fromkeys(indexes, max(self.epoch, JOIN_EPOCH))
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Return true if the member has what the target of this epoch gives it."""
@@ -124,6 +155,11 @@ def cost_of_metadata(member_id: str, metadata: MemberMetadata) -> int:
     protocols = () if metadata.classic is None else metadata.classic.protocols
     topics = ((topic, b"") for topic in metadata.topics)
     return MEMBER_OBJECTS + cost_of(texts, (*protocols, *topics))
+
+
+def cost_of_epochs(epochs: AssignmentEpochs) -> int:
+    """Return the memory that epochs of an assignment are counted with, in bytes."""
+    return sum(_PARTITION_COST + 8 * len(of_topic) for of_topic in epochs.values())
 
 
 def cost_of_partitions(partitions: TopicPartitions) -> int:

@@ -11,25 +11,27 @@ length plus one as a varint, 0 for null), and tagged fields end each structure::
                                  string|null, rebalance timeout i32 (ms), assignor string|null,
                                  tag 0 of a member that speaks the classic protocol: i8 1, session
                                  timeout i32 (ms), protocols and each: name string, metadata bytes
-    key 6    group               the target assignment: epoch i32
+    key 6    group               the target assignment: epoch i32 (its time, tag 0, is left out)
     key 7    group, member       the target of a member: partitions
     key 8    group, member       the assignment of a member: epoch i32, previous epoch i32, state
-                                 i8, partitions, partitions that it has to give back
+                                 i8, partitions, partitions that it has to give back; tag 0 of each
+                                 topic: the epochs in which they were assigned, i32 (KIP-1251)
     key 16   group, expression   a resolved regular expression: topics strings, version of the
                                  metadata i64, time i64 (ms)
 
 Partitions are an array and each: topic id 16 bytes, indexes i32. A record without value deletes its
 key. Source: Kafka's message definitions ConsumerGroupMetadataKey to
-ConsumerGroupRegularExpressionValue, of 4.2.
+ConsumerGroupRegularExpressionValue, of 4.3.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from lakehead.broker.coordinator.group.consumer.consumer_members import (
+    AssignmentEpochs,
     ClassicMetadata,
     CurrentAssignment,
     MemberMetadata,
@@ -149,7 +151,8 @@ def _fields(value: ConsumerGroupValue) -> bytes:
             return encode_partitions(value.partitions) + NO_TAGS
         case CurrentAssignment():
             epochs = _INT.pack(value.epoch) + _INT.pack(value.previous_epoch)
-            partitions = encode_partitions(value.assigned) + encode_partitions(value.revoking)
+            partitions = encode_partitions(value.assigned, value.assigned_epochs)
+            partitions += encode_partitions(value.revoking, value.revoking_epochs)
             return epochs + bytes((value.state,)) + partitions + NO_TAGS
         case ResolvedRegex():
             times = _LONG.pack(value.version) + _LONG.pack(value.timestamp_ms)
@@ -175,12 +178,18 @@ def decode_consumer_value(kind: RecordKind, data: bytes) -> ConsumerGroupValue |
         case RecordKind.TARGET:
             return Target(partitions=reader.partitions())
         case RecordKind.CURRENT:
+            epoch, previous_epoch = reader.i32(), reader.i32()
+            state = _state(reader.i8())
+            assigned, assigned_epochs = reader.dated_partitions()
+            revoking, revoking_epochs = reader.dated_partitions()
             return CurrentAssignment(
-                epoch=reader.i32(),
-                previous_epoch=reader.i32(),
-                state=_state(reader.i8()),
-                assigned=reader.partitions(),
-                revoking=reader.partitions(),
+                epoch=epoch,
+                previous_epoch=previous_epoch,
+                state=state,
+                assigned=assigned,
+                revoking=revoking,
+                assigned_epochs=assigned_epochs,
+                revoking_epochs=revoking_epochs,
             )
         case RecordKind.REGEX:
             topics = frozenset(reader.texts())
@@ -229,12 +238,17 @@ def encode_tagged(data: bytes) -> bytes:
     return bytes((1, _TAG)) + encode_uvarint(len(data)) + data
 
 
-def encode_partitions(partitions: TopicPartitions) -> bytes:
+def encode_partitions(partitions: TopicPartitions, epochs: AssignmentEpochs | None = None) -> bytes:
     parts = [encode_uvarint(len(partitions) + 1)]
     for topic_id, indexes in partitions.items():
-        numbers = struct.pack(f">{len(indexes)}i", *sorted(indexes))
-        parts += (topic_id, encode_uvarint(len(indexes) + 1), numbers, NO_TAGS)
+        known = None if epochs is None else epochs.get(topic_id)
+        tags = NO_TAGS if known is None else encode_tagged(_encode_numbers(known))
+        parts += (topic_id, _encode_numbers(sorted(indexes)), tags)
     return b"".join(parts)
+
+
+def _encode_numbers(numbers: Sequence[int]) -> bytes:
+    return encode_uvarint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
 
 
 def encode_short_text(text: str) -> bytes:
@@ -270,14 +284,31 @@ class FlexibleReader(RecordReader):
         return FlexibleReader(found[_TAG]) if _TAG in found else None
 
     def partitions(self) -> TopicPartitions:
+        return self.dated_partitions()[0]
+
+    def dated_partitions(self) -> tuple[TopicPartitions, AssignmentEpochs]:
+        """Take partitions; return them, and the epochs in which they were assigned, as far as they
+        are known.
+        """
         found: dict[bytes, frozenset[int]] = {}
+        epochs: dict[bytes, dict[int, int]] = {}
         for _ in range(self.uvarint() - 1):
             topic_id = self.take(_TOPIC_ID_SIZE)
-            count = self.uvarint() - 1
-            indexes = struct.unpack(f">{max(count, 0)}i", self.take(4 * max(count, 0)))
+            indexes = self.numbers()
             found[topic_id] = found.get(topic_id, frozenset()).union(indexes)
-            self.tagged()
-        return found
+            tagged = self.tagged()
+            known = () if tagged is None else tagged.numbers()
+            if len(known) == len(indexes):
+                epochs.setdefault(topic_id, {}).update(zip(indexes, known, strict=True))
+        return found, {
+            topic_id: tuple(of_topic[index] for index in sorted(of_topic))
+            for topic_id, of_topic in epochs.items()
+            if of_topic.keys() == found[topic_id]
+        }
+
+    def numbers(self) -> tuple[int, ...]:
+        count = max(self.uvarint() - 1, 0)
+        return struct.unpack(f">{count}i", self.take(4 * count))
 
     def member(self) -> MemberMetadata:
         instance_id, rack_id = self.compact_text(), self.compact_text()

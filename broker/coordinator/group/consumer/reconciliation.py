@@ -6,7 +6,7 @@ free of its target; what other members still have follows as they give it back.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kio.schema.errors import ErrorCode
 
@@ -43,6 +43,10 @@ class Reconciliation:
         Raises FENCED_MEMBER_EPOCH for a member in a state of a later release that does not say that
         it gave everything back.
         """
+        after = self._next(current, has_new_subscription=has_new_subscription)
+        return current if after is current else self._with_epochs(after, current)
+
+    def _next(self, current: CurrentAssignment, *, has_new_subscription: bool) -> CurrentAssignment:
         match current.state:
             case MemberState.STABLE:
                 if current.epoch != self.epoch:
@@ -62,6 +66,22 @@ class Reconciliation:
                         "join again.",
                     )
                 return self._towards_target(current)
+
+    def _with_epochs(
+        self, after: CurrentAssignment, before: CurrentAssignment
+    ) -> CurrentAssignment:
+        """Return an assignment with the epochs in which its partitions were assigned: what the
+        member keeps has the one that it had.
+        """
+        assigned_epochs = {}
+        for topic_id, indexes in after.assigned.items():
+            known = before.epochs_of_assigned(topic_id)
+            assigned_epochs[topic_id] = tuple(known.get(i, self.epoch) for i in sorted(indexes))
+        revoking_epochs = {}
+        for topic_id, indexes in after.revoking.items():
+            known = before.epochs_of(topic_id)
+            revoking_epochs[topic_id] = tuple(known[i] for i in sorted(indexes))
+        return replace(after, assigned_epochs=assigned_epochs, revoking_epochs=revoking_epochs)
 
     def _owns(self, partitions: TopicPartitions) -> bool:
         """Return true if the member may still have one of these partitions."""

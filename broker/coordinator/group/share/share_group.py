@@ -3,19 +3,21 @@
 `ShareGroup` takes one event at a time together with the present monotonic time, changes its state
 and gathers the records to store. It has no socket, log, task or clock.
 
-The group epoch grows when members, their subscriptions or their topics change. Then there is a
-target assignment of that epoch, and each member has it with its next heartbeat: partitions are
-shared, so no member waits for another. A member gets only partitions of which the group has a state
-in `__share_group_state`: `to_initialize` returns those that have none yet, and `initialized` says
-that they have it.
+The group epoch grows when members, their subscriptions or their topics change. With a heartbeat
+there is a target assignment of that epoch, `assignment_interval_ms` after the one before at the
+earliest, and each member has it with its next heartbeat: partitions are shared, so no member waits
+for another. A member gets only partitions of which the group has a state in `__share_group_state`:
+`to_initialize` returns those that have none yet, and `initialized` says that they have it.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.consumer.consumer_members import (
+    FIRST_EPOCH,
     JOIN_EPOCH,
     TopicPartitions,
     cost_of_partitions,
@@ -49,6 +51,8 @@ class ShareGroupSettings:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     max_size: int = 200
+    assignment_interval_ms: int = 1_000
+    """Shortest time between two target assignments of a group; 0: each change has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +107,17 @@ class ShareGroup:
         catalog: Callable[[], TopicCatalog],
     ) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = FIRST_EPOCH
         """The group epoch."""
+        self.state_epoch = 0
+        """The latest group epoch in which states were made."""
         self.target_epoch = 0
         """The group epoch that the target assignment is of."""
         self.members: dict[str, ShareGroupMember] = {}
         self.partitions = StatePartitions()
         """The partitions that the group has a state of."""
         self._topics_hash = 0
+        self._assigned_at = -math.inf
         self._settings = settings
         self._catalog = catalog
         self._records: list[ShareGroupRecord] = []
@@ -146,6 +153,7 @@ class ShareGroup:
         """
         for record in records:
             self._apply(record)
+        self.state_epoch = self.epoch
         for member in self.members.values():
             self._touch(member, now)
 
@@ -167,17 +175,20 @@ class ShareGroup:
             client_host=request.client_host,
             topics=before.topics if request.topics is None else request.topics,
         )
+        is_pending = self._has_unassigned()
         if member is None or metadata != before:
             self._put(ShareRecordKind.MEMBER, metadata, request.member_id)
-        self._refresh(is_changed=member is None or metadata.topics != before.topics)
-        self._update_target()
+        is_new = member is None or metadata.topics != before.topics
+        self._refresh(is_changed=is_new or is_pending)
+        self._update_target(now)
         member = self.members[request.member_id]
-        has_changed = member.current.assigned != member.target
+        assigned = self._allowed(member)
+        has_changed = member.current.assigned != assigned
         if has_changed or member.current.epoch != self.target_epoch:
             current = ShareAssignment(
                 epoch=self.target_epoch,
                 previous_epoch=member.current.epoch,
-                assigned=member.target,
+                assigned=assigned,
             )
             self._put(ShareRecordKind.CURRENT, current, member.member_id)
         self._touch(member, now)
@@ -213,7 +224,7 @@ class ShareGroup:
         return found
 
     def initialized(self, partitions: Mapping[bytes, frozenset[int]]) -> None:
-        """The group has a state of these partitions now."""
+        """The group has a state of these partitions now: a heartbeat has them assigned."""
         made = dict(self.partitions.initialized)
         catalog = self._catalog()
         for topic_id, indexes in partitions.items():
@@ -222,7 +233,6 @@ class ShareGroup:
                 before = made.get(topic_id, KnownPartitions(name, frozenset()))
                 made[topic_id] = KnownPartitions(name, before.indexes | indexes)
         self._set_partitions(made)
-        self._refresh(is_changed=True)
 
     def forget_states(self, topic_ids: Iterable[bytes]) -> None:
         """The states of these topics are deleted."""
@@ -230,9 +240,13 @@ class ShareGroup:
         made = {key: one for key, one in self.partitions.initialized.items() if key not in gone}
         self._set_partitions(made)
 
-    def advance(self) -> int:
-        """Let the group epoch grow, for states that an operator sets; return it."""
-        self._refresh(is_changed=True)
+    def begin_states(self) -> int:
+        """Return the epoch of states that are about to be made anew, which fences leaders that have
+        the states before. The group epoch grows for it if no member left since those were made.
+        """
+        if self.state_epoch >= self.epoch:
+            self._refresh(is_changed=True)
+        self.state_epoch = self.epoch
         return self.epoch
 
     # Inside.
@@ -279,9 +293,32 @@ class ShareGroup:
             epoch = GroupEpoch(epoch=self.epoch + 1, topics_hash=topics_hash)
             self._put(ShareRecordKind.GROUP, epoch)
 
-    def _update_target(self) -> None:
-        """Make the target assignment of the group epoch."""
+    def _has_unassigned(self) -> bool:
+        """Return true if no assignment is due, and members subscribe to partitions with a state
+        that none of them is to have.
+        """
+        if not self.members or self.target_epoch < self.epoch:
+            return False
+        names = frozenset().union(*(one.metadata.topics for one in self.members.values()))
+        given: dict[bytes, set[int]] = {}
+        for member in self.members.values():
+            for topic_id, indexes in member.target.items():
+                given.setdefault(topic_id, set()).update(indexes)
+        return any(
+            known.name in names and known.indexes != given.get(topic_id, set())
+            for topic_id, known in self.partitions.initialized.items()
+        )
+
+    def _allowed(self, member: ShareGroupMember) -> TopicPartitions:
+        """Return those of a member's target that are of its topics: the target may be older."""
+        ids = {topic.topic_id for topic in self._catalog().found(member.metadata.topics)}
+        return {key: indexes for key, indexes in member.target.items() if key in ids}
+
+    def _update_target(self, now: float) -> None:
+        """Make the target assignment of the group epoch, unless the one before is too recent."""
         if self.epoch <= self.target_epoch:
+            return
+        if now < self._assigned_at + self._settings().assignment_interval_ms / 1000:
             return
         topics = {topic.name: topic for topic in self._subscribed()}
         partitions = {}
@@ -299,6 +336,7 @@ class ShareGroup:
             if target != self.members[member_id].target:
                 self._put(ShareRecordKind.TARGET, Target(partitions=target), member_id)
         self._put(ShareRecordKind.TARGET_EPOCH, TargetEpoch(epoch=self.epoch))
+        self._assigned_at = now
 
     def _touch(self, member: ShareGroupMember, now: float) -> None:
         member.session_deadline = now + self._settings().session_timeout_ms / 1000

@@ -158,7 +158,7 @@ class ShareGroups:
             )
         live = self._groups.get(group_id) or self._live(group_id)
         _refuse_members(live.group)
-        epoch = live.group.advance()
+        epoch = live.group.begin_states()
         await self._stored(live, None)
         await self._make(live, offsets, epoch)
 
@@ -275,6 +275,7 @@ class ShareGroups:
         if not missing or live.is_initializing:
             return
         live.is_initializing = True
+        live.group.state_epoch = live.group.epoch
         offsets = {
             SharePartitionKey(live.group.group_id, topic_id, index): NO_START_OFFSET
             for topic_id, indexes in missing.items()
