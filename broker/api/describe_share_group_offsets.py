@@ -3,6 +3,7 @@
 v1: the lag (KIP-1226); -1 where the leader of a partition does not respond.
 """
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,17 +104,13 @@ async def _initialized(group_id: str, context: RequestContext) -> Iterable[Known
 async def _partition(group_id: str, name: str, index: int, context: RequestContext) -> Any:
     services = context.services
     topic = services.topics.by_name.get(name)
-    state, code, message = ShareState(NO_START_OFFSET), ErrorCode.none, None
-    if not context.may(_LEFT_OUT, name):
-        code = _LEFT_OUT.error
-    elif topic is None:
-        code = ErrorCode.unknown_topic_or_partition
-    else:
-        try:
+    state = ShareState(NO_START_OFFSET)
+    is_allowed = context.may(_LEFT_OUT, name)
+    if is_allowed and topic is not None:
+        # As in Kafka no offset is no error, whatever the reason.
+        with contextlib.suppress(LakeheadError, TimeoutError):
             key = SharePartitionKey(group_id, topic.id_bytes, index)
             state = await services.share_states.summary(key)
-        except (LakeheadError, TimeoutError) as error:
-            code, message = error_code(error), error_message(error)
     return entity(
         context.response,
         "DescribeShareGroupOffsetsResponsePartition",
@@ -121,8 +118,7 @@ async def _partition(group_id: str, name: str, index: int, context: RequestConte
         start_offset=state.start_offset,
         leader_epoch=max(state.leader_epoch, 0),
         lag=await _lag(name, index, state, context),
-        error_code=code,
-        error_message=message,
+        error_code=ErrorCode.none if is_allowed else _LEFT_OUT.error,
     )
 
 

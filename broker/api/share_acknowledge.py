@@ -15,6 +15,7 @@ from lakehead.broker.api.share_acknowledgements import (
     RECORDS_MAX,
     Acknowledged,
     acknowledge,
+    group_of,
     member_of,
 )
 from lakehead.broker.cluster.metadata_image import hint_for
@@ -40,7 +41,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     services = context.services
     epoch = request.share_session_epoch
     try:
-        context.check(READ_GROUP, request.group_id or "")
+        context.check(READ_GROUP, group_of(request))
         member = member_of(request)
         sessions = services.share_partitions.sessions
         if epoch == INITIAL_EPOCH:

@@ -31,12 +31,19 @@ class Acknowledged(NamedTuple):
 _SUCCESS = Acknowledged(ErrorCode.none, None)
 
 
+def group_of(request: Any) -> str:
+    """Return the group of a request. Raises INVALID_REQUEST."""
+    if request.group_id is None:
+        raise KafkaError(ErrorCode.invalid_request, "Invalid group id in the request.")
+    return str(request.group_id)
+
+
 def member_of(request: Any) -> ShareSessionKey:
     """Return the member of a request. Raises INVALID_REQUEST."""
     member_id = request.member_id
     if not member_id or len(member_id) > _MEMBER_ID_MAX:
         raise KafkaError(ErrorCode.invalid_request, "Invalid member id in the request.")
-    return ShareSessionKey(request.group_id or "", member_id)
+    return ShareSessionKey(group_of(request), member_id)
 
 
 def places_of(topics: Iterable[Any]) -> Iterator[tuple[Place, Any]]:

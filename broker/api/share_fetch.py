@@ -27,6 +27,7 @@ from lakehead.broker.api.share_acknowledgements import (
     RECORDS_MAX,
     Acknowledged,
     acknowledge,
+    group_of,
     has_acknowledgements,
     member_of,
     places_of,
@@ -162,7 +163,7 @@ class ShareFetchCall:
         """Serve the request."""
         request = self._request
         try:
-            self._context.check(READ_GROUP, request.group_id or "")
+            self._context.check(READ_GROUP, group_of(request))
             member = member_of(request)
             self._check_renewal()
             session = self._session(member)
@@ -176,11 +177,13 @@ class ShareFetchCall:
             manager.sessions.close(member)
             if released:
                 await asyncio.wait(released)
-        elif session.partitions and self._records_left > 0 and self._max_bytes > 0:
-            try:
-                await self._fetch(member, session)
-            finally:
-                self._unwatch()
+        elif session.partitions:
+            await self._note_missing(session)
+            if self._records_left > 0 and self._max_bytes > 0:
+                try:
+                    await self._fetch(member, session)
+                finally:
+                    self._unwatch()
         self._respond(member, acknowledged)
 
     def _check_renewal(self) -> None:
@@ -219,6 +222,23 @@ class ShareFetchCall:
             raise KafkaError(ErrorCode.invalid_request, "Too many partitions in a share session.")
         session.update(named, forgotten)
         return session
+
+    async def _note_missing(self, session: ShareSession) -> None:
+        """Note errors of partitions that are not here: also of those whose turn does not come, and
+        of a request for no records.
+        """
+        turns = Turns()
+        for place in session.partitions:
+            await turns.step()
+            topic = self._services.topics.by_id.get(place[0])
+            try:
+                if topic is None:
+                    raise KafkaError(ErrorCode.unknown_topic_id)
+                if not self._context.may(READ_TOPIC, topic.name):
+                    raise KafkaError(READ_TOPIC.error)
+                topic.served(place[1])
+            except KafkaError as error:
+                self._results[place] = self._failed(place, error)
 
     # Fetching.
 

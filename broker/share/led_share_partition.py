@@ -44,6 +44,7 @@ _CODES = {
     ErrorCode.not_coordinator: ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress: ErrorCode.coordinator_not_available,
     ErrorCode.fenced_leader_epoch: ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_state_epoch: ErrorCode.not_leader_or_follower,
     ErrorCode.invalid_request: ErrorCode.unknown_server_error,
 }
 """Codes of the share coordinator as members get them."""

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.share.share_counts import Outcome
+from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.metadata.records import GroupConfig
 from lakehead.storage.object_store import MemoryStore
 from tests.integration.test_node_protocol import running, with_topic
@@ -100,6 +101,39 @@ async def test_acknowledgements_come_with_the_next_fetch() -> None:
         (partition,) = parts(await a.receive_fetch())
         assert partition.acknowledge_error_code == ErrorCode.invalid_request
         assert partition.error_code is NONE
+
+
+async def test_missing_partitions_are_reported_beside_records_and_without_any() -> None:
+    async with shared(3) as (node, _):
+        a, b = [await ShareMember.connect(node, name) for name in "ab"]
+        a.send_fetch([0, 9], max_records=1, wait_ms=LIMIT_S * 1000)
+        found = {one.partition_index: one for one in parts(await a.receive_fetch())}
+        assert [len(found[0].acquired_records), found[9].error_code] == [
+            1,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+        b.send_fetch([9], max_records=0)
+        (missing,) = parts(await b.receive_fetch())
+        assert missing.error_code is ErrorCode.unknown_topic_or_partition
+
+
+async def test_requests_of_no_group_are_refused() -> None:
+    async with shared(1) as (node, _):
+        a = await ShareMember.connect(node, "a")
+        a.group = None  # type: ignore[assignment]
+        a.send_fetch([0], epoch=3)
+        assert (await a.receive_fetch()).error_code is ErrorCode.invalid_request
+        assert await a.code({0: [(0, 0, [ACCEPT])]}, epoch=3) is ErrorCode.invalid_request
+
+
+async def test_a_verdict_on_a_state_that_was_made_anew_is_for_another_leader() -> None:
+    async with shared(2) as (node, _):
+        a = await ShareMember.connect(node, "a")
+        assert await a.fetch([0]) == {0: [(0, 1, 1)]}
+        key = SharePartitionKey("team", node.topics.by_name["t"].id_bytes, 0)
+        await node.share_coordinator.initialize(key, 2, 0)
+        code = await a.code({0: [(0, 1, [ACCEPT])]})
+        assert code is ErrorCode.not_leader_or_follower
 
 
 async def test_a_fetch_waits_for_new_and_for_released_records() -> None:

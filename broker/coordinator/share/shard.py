@@ -95,9 +95,12 @@ class ShareShard:
             raise KafkaError(ErrorCode.fenced_state_epoch)
         now_ms = self._clock.now_ms()
         leader_epoch = 0 if stored is None else stored.state.leader_epoch
+        state = ShareState(start_offset, state_epoch, leader_epoch)
+        if start_offset != NO_START_OFFSET:
+            state = state._replace(delivery_complete_count=0)
         snapshot = ShareSnapshot(
             epoch=0 if stored is None else stored.snapshot.epoch + 1,
-            state=ShareState(start_offset, state_epoch, leader_epoch),
+            state=state,
             created_ms=now_ms,
             written_ms=now_ms,
         )
