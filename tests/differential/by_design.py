@@ -119,6 +119,15 @@ def _plain(value: str) -> str:
     return ",".join(dict.fromkeys(item.strip() for item in value.split(",")))
 
 
+def _is_empty(named: Tree) -> bool:
+    """Return true if a partition, or each of a topic, has nothing in a response to ShareFetch."""
+    parts = named.get("partitions", [named]) if isinstance(named, dict) else []
+    return bool(parts) and all(
+        not part["records"] and part["error_code"] == "none" and not part["acknowledge_error_code"]
+        for part in parts
+    )
+
+
 def _failed(theirs: Tree, _ours: Tree) -> bool:
     """Return true if Kafka answered that it failed inside."""
     failure = "unknown_server_error"
@@ -323,6 +332,42 @@ RULES: tuple[Rule, ...] = (
         theirs="unknown_server_error",
         when=lambda tree: any(fields["attributes"] & 7 == 5 for _, fields in _batches(tree)),
         reason="Kafka fails inside on a compression that there is not, and on its neighbours",
+    ),
+    Rule(
+        api="DescribeShareGroupOffsets",
+        path=r"groups\.topics\.partitions\.(start_offset|lag)",
+        theirs=-1,
+        ours=lambda one: one >= 0,
+        around=lambda theirs, _: theirs["start_offset"] == -1,
+        reason="the first offset of a share group is stored at once, in Kafka with a verdict",
+    ),
+    Rule(
+        api="DescribeShareGroupOffsets",
+        path=r"groups\.topics\.partitions\.lag",
+        theirs=lambda one: one < -1,
+        ours=0,
+        reason="a group that begins beyond the end of a log lags by nothing",
+    ),
+    Rule(
+        api="DescribeConfigs",
+        path=r"results\.configs",
+        theirs=None,
+        ours=lambda one: one["name"].startswith("errors.deadletterqueue."),
+        reason="dead letters of share groups (KIP-1191) are not in Kafka 4.3 yet",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=r"error_code",
+        theirs="unknown_server_error",
+        when=lambda tree: tree.get("share_acquire_mode", 0) not in (0, 1),
+        reason="Kafka fails inside on an acquire mode that there is not",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=r"responses|responses\.partitions",
+        theirs=lambda one: _is_empty(one) or one is None,
+        ours=lambda one: _is_empty(one) or one is None,
+        reason="a partition of which there is nothing to report may be left out, or not",
     ),
     Rule(
         api="Fetch|ListOffsets",

@@ -2,9 +2,13 @@
 compared: `python -m tests.differential.consumer_groups --seed 1 --groups 20`.
 
 A seeded stream: members join, send heartbeats, give partitions back, leave and commit, of both
-protocols, and are often a little off. Each server chooses the partitions of a member, so
-assignments are compared by their sizes, of stable groups. The first difference of a group ends it.
-Kafka 4.3 makes assignments later than it is told of a change: `KAFKA_VERSION=4.2.0` compares.
+protocols, and are often a little off; transactional producers commit for them. Each server chooses
+the partitions of a member, so assignments are compared by their sizes, of stable groups. The first
+difference of a group ends it.
+
+Since Kafka 4.3 assignments wait for `consumer.assignment.interval.ms`. Groups have 0 or the longest
+that there is, in turns, so that no response depends on how fast a request is. Kafka 4.2 does not
+know the config (`KAFKA_VERSION=4.2.0`): there the interval is 0, here too.
 """
 
 import argparse
@@ -19,6 +23,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from bench.apache_kafka.jars import KAFKA_VERSION
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
 from tests.differential.group_servers import group_servers
@@ -29,11 +34,20 @@ TOPICS = {"t": 12, "u": 12}
 """As many partitions as any number of members shares out evenly."""
 MEMBERS, CLASSIC, LENGTH, SHOWN = 4, 2, 60, 8
 READY_S = 60.0
+_PAUSE_S = 0.02
+_INTERVAL = "consumer.assignment.interval.ms"
+_HAS_INTERVALS = not KAFKA_VERSION.startswith("4.2.")
+_OF_TRANSACTIONS = 1
+_OF_GROUPS = 32
+"""The type of resource that configs of groups are of."""
 _WEIGHTS = {
     "heartbeat": 20,
     "join": 8,
     "leave": 3,
-    "commit": 4,
+    "commit": 6,
+    "transactional_commit": 4,
+    "end_transaction": 2,
+    "interval": 2,
     "fetch": 3,
     "describe": 3,
     "list": 1,
@@ -68,6 +82,16 @@ class Side:
         self.told: list[dict[UUID, list[int]]] = [{} for _ in range(MEMBERS)]
         self.classic_ids = [""] * CLASSIC
         self.generations = [-1] * CLASSIC
+        if _HAS_INTERVALS:
+            await self._interval(0, {"interval_ms": 0})
+        while True:
+            given = {"transactional_id": group, "transaction_timeout": 60_000}
+            self.producer = await self._asked(22, 4, "InitProducerIdRequest", **given)
+            if self.producer.error_code is ErrorCode.none:
+                break
+            names = {"key_type": _OF_TRANSACTIONS, "coordinator_keys": (group,)}
+            await self._asked(10, 6, "FindCoordinatorRequest", **names)
+            await asyncio.sleep(_PAUSE_S)
 
     async def ask(self, request: Request) -> Any:
         """Send a request, and return what is compared of its response."""
@@ -124,9 +148,90 @@ class Side:
         code = await self.group.commit(member_id, epoch, version=drawn["version"], topic="t")
         return code.name
 
+    async def _transactional_commit(self, number: int, drawn: Mapping[str, Any]) -> Any:
+        """Commit by a producer in the name of a member, or of none."""
+        member_id, epoch = self._committer(number, drawn)
+        module = schema(28, drawn["transactional_version"]).request_module
+        partition = entity(
+            module,
+            "TxnOffsetCommitRequestPartition",
+            partition_index=0,
+            committed_offset=5,
+            committed_leader_epoch=-1,
+            committed_metadata="",
+        )
+        topic = entity(module, "TxnOffsetCommitRequestTopic", name="t", partitions=(partition,))
+        while True:
+            answer = await self._asked(
+                *(28, drawn["transactional_version"], "TxnOffsetCommitRequest"),
+                transactional_id=self.group.name,
+                group_id=self.group.name,
+                producer_id=self.producer.producer_id,
+                producer_epoch=self.producer.producer_epoch,
+                generation_id=epoch,
+                member_id=member_id,
+                group_instance_id=drawn["instance"] if drawn["says_instance"] else None,
+                topics=(topic,),
+            )
+            code = answer.topics[0].partitions[0].error_code
+            if code is not ErrorCode.concurrent_transactions:  # the one before is ending
+                return code.name
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _end_transaction(self, number: int, drawn: Mapping[str, Any]) -> Any:
+        while True:
+            answer = await self._asked(
+                *(26, 5, "EndTxnRequest"),
+                transactional_id=self.group.name,
+                producer_id=self.producer.producer_id,
+                producer_epoch=self.producer.producer_epoch,
+                committed=drawn["is_commit"],
+            )
+            if answer.error_code is not ErrorCode.concurrent_transactions:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        if answer.error_code is ErrorCode.none:
+            self.producer = answer
+        return answer.error_code.name
+
+    async def _interval(self, number: int, drawn: Mapping[str, Any]) -> Any:
+        """Set the group's interval between assignments; return when the coordinator has it."""
+        value = str(drawn["interval_ms"])
+        module = schema(44, 1).request_module
+        config = entity(module, "AlterableConfig", name=_INTERVAL, config_operation=0, value=value)
+        resource = entity(
+            module,
+            "AlterConfigsResource",
+            resource_type=_OF_GROUPS,
+            resource_name=self.group.name,
+            configs=(config,),
+        )
+        changed = await self._asked(
+            *(44, 1, "IncrementalAlterConfigsRequest"), resources=(resource,), validate_only=False
+        )
+        module = schema(32, 4).request_module
+        wanted = entity(
+            module,
+            "DescribeConfigsResource",
+            resource_type=_OF_GROUPS,
+            resource_name=self.group.name,
+            configuration_keys=(_INTERVAL,),
+        )
+        shown = ""
+        while shown != value:
+            answer = await self._asked(32, 4, "DescribeConfigsRequest", resources=(wanted,))
+            shown = answer.results[0].configs[0].value
+        return changed.responses[0].error_code.name
+
+    async def _asked(self, key: int, version: int, name: str, **fields: Any) -> Any:
+        return await self.group.ask(key, version, lambda module: entity(module, name, **fields))
+
     def _committer(self, number: int, drawn: Mapping[str, Any]) -> tuple[str, int]:
         if drawn["is_nobody"]:
             return "", -1
+        if drawn["is_classic"]:
+            number %= CLASSIC
+            return self.classic_ids[number], self.generations[number] + drawn["off"]
         return self.ids[number], self.epochs[number] + drawn["off"]
 
     async def _fetch(self, number: int, drawn: Mapping[str, Any]) -> Any:
@@ -227,7 +332,10 @@ class Draw:
         self._rng = rng
         self._instances = [f"i{n}" if rng.random() < 0.3 else None for n in range(MEMBERS)]
         self._weights = dict(_WEIGHTS)
-        if rng.random() < 0.5:
+        if not _HAS_INTERVALS:
+            self._weights["interval"] = 0
+        self._has_classic = rng.random() < 0.5
+        if not self._has_classic:
             self._weights |= {"classic_join": 0, "classic_heartbeat": 0, "classic_leave": 0}
 
     def draw(self) -> Request:
@@ -250,6 +358,11 @@ class Draw:
                 "epoch": self._mostly(leaving, -3, rarity=0.03),
                 "version": self._mostly(9, 8, rarity=0.1),
                 "is_nobody": self._mostly(False, True, rarity=0.15),
+                "is_classic": self._has_classic and rng.random() < 0.3,
+                "transactional_version": self._mostly(5, 3, 4, rarity=0.1),
+                "says_instance": rng.random() < 0.3,
+                "is_commit": rng.random() < 0.5,
+                "interval_ms": rng.choice([0, 15_000]),
             },
         )
 
@@ -268,7 +381,8 @@ def main() -> None:
 
 async def _run(seed: int, groups: int) -> bool:
     delay = {"group.initial.rebalance.delay.ms": "0"}
-    async with group_servers(seed, delay) as (theirs, ours):
+    here = {} if _HAS_INTERVALS else {"group_consumer_assignment_interval_ms": 0}
+    async with group_servers(seed, delay, **here) as (theirs, ours):
         sides = [Side("Kafka", theirs), Side("Lakehead", ours)]
         for side in sides:
             await side.prepare()

@@ -73,6 +73,139 @@ _MEMBERS = calls(
     scene="members",
 )
 
+_MODERN = "kafka-consumer-groups --group modern"
+_CONSUMERS = calls(
+    "kafka-consumer-groups --list --type consumer",
+    "kafka-consumer-groups --list --type consumer --state stable",
+    "kafka-groups --list",
+    "kafka-groups --list --consumer",
+    "kafka-groups --list --group-type consumer",
+    f"{_MODERN} --describe",
+    f"{_MODERN} --describe --verbose",
+    f"{_MODERN} --describe --members",
+    f"{_MODERN} --describe --members --verbose",
+    f"{_MODERN} --describe --state",
+    f"{_MODERN} --describe --state --verbose",
+    f"{_MODERN} --topic read --reset-offsets --to-earliest --execute",
+    f"{_MODERN} --delete-offsets --topic read",
+    f"{_MODERN} --delete",
+    "kafka-share-groups --group modern --describe",
+    "kafka-streams-groups --group modern --describe",
+    scene="consumer members",
+)
+_CONSUMED = calls(
+    f"{_MODERN} --describe",
+    f"{_MODERN} --describe --members",
+    f"{_MODERN} --describe --state --verbose",
+    f"{_MODERN} --topic read --reset-offsets --to-offset 7 --execute",
+    f"{_MODERN} --delete-offsets --topic read",
+    f"{_MODERN} --delete",
+)
+
+_SHARING = "kafka-share-groups --group sharing"
+_BEFORE_SHARES = calls(
+    "kafka-configs --group sharing --alter --add-config share.auto.offset.reset=earliest",
+    "kafka-configs --group sharing --alter --add-config share.auto.offset.reset=soon",
+    "kafka-configs --group sharing --alter --add-config share.record.lock.duration.ms=1000",
+    "kafka-configs --group sharing --describe",
+    "kafka-configs --group sharing --describe --all",
+    f"{_SHARING} --describe",
+    f"{_SHARING} --topic read --reset-offsets --to-earliest --dry-run",
+)
+_SHARES = calls(
+    "kafka-share-groups --list",
+    "kafka-share-groups --list --state",
+    "kafka-share-groups --list --state Stable",
+    "kafka-share-groups --list --state nope",
+    "kafka-groups --list",
+    "kafka-groups --list --share",
+    "kafka-groups --list --group-type share",
+    "kafka-groups --list --protocol share",
+    f"{_SHARING} --describe",
+    f"{_SHARING} --describe --verbose",
+    f"{_SHARING} --describe --offsets --verbose",
+    f"{_SHARING} --describe --members",
+    f"{_SHARING} --describe --members --verbose",
+    f"{_SHARING} --describe --state",
+    f"{_SHARING} --describe --state --verbose",
+    "kafka-share-groups --all-groups --describe --state",
+    f"{_SHARING} --topic read --reset-offsets --to-earliest --execute",
+    f"{_SHARING} --topic read --delete-offsets",
+    f"{_SHARING} --delete",
+    "kafka-consumer-groups --group sharing --describe",
+    "kafka-consumer-groups --group sharing --describe --members",
+    "kafka-consumer-groups --group sharing --topic read --reset-offsets --to-earliest --execute",
+    "kafka-consumer-groups --list",
+    "kafka-consumer-groups --list --type share",
+    "kafka-streams-groups --group sharing --describe",
+    scene="share members",
+)
+_SHARED = (
+    *calls(
+        "kafka-share-groups --list --state Empty",
+        f"{_SHARING} --describe",
+        f"{_SHARING} --describe --members",
+        f"{_SHARING} --describe --state --verbose",
+        f"{_SHARING} --topic read --reset-offsets --to-earliest --dry-run",
+        f"{_SHARING} --topic read --reset-offsets --to-earliest --execute",
+        f"{_SHARING} --describe",
+        f"{_SHARING} --topic read --reset-offsets --to-latest --execute",
+        f"{_SHARING} --topic read --reset-offsets --to-datetime 2020-01-01T00:00:00.000 --execute",
+        f"{_SHARING} --topic read:0 --reset-offsets --to-earliest --execute",
+        f"{_SHARING} --all-topics --reset-offsets --to-earliest --execute",
+        f"{_SHARING} --topic nowhere --reset-offsets --to-earliest --execute",
+        f"{_SHARING} --topic life --reset-offsets --to-latest --execute",
+        f"{_SHARING} --describe",
+    ),
+    Call(
+        line="kafka-console-share-consumer --topic read --group sharing --max-messages 5 "
+        "--timeout-ms 20000",
+        is_ordered=True,
+    ),
+    Call(
+        line="kafka-console-share-consumer --topic read --group sharing --max-messages 3 "
+        "--timeout-ms 20000 --release --formatter-property print.delivery=true",
+        is_ordered=True,
+    ),
+    Call(
+        line="kafka-console-share-consumer --topic read --group sharing --max-messages 3 "
+        "--timeout-ms 20000 --reject --formatter-property print.delivery=true",
+        is_ordered=True,
+    ),
+    *calls(
+        f"{_SHARING} --describe",
+        f"{_SHARING} --topic life --delete-offsets",
+        f"{_SHARING} --topic squashed --delete-offsets",
+        f"{_SHARING} --topic nowhere --delete-offsets",
+        f"{_SHARING} --topic read --topic life --delete-offsets",
+        f"{_SHARING} --describe",
+        "kafka-share-groups --group nobody --describe",
+        "kafka-share-groups --group nobody --describe --members",
+        "kafka-share-groups --group nobody --topic read --delete-offsets",
+        "kafka-share-groups --group nobody --delete",
+        "kafka-share-groups --group readers --describe",
+        "kafka-share-groups --group readers --topic read --reset-offsets --to-earliest --execute",
+        "kafka-share-groups --group readers --delete",
+        "kafka-share-groups --group unborn --topic read --reset-offsets --to-earliest --execute",
+        "kafka-share-groups --group unborn --describe",
+        "kafka-share-groups --group unborn --group nobody --delete",
+        f"{_SHARING} --delete",
+        f"{_SHARING} --delete",
+        "kafka-share-groups --list",
+        "kafka-configs --group sharing --describe",
+    ),
+)
+
+_STREAMS = calls(
+    "kafka-streams-groups --list",
+    "kafka-streams-groups --list --state",
+    "kafka-streams-groups --list --state Stable",
+    "kafka-streams-groups --list --state nope",
+    "kafka-groups --list --streams",
+    "kafka-groups --list --group-type streams",
+    "kafka-streams-groups --all-groups --describe",
+)
+
 _WHILE_OPEN = calls(
     "kafka-transactions list",
     "kafka-transactions describe --transactional-id nobody",
@@ -105,6 +238,10 @@ _AFTERWARDS = calls(
     "kafka-get-offsets --topic open --time latest",
 )
 
-CALLS = (*_EMPTY, *_MEMBERS, *_OPEN, *_AFTERWARDS)
+CALLS = (
+    *(*_EMPTY, *_MEMBERS, *_CONSUMERS, *_CONSUMED),
+    *(*_BEFORE_SHARES, *_SHARES, *_SHARED, *_STREAMS),
+    *(*_OPEN, *_AFTERWARDS),
+)
 OFFSETS = '"read",0,6\n'
 """The file `offsets` that a call names."""
