@@ -269,7 +269,8 @@ class JavaMember(MemberProcess):
                     self._history.record_delivery(place, delivery)
                     self._history.record_verdict(place, name, Verdict.ACCEPT, at)
             elif event["name"] == "offsets_acknowledged":
-                code = OK if event["success"] else event["error"]
+                # An exception without a message has no error here.
+                code = OK if event["success"] else event.get("error", "no message")
                 self._history.record_response(name, _places(event), code, at + _JAVA_TICK_S)
 
 
