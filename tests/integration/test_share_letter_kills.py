@@ -17,13 +17,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from lakehead.storage.failpoints import KILLED
-from tests.integration.test_share_consumers import DEADLINE_S, FLAGS, begin_at_the_start, produce
+from tests.integration.test_share_consumers import DEADLINE_S, FLAGS, produce
 from tests.support.broker_process import BrokerProcess
+from tests.support.share_groups import EARLIEST, set_group_configs
 from tests.support.traffic import QUICK_RECONNECT, create_topic
 from tests.support.waiting import wait_until
 
@@ -33,21 +32,19 @@ COUNT = 30
 
 def set_up(bootstrap: str) -> None:
     create_topic(bootstrap, TOPIC, 1)
-    begin_at_the_start(bootstrap, GROUP)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"errors.deadletterqueue.group.enable": "true"}
     topic = NewTopic(LETTERS, num_partitions=1, replication_factor=1, config=config)
     admin.create_topics([topic])[LETTERS].result(DEADLINE_S)
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in (
-            ("errors.deadletterqueue.topic.name", LETTERS),
-            ("errors.deadletterqueue.copy.record.enable", "true"),
-        )
-    ]
-    resource = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(DEADLINE_S)
+    set_group_configs(
+        bootstrap,
+        GROUP,
+        {
+            **EARLIEST,
+            "errors.deadletterqueue.topic.name": LETTERS,
+            "errors.deadletterqueue.copy.record.enable": "true",
+        },
+    )
 
 
 class Rejecting:
