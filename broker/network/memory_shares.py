@@ -153,7 +153,7 @@ class Holding:
         return self._share
 
     def end(self) -> None:
-        """Forget the client: its connection is lost. What is still held may be given back."""
+        """Forget the client of a lost connection. Bytes that it holds may be given back."""
         self._client = _no_client
 
     def take(self, size: int) -> None:

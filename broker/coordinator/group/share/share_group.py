@@ -241,8 +241,8 @@ class ShareGroup:
         self._set_partitions(made)
 
     def begin_states(self) -> int:
-        """Return the epoch of states that are about to be made anew, which fences leaders that have
-        the states before. The group epoch grows for it if no member left since those were made.
+        """Return the epoch of states that are about to begin again. It fences leaders with earlier
+        states. The group epoch grows if no member left since those were made.
         """
         if self.state_epoch >= self.epoch:
             self._refresh(is_changed=True)
