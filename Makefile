@@ -208,7 +208,8 @@ differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answe
 	@set -e; for seed in $(or $(SEEDS),1); do \
 		$(BIN)/python -m tests.differential.requests --seed $$seed --requests $(or $(REQUESTS),1000); \
 		$(BIN)/python -m tests.differential --seed $$seed --groups $(or $(GROUPS),20); \
-		KAFKA_VERSION=4.2.0 $(BIN)/python -m tests.differential.consumer_groups --seed $$seed --groups $(or $(GROUPS),20); \
+		$(BIN)/python -m tests.differential.consumer_groups --seed $$seed --groups $(or $(GROUPS),20); \
+		$(BIN)/python -m tests.differential.share_groups --seed $$seed --requests $(or $(REQUESTS),1000); \
 		$(BIN)/python -m tests.differential.access --seed $$seed --requests $(or $(REQUESTS),1000); \
 	done
 

@@ -2,9 +2,9 @@
 
 A seeded stream in rounds, each with a group and two topics of its own: members join, fetch,
 acknowledge and leave, with right and wrong epochs, verdicts on records that they do not have, and
-batches that overlap; an administrator lists, describes, moves and deletes. Which partitions a
-member has is for each server's assignor: compared are whether it has some, and that together
-members have all. In some rounds locks are short, and a pause is longer than any of them.
+batches that overlap; an administrator lists, describes, moves and deletes. Each server's assignor
+chooses the partitions of a member: compared are which members have some, and what they have
+together. In some rounds locks are short, and a pause is longer than any of them.
 """
 
 import argparse
