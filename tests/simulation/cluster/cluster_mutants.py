@@ -21,6 +21,7 @@ from lakehead.broker.cluster.replica_manager import Transition, transition_of
 from lakehead.broker.coordinator.group.consumer.consumer_group import ConsumerGroup
 from lakehead.broker.coordinator.group.consumer.reconciliation import Reconciliation
 from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.share.shard import ShareShard
 from lakehead.broker.coordinator.transaction.messages import TV_0, Store
 from lakehead.broker.coordinator.transaction.shard import TransactionShard
 from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine
@@ -213,6 +214,13 @@ def move_the_start_offset_beyond_what_is_available(patch: Patch) -> None:
     patch.setattr(InFlightBatches, "drop_done", mutant)
 
 
+def store_states_that_have_ended(patch: Patch) -> None:
+    write = ShareShard.write
+    patch.setattr(
+        ShareShard, "write", lambda self, key, new: write(self, key, new._replace(state_epoch=-1))
+    )
+
+
 def give_records_of_others_away(patch: Patch) -> None:
     is_held = frozenset({RecordState.AVAILABLE, RecordState.ACQUIRED})
     patch.setattr(InFlightBatch, "is_available", property(lambda self: self.state in is_held))
@@ -276,6 +284,7 @@ MUTANTS = [
     Mutant(acknowledge_before_the_state_is_stored, "object", kind=Kind.SHARE_GROUPS),
     Mutant(store_no_delivery_counts, "object", kind=Kind.SHARE_GROUPS),
     Mutant(move_the_start_offset_beyond_what_is_available, "object", kind=Kind.SHARE_GROUPS),
+    Mutant(store_states_that_have_ended, "object", first_seed=4, kind=Kind.SHARE_GROUPS),
     Mutant(give_records_of_others_away, "object", kind=Kind.SHARE_GROUPS),
     Mutant(give_partitions_that_others_have, "object", kind=Kind.CONSUMER_GROUPS),
     Mutant(

@@ -136,6 +136,7 @@ class ShareCrews(Clients):
             if end == "freeze":
                 await asyncio.sleep(rng.uniform(0.1, 10.0))
         if end == "leave":
+            member.works_on = member.works_on or group.is_paused.is_set()
             member.is_leaving = True
             asyncio.get_running_loop().call_later(6 * LOCK_S, member.life.kill)
         else:

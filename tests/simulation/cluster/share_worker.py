@@ -111,6 +111,8 @@ class ShareWorker:
     ) -> None:
         self.life = life
         self.is_leaving = False
+        self.works_on = rng.random() < 0.3
+        """It leaves the group first, and works on for a while."""
         self._world = world
         self._rng = rng
         self._group_id = group_id
@@ -133,7 +135,7 @@ class ShareWorker:
             if staying.done():
                 staying.result()
         staying.cancel()
-        if self._rng.random() < 0.3:
+        if self.works_on:
             await self._leave_late()
             return
         for where in list(self._sessions):
@@ -144,7 +146,7 @@ class ShareWorker:
     async def _leave_late(self) -> None:
         """Leave the group first, and go on to work for a while: no coordinator forbids it."""
         await self._beat(_LEAVE)
-        until = self._world.virtual_s + self._rng.uniform(0.0, 3 * self._lock_s)
+        until = self._world.virtual_s + self._rng.uniform(0.0, 4 * self._lock_s)
         while self._world.virtual_s < until:
             await self._work()
         self._end()
