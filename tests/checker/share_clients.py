@@ -242,7 +242,11 @@ class MemberProcess:
         with self._process.stdout as lines:
             for line in lines:
                 if line.endswith("\n"):  # one that was killed may print half of one
-                    self._note(self.name, line)
+                    try:
+                        self._note(self.name, line)
+                    except (LookupError, TypeError, ValueError) as error:
+                        text = f"not understood: {self.name}: {line[:200]!r}: {error!r}"
+                        self._history.contradictions.append(text)
 
 
 class JavaMember(MemberProcess):
@@ -257,21 +261,19 @@ class JavaMember(MemberProcess):
         super().__init__(name, command, self._note_line, history)
 
     def _note_line(self, name: str, line: str) -> None:
-        with suppress(json.JSONDecodeError):
-            event = json.loads(line)
-            at = event["timestamp"] / 1000 - self._epoch_s
-            if event["name"] == "record_data":
-                place = Place(event["partition"], event["offset"])
-                self._values[place] = name_of(event["value"].encode())
-            elif event["name"] == "records_consumed":
-                for place in _places(event):
-                    delivery = Delivery(name, self._values.pop(place), None, self._began, at)
-                    self._history.record_delivery(place, delivery)
-                    self._history.record_verdict(place, name, Verdict.ACCEPT, at)
-            elif event["name"] == "offsets_acknowledged":
-                # An exception without a message has no error here.
-                code = OK if event["success"] else event.get("error", "no message")
-                self._history.record_response(name, _places(event), code, at + _JAVA_TICK_S)
+        event = json.loads(line)
+        at = event["timestamp"] / 1000 - self._epoch_s
+        if event["name"] == "record_data":
+            place = Place(event["partition"], event["offset"])
+            self._values[place] = name_of(event["value"].encode())
+        elif event["name"] == "records_consumed":
+            for place in _places(event):
+                delivery = Delivery(name, self._values.pop(place), None, self._began, at)
+                self._history.record_delivery(place, delivery)
+                self._history.record_verdict(place, name, Verdict.ACCEPT, at)
+        elif event["name"] == "offsets_acknowledged":
+            code = OK if event["success"] else event.get("error", "no message")
+            self._history.record_response(name, _places(event), code, at + _JAVA_TICK_S)
 
 
 def _places(event: Mapping[str, Any]) -> list[Place]:

@@ -72,6 +72,8 @@ class ShareHistory:
     """Members that ended or were paused, with beginning and end: one may have been given records
     that it never showed.
     """
+    contradictions: list[str] = field(default_factory=list)
+    """Lines of members that nothing here understands."""
     latest: float = 0.0
     """The time of the last delivery."""
     delivered_total: int = 0

@@ -9,7 +9,8 @@ A breach is a line that begins with its kind:
 - aborted: a member of a group that reads committed records got one of a transaction that was
   aborted, or whose commit was never requested;
 - again: a record was delivered after its acceptance or rejection had a response;
-- shared: a member's verdict counted, though another member had got the record meanwhile;
+- shared: a member's verdict was confirmed, though another member had got the record meanwhile and
+  had it still. A late verdict on a record that is done is confirmed, and counts for nothing;
 - taken: a verdict was refused within the time of the lock, and nothing had happened to the node;
 - limit: a delivery count is above the limit, or below one;
 - count: a delivery count is not above that of a delivery whose release was confirmed before, or
@@ -77,11 +78,15 @@ def share_violations(
     for member, begun, ended in history.ends:
         paused.setdefault(member, []).append((begun, ended))
     pauses = {member: _Times(times) for member, times in paused.items()}
-    found = [*_lost(history, log, limits.deliveries_max), *_values(history, log, unseen)]
+    found = [
+        *history.contradictions,
+        *_lost(history, log, limits.deliveries_max),
+        *_values(history, log, unseen),
+    ]
     for place, deliveries in history.deliveries.items():
         story = _Story(place, deliveries, history.acknowledgements.get(place, []))
         found += story.again()
-        found += story.shared()
+        found += story.shared(limits.deliveries_max)
         found += story.limit(limits.deliveries_max)
         found += story.fell()
         found += story.skipped(faults, ends)
@@ -162,10 +167,10 @@ class _Story:
                         f"more after {end.member}'s {end.verdict} had its response"
                     )
 
-    def shared(self) -> Iterator[str]:
-        """Yield verdicts that counted though another member had got the record meanwhile."""
+    def shared(self, deliveries_max: int) -> Iterator[str]:
+        """Yield verdicts that were confirmed though another member had the record."""
         for verdict, held in self._held():
-            if verdict.code != OK:
+            if verdict.code != OK or self._may_be_done(verdict, deliveries_max):
                 continue
             for other in self.deliveries:
                 if (
@@ -177,6 +182,16 @@ class _Story:
                         f"shared: {verdict.member}'s {verdict.verdict} of {self.place} counted, "
                         f"and {other.member} had got it {verdict.begun - other.ended:.3f} s before"
                     )
+
+    def _may_be_done(self, verdict: Acknowledgement, deliveries_max: int) -> bool:
+        """Return true if the record may be done by others when a verdict has its response."""
+        return any(
+            one.verdict.is_final
+            and one.member != verdict.member
+            and one.begun < verdict.ended
+            and one.code != NOT_THE_MEMBERS
+            for one in self.made
+        ) or any((one.count or 0) >= deliveries_max for one in self.deliveries)
 
     def limit(self, deliveries_max: int) -> Iterator[str]:
         """Yield delivery counts that cannot be."""

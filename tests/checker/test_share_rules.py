@@ -196,6 +196,22 @@ def test_a_verdict_after_the_lock_may_be_refused() -> None:
     assert breaches(history, log) == []
 
 
+def test_a_late_verdict_on_a_record_that_is_done_may_be_confirmed() -> None:
+    history, log = good()
+    say(history, RELEASED, "a", Verdict.ACCEPT, 30.0, OK)
+    deliver(history, ACCEPTED, "b", 2, 11.0)
+    history.acknowledgements.pop(ACCEPTED)
+    say(history, ACCEPTED, "b", Verdict.REJECT, 12.0, OK)
+    say(history, ACCEPTED, "a", Verdict.ACCEPT, 14.0, OK)
+    assert breaches(history, log) == []
+
+
+def test_lines_that_are_not_understood_are_named() -> None:
+    history, log = good()
+    history.contradictions.append("not understood: x")
+    assert breaches(history, log) == history.contradictions
+
+
 def test_records_that_were_used_up_unseen_are_counted() -> None:
     history, log = good()
     for count in range(2):
