@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from lakehead.broker.protocol.api import schema
-from lakehead.broker.protocol.decode import TEXT_SIZE_MAX
+from lakehead.broker.protocol.entity_fields import TEXT_SIZE_MAX
 from lakehead.broker.protocol.frame import encode_request
 from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
 

@@ -41,7 +41,14 @@ def environment_of(tool: str, requirements: str) -> Path:
 
 def _install(program: Path, wanted: Path, tool: str) -> None:
     """Install without bytecode, which is most of the work: imports make what they need of it."""
-    command = [program, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command: list[str | Path] = [
+        program,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
     try:
         done = subprocess.run(
             [*command, "--no-compile", "--require-hashes", "-r", wanted],
