@@ -57,7 +57,7 @@ from tests.checker.transaction_rules import (
 from tests.checker.workload import Clients, Load
 from tests.support.s3_proxy import running_proxy
 from tests.support.secure_cluster import Rule, SecureCluster, User, add_user
-from tests.support.share_groups import READ_COMMITTED
+from tests.support.share_group_configs import READ_COMMITTED
 from tests.support.traffic import create_topic, read_log
 from tests.support.waiting import wait_until
 

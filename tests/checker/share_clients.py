@@ -25,7 +25,7 @@ from tests.checker.share_history import OK, Delivery, Place, ShareHistory, Verdi
 from tests.checker.share_member_process import MemberOptions, name_of
 from tests.checker.share_rules import Values, unfinished
 from tests.checker.workload import IsOver, Worker
-from tests.support.share_groups import EARLIEST, set_group_configs
+from tests.support.share_group_configs import EARLIEST, set_group_configs
 from tests.support.traffic import QUICK_RECONNECT
 
 LIMIT_S = 60.0

@@ -18,7 +18,7 @@ from tests.checker.share_member_process import name_of
 from tests.checker.share_rules import ShareLimits, share_violations, unfinished
 from tests.integration.test_transaction_node_kills import kill
 from tests.support.kafka_tools import require_kafka_tools
-from tests.support.share_groups import set_group_configs
+from tests.support.share_group_configs import set_group_configs
 from tests.support.supervised import supervised
 from tests.support.traffic import (
     IDEMPOTENT,

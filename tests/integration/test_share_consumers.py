@@ -11,7 +11,7 @@ from confluent_kafka import Producer, ShareConsumer
 
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.kafka_tools import Tools, require_kafka_tools
-from tests.support.share_groups import set_group_configs
+from tests.support.share_group_configs import set_group_configs
 from tests.support.traffic import QUICK_RECONNECT, create_topic
 from tests.support.waiting import wait_until
 

@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from lakehead.storage.failpoints import KILLED
 from tests.integration.test_share_consumers import DEADLINE_S, FLAGS, produce
 from tests.support.broker_process import BrokerProcess
-from tests.support.share_groups import EARLIEST, set_group_configs
+from tests.support.share_group_configs import EARLIEST, set_group_configs
 from tests.support.traffic import QUICK_RECONNECT, create_topic
 from tests.support.waiting import wait_until
 
