@@ -103,7 +103,7 @@ bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools (SE
 	@$(BIN)/python -m bench.cluster
 	@$(BIN)/python -m bench.lake
 
-bench-cluster: $(STAMP) ## Clusters of many nodes: failover (SECURITY=SASL_SSL: secured), moves, idleness, scaling; ONLY=part, QUICK=1 for short runs
+bench-cluster: $(STAMP) ## Clusters of many nodes: failover (SECURITY=SASL_SSL: secured), moves, idleness, scaling, reads in zones; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.cluster
 
 bench-coordination: $(STAMP) ## Heartbeats, rebalances and commits of many groups on one node; ONLY=part, QUICK=1 for short runs

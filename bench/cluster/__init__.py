@@ -1,1 +1,1 @@
-"""Benchmarks of a cluster of many nodes: failover, moves, idleness, scaling."""
+"""Benchmarks of a cluster of many nodes: failover, moves, idleness, scaling, reads in zones."""
