@@ -119,6 +119,12 @@ def _plain(value: str) -> str:
     return ",".join(dict.fromkeys(item.strip() for item in value.split(",")))
 
 
+def _verdicts(tree: Any) -> Iterator[Mapping[str, Any]]:
+    for topic in tree["topics"]:
+        for partition in topic["partitions"]:
+            yield from partition["acknowledgement_batches"]
+
+
 def _is_empty(named: Tree) -> bool:
     """Return true if a partition, or each of a topic, has nothing in a response to ShareFetch."""
     parts = named.get("partitions", [named]) if isinstance(named, dict) else []
@@ -354,6 +360,38 @@ RULES: tuple[Rule, ...] = (
         theirs=None,
         ours=lambda one: one["name"].startswith("errors.deadletterqueue."),
         reason="dead letters of share groups (KIP-1191) are not in Kafka 4.3 yet",
+    ),
+    Rule(
+        api="DescribeShareGroupOffsets",
+        path=r"|groups\.error_code",
+        theirs="silent|unknown_server_error",
+        when=lambda tree: any(
+            index < 0 or index > 1
+            for group in tree["groups"]
+            for topic in group["topics"] or ()
+            for index in topic["partitions"]
+        ),
+        reason="Kafka fails inside on a partition that there is not, or never responds",
+    ),
+    Rule(
+        api="ShareFetch|ShareAcknowledge",
+        path=r"error_code",
+        theirs="unknown_server_error",
+        when=lambda tree: any(one["first_offset"] < 0 for one in _verdicts(tree)),
+        reason="Kafka fails inside on a verdict below the first offset",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=r"error_code",
+        theirs="unknown_server_error",
+        when=lambda tree: any(topic["topic_id"].name.endswith("none") for topic in tree["topics"]),
+        reason="Kafka fails inside on a share session of which it knows no topic",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=r"responses.*",
+        when=lambda tree: tree["batch_size"] < 1,
+        reason="Kafka acquires what ends before it begins, where batches have no records",
     ),
     Rule(
         api="ShareFetch",

@@ -220,6 +220,26 @@ async def test_groups_of_other_kinds_keep_their_names() -> None:
             ),
         )
         assert commit.topics[0].partitions[0].error_code is NOT_FOUND
+        fetched = await node.ask(
+            9,
+            9,
+            lambda m: entity(
+                m,
+                "OffsetFetchRequest",
+                groups=[
+                    entity(
+                        m,
+                        "OffsetFetchRequestGroup",
+                        group_id="team",
+                        member_id=None,
+                        member_epoch=-1,
+                        topics=None,
+                    )
+                ],
+                require_stable=False,
+            ),
+        )
+        assert [(one.error_code, one.topics) for one in fetched.groups] == [(NONE, ())]
         assert (await heartbeat(node, "b", 0, ["t"], group="")).error_code is (
             ErrorCode.invalid_request
         )

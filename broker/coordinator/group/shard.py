@@ -536,10 +536,10 @@ class GroupShard:
         return error or ErrorCode.none
 
     def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return the error of a request for offsets in the name of a member."""
+        """Return the error of a request for offsets in the name of a member. A share group has
+        none, which is no error.
+        """
         live = self.groups.get(group_id)
-        if group_id in self.shares:
-            return ErrorCode.group_id_not_found
         if live is None or not isinstance(live.group, ConsumerGroup):
             return ErrorCode.none
         return live.group.refuse_fetch(member_id, epoch) or ErrorCode.none
