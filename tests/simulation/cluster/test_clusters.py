@@ -24,6 +24,8 @@ from tests.support.repetitions import repetitions
 
 SEEDS = int(os.environ.get("LAKEHEAD_CLUSTERS", repetitions(8, 4)))
 CHUNK = 4
+JUDGED_MAX = 20
+"""Clusters within which everything that a judge looks at has happened."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,25 +60,37 @@ def test_transactions_end_in_every_way() -> None:
 
 
 def test_share_groups_meet_everything() -> None:
-    """The judge of share groups has something to judge."""
-    world = run_cluster(4, wal="object", kinds=[Kind.SHARE_GROUPS])
-    judge, ends = world.share_judge, world.clients[Kind.SHARE_GROUPS].ends
-    assert ends["moved"] >= 1
-    assert sum(ends.values()) >= 4
-    assert min(judge.confirmed[kind] for kind in AcknowledgeType if kind) >= 1
-    assert min(judge.redeliveries, judge.loads) >= 2
+    """The judge of share groups has something to judge, within a few clusters."""
+    seen: Counter[str] = Counter()
+    for seed in range(JUDGED_MAX):
+        world = run_cluster(seed, wal="object", kinds=[Kind.SHARE_GROUPS])
+        seen += world.clients[Kind.SHARE_GROUPS].ends
+        seen.update({kind.name: n for kind, n in world.share_judge.confirmed.items()})
+        verdicts = {kind.name for kind in AcknowledgeType if kind}
+        if seen.keys() >= verdicts | {"moved", "leave", "kill", "freeze"}:
+            return
+    raise AssertionError(f"only {seen}")
 
 
 def test_consumer_groups_rebalance_and_commit() -> None:
-    """The judge of consumer groups has something to judge."""
-    world = run_cluster(4, kinds=[Kind.CONSUMER_GROUPS])
-    clients = world.clients[Kind.CONSUMER_GROUPS]
-    assert isinstance(clients, ConsumerClients)
-    assert min(clients.group.assignments, clients.group.commits) >= 10
-    assert min(clients.ends["leave"], clients.ends["last commit"]) >= 1
+    """The judge of consumer groups has something to judge, within a few clusters."""
+    seen: Counter[str] = Counter()
+    for seed in range(JUDGED_MAX):
+        clients = run_cluster(seed, kinds=[Kind.CONSUMER_GROUPS]).clients[Kind.CONSUMER_GROUPS]
+        assert isinstance(clients, ConsumerClients)
+        seen += clients.ends
+        seen.update(assignments=clients.group.assignments, commits=clients.group.commits)
+        is_busy = min(seen["assignments"], seen["commits"]) >= 10
+        if is_busy and seen.keys() >= {"leave", "last commit", "freeze"}:
+            return
+    raise AssertionError(f"only {seen}")
 
 
 def test_consumers_in_zones_read_from_replicas() -> None:
-    """The judge of read replicas has something to judge."""
-    ends = run_cluster(2, kinds=[Kind.ZONES]).clients[Kind.ZONES].ends
-    assert min(ends["leader"], ends["read replica"]) >= 10
+    """The judge of read replicas has something to judge, within a few clusters."""
+    seen: Counter[str] = Counter()
+    for seed in range(JUDGED_MAX):
+        seen += run_cluster(seed, kinds=[Kind.ZONES]).clients[Kind.ZONES].ends
+        if min(seen["leader"], seen["read replica"]) >= 10:
+            return
+    raise AssertionError(f"only {seen}")
