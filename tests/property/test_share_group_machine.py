@@ -161,6 +161,7 @@ class ShareGroups(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Whatever happened, heartbeats lead to an assignment in which no partition is missing."""
         for _ in range(3):
+            self.now += 2  # longer than the interval between assignments
             self.group.initialized(self.group.to_initialize())
             for member_id in list(self.group.members):
                 self.heartbeat(member_id, 0, None, is_heard=True)
