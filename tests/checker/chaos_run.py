@@ -182,13 +182,15 @@ class ChaosRun:
             self.transaction_load, self.transaction_history, options.seed
         )
         shares = self._shares(has_java)
+        for one in shares:  # before any client runs, which would be left if it failed
+            one.configure(admin=self._admin)
         plan = fault_plan.plan(options.seed, options.seconds, self.targets.kinds())
         nemesis = Nemesis(self.targets, plan)
         began = time.monotonic()
         clients.start()
         transactions.start()
         for one in shares:
-            one.start(admin=self._admin)
+            one.start()
         time.sleep(QUIET_START_S)
         nemesis.start()
         self._watch(began, nemesis)

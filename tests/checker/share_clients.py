@@ -86,10 +86,13 @@ class ShareClients:
         own = [error for worker in self._workers for error in worker.errors]
         return own + sorted(self.complaints)
 
-    def start(self, *, admin: Mapping[str, str | int | float]) -> None:
-        """Set the configs of the group, as `admin`, and begin."""
+    def configure(self, *, admin: Mapping[str, str | int | float]) -> None:
+        """Set the configs of the group, as `admin`."""
         configs = {**EARLIEST, **self.load.configs}
         set_group_configs(self.load.bootstrap, self.load.group, configs, security=admin)
+
+    def start(self) -> None:
+        """Begin."""
         for worker in self._workers:
             worker.start()
 
