@@ -355,13 +355,6 @@ RULES: tuple[Rule, ...] = (
         reason="a group that begins beyond the end of a log lags by nothing",
     ),
     Rule(
-        api="DescribeConfigs",
-        path=r"results\.configs",
-        theirs=None,
-        ours=lambda one: one["name"].startswith("errors.deadletterqueue."),
-        reason="dead letters of share groups (KIP-1191) are not in Kafka 4.3 yet",
-    ),
-    Rule(
         api="DescribeShareGroupOffsets",
         path=r"|groups\.error_code",
         theirs="silent|unknown_server_error",

@@ -35,7 +35,8 @@ _NOW_MS = range(1_750_000_000_000, 9_000_000_000_000)
 """Times of these years; no record is drawn with one."""
 _IS_THERE_ONLY = frozenset({"error_message", "batch_index_error_message"})
 _LABELLED = frozenset({"topic_id", "producer_id"})
-_OURS = "lakehead."
+_OURS = ("lakehead.", "errors.deadletterqueue.")
+"""Beginnings of the names of configs that Kafka 4.3 has not; it has dead letters from 4.4 on."""
 _OF_TOPICS = ("partition_responses", "partitions")
 _ZERO: Mapping[str, Any] = {"string": "", "bool": False, "uuid": None, "records": None}
 

@@ -108,15 +108,24 @@ class FakeEc2:
             raise AwsRefused("InvalidParameterValue", f"{name} is already in use")
         self.names[instance_id, volume_id] = name
         self._change(volume_id, instance_id, "attaching")
-        self._later(lambda: self._change(volume_id, instance_id, "attached"))
+        self._later(volume_id, instance_id, "attaching", "attached")
 
     def _detach(self, volume_id: str, instance_id: str) -> None:
         if instance_id not in self.holders(volume_id):
             raise AwsRefused("IncorrectState", f"{volume_id} is not attached")
         self._change(volume_id, instance_id, "detaching")
-        self._later(lambda: self._change(volume_id, instance_id, ""))
+        self._later(volume_id, instance_id, "detaching", "")
 
-    def _later(self, change: Callable[[], None]) -> None:
+    def _later(self, volume_id: str, instance_id: str, before: str, after: str) -> None:
+        """Finish a change, unless another one has begun meanwhile."""
+
+        def change() -> None:
+            if (
+                Attachment(instance_id=instance_id, state=before)
+                in self.table[volume_id].attachments
+            ):
+                self._change(volume_id, instance_id, after)
+
         asyncio.get_running_loop().call_later(self.latency_s, change)
 
     def _change(self, volume_id: str, instance_id: str, state: str) -> None:

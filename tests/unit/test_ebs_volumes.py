@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
@@ -257,6 +257,7 @@ def test_a_policy_that_forbids_it_is_said_at_once() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), is_shared=st.booleans(), odds=st.floats(0, 0.6))
+@example(seed=5104184, is_shared=False, odds=0.15625)
 def test_whatever_is_lost_the_volume_is_with_whom_it_was_promised(
     seed: int, is_shared: bool, odds: float
 ) -> None:

@@ -83,7 +83,7 @@ def test_of_a_consumer_group_those_of_topics_without_a_subscription_age() -> Non
     assert live.expired(NOW, 2 * HOUR) == {T}, "by their commit, whenever members left"
     machine.heartbeat(HeartbeatRequest(member_id="m", epoch=0, topics=frozenset({"t"})), 0.0)
     assert live.expired(NOW, HOUR) == {U}
-    machine.heartbeat(HeartbeatRequest(member_id="m", epoch=1, topics=frozenset({"u"})), 0.0)
+    machine.heartbeat(HeartbeatRequest(member_id="m", epoch=2, topics=frozenset({"u"})), 0.0)
     assert live.expired(NOW, HOUR) == {T}
 
 
