@@ -74,7 +74,8 @@ def by_broker(bootstrap: str, group: str, topic: str, **config: str) -> Member:
 
 
 def by_clients(bootstrap: str, group: str, topic: str) -> Member:
-    strategy = {"partition.assignment.strategy": "cooperative-sticky"}
+    # With "cooperative-sticky" it keeps data of its own in assignments: no upgrade, as in Kafka.
+    strategy = {"partition.assignment.strategy": "range"}
     return Member(bootstrap, group, topic, **{"heartbeat.interval.ms": "200", **strategy})
 
 
