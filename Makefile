@@ -21,6 +21,8 @@ AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
+# The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
+export PYTHONHASHSEED ?= 0
 
 .PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
