@@ -5,19 +5,12 @@ v1: whether a member speaks the classic or the consumer protocol.
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from lakehead.broker.api.authorized_operations import NOT_REQUESTED, on_group
-from lakehead.broker.api.described_groups import assignment, check_topics, unknown
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.described_groups import FoundGroup, assignment, described_groups
 from lakehead.broker.coordinator.group.consumer.consumer_members import ConsumerMember
-from lakehead.broker.coordinator.group.coordinator import ConsumerGroupDescription
 from lakehead.broker.protocol.api import Api
-from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import DESCRIBE_GROUP, DESCRIBE_TOPIC
-from lakehead.storage.errors import LakeheadError
 
 _SHOWN = DESCRIBE_TOPIC.noted("Of every topic that a member subscribes to by name, or has.")
 API = Api(key=69, name="ConsumerGroupDescribe", versions=(0, 1), access=(DESCRIBE_GROUP, _SHOWN))
@@ -27,24 +20,20 @@ _CLASSIC, _CONSUMER = 0, 1
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for each group."""
-    groups, turns = [], Turns()
-    for group_id in dict.fromkeys(request.group_ids):
-        await turns.step()
-        try:
-            context.check(DESCRIBE_GROUP, group_id)
-            if not group_id:
-                raise KafkaError(ErrorCode.invalid_group_id)
-            group = await context.services.groups.describe_consumer_group(group_id)
-            members = [_member(member, context) for member in group.members]
-            await turns.step(len(members))
-            check_topics(_SHOWN, _topics(members), context)
-        except LakeheadError as error:
-            groups.append(unknown(group_id, error, context))
-            continue
-        operations = NOT_REQUESTED
-        if request.include_authorized_operations:
-            operations = on_group(group_id, context)
-        groups.append(_known(group, members, operations, context))
+
+    async def find(group_id: str) -> FoundGroup:
+        group = await context.services.groups.describe_consumer_group(group_id)
+        members = [_member(member, context) for member in group.members]
+        return FoundGroup(
+            state=group.state.value,
+            epoch=group.epoch,
+            target_epoch=group.target_epoch,
+            assignor=group.assignor,
+            members=members,
+            topics=_topics(members),
+        )
+
+    groups = await described_groups(request, context, _SHOWN, find)
     return entity(context.response, "ConsumerGroupDescribeResponse", groups=groups)
 
 
@@ -77,21 +66,4 @@ def _member(member: ConsumerMember, context: RequestContext) -> Any:
         assignment=assignment(member.current.assigned, context),
         target_assignment=assignment(member.target, context),
         member_type=_CLASSIC if member.is_classic else _CONSUMER,
-    )
-
-
-def _known(
-    group: ConsumerGroupDescription, members: list[Any], operations: int, context: RequestContext
-) -> Any:
-    return entity(
-        context.response,
-        "DescribedGroup",
-        error_code=ErrorCode.none,
-        group_id=group.group_id,
-        group_state=group.state.value,
-        group_epoch=group.epoch,
-        assignment_epoch=group.target_epoch,
-        assignor_name=group.assignor,
-        members=members,
-        authorized_operations=operations,
     )

@@ -2,19 +2,13 @@
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from lakehead.broker.api.authorized_operations import NOT_REQUESTED, on_group
-from lakehead.broker.api.described_groups import assignment, check_topics, unknown
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.described_groups import FoundGroup, assignment, described_groups
 from lakehead.broker.coordinator.group.share.share_assignor import SIMPLE
 from lakehead.broker.coordinator.group.share.share_group import ShareGroup, ShareGroupMember
 from lakehead.broker.protocol.api import Api
-from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import DESCRIBE_GROUP, DESCRIBE_TOPIC
-from lakehead.storage.errors import LakeheadError
 
 _SHOWN = DESCRIBE_TOPIC.noted("Of every topic that a member subscribes to, or has.")
 API = Api(key=77, name="ShareGroupDescribe", versions=(1, 1), access=(DESCRIBE_GROUP, _SHOWN))
@@ -22,36 +16,19 @@ API = Api(key=77, name="ShareGroupDescribe", versions=(1, 1), access=(DESCRIBE_G
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for each group."""
-    groups, turns = [], Turns()
-    for group_id in dict.fromkeys(request.group_ids):
-        await turns.step()
-        try:
-            context.check(DESCRIBE_GROUP, group_id)
-            if not group_id:
-                raise KafkaError(ErrorCode.invalid_group_id)
-            group = await context.services.groups.share_group(group_id)
-            check_topics(_SHOWN, _topics(group, context), context)
-        except (LakeheadError, TimeoutError) as error:
-            groups.append(unknown(group_id, error, context))
-            continue
-        await turns.step(len(group.members))
-        operations = NOT_REQUESTED
-        if request.include_authorized_operations:
-            operations = on_group(group_id, context)
-        groups.append(
-            entity(
-                context.response,
-                "DescribedGroup",
-                error_code=ErrorCode.none,
-                group_id=group_id,
-                group_state=group.state.value,
-                group_epoch=group.epoch,
-                assignment_epoch=group.target_epoch,
-                assignor_name=SIMPLE,
-                members=[_member(member, context) for member in group.members.values()],
-                authorized_operations=operations,
-            )
+
+    async def find(group_id: str) -> FoundGroup:
+        group = await context.services.groups.share_group(group_id)
+        return FoundGroup(
+            state=group.state.value,
+            epoch=group.epoch,
+            target_epoch=group.target_epoch,
+            assignor=SIMPLE,
+            members=[_member(member, context) for member in group.members.values()],
+            topics=_topics(group, context),
         )
+
+    groups = await described_groups(request, context, _SHOWN, find)
     return entity(context.response, "ShareGroupDescribeResponse", groups=groups)
 
 
