@@ -22,7 +22,7 @@ _HOST = "10.0.0.7"
 
 
 def rules(count: int, rng: random.Random) -> tuple[AclBinding, ...]:
-    """Return so many different rules."""
+    """Return `count` different rules."""
     made: dict[AclBinding, None] = {}
     while len(made) < count:
         user, number = rng.randrange(_USERS), rng.randrange(count)

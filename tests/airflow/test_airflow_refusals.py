@@ -81,7 +81,7 @@ def test_a_sensor_waits_for_a_store_that_does_not_respond(
     LakeCluster(path).create_topic("orders")
     context: Any = {"task_state_store": _Kept(), "ti": SimpleNamespace(try_number=1)}
     waiting = sensor(deferrable=True) if mode == "deferred" else sensor(mode=mode)
-    with socket.socket() as closed:  # bound, and nobody listens
+    with socket.socket() as closed:  # bound, and not listening
         closed.bind(("127.0.0.1", 0))
         away = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{closed.getsockname()[1]}"}
         connect(monkeypatch, path, extra={"storage": away})

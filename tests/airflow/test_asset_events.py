@@ -104,8 +104,8 @@ def key_of(context: dict[str, Any]) -> str:
 
 class Tasks:
     """Tasks of one table that begin, commit, fail, are tried again and end, in any order; and while
-    one of them asks Airflow what was told, others go on. The table has a watcher, too, whose
-    triggerers die.
+    one of them reads from Airflow which events it has, others go on. The table has a watcher, too,
+    whose triggerers die.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, seed: int) -> None:

@@ -11,8 +11,8 @@
 - unsaid: a consumer saw a record at an offset where the log does not hold it;
 - skip, backwards: a consumer passed a record over or went back, within a poll or between two, with
   no new assignment in between; unassigned: it was given what it does not read;
-- stale end: a partition's end was told that does not cover what had been acknowledged, told, or
-  read by a consumer, more than `staleness_s` before; end: one was told that the log does not reach;
+- stale end: a reported end of a partition leaves out records that had been acknowledged, reported
+  or read by a consumer more than `staleness_s` before; end: the log does not reach a reported one;
 - commit: a group was told of a commit older than one that had been acknowledged.
 
 `tests.checker.transaction_rules` has the rules of transactions.

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class Verdict(StrEnum):
-    """What a member says of a record."""
+    """The judgement of a member on a record."""
 
     ACCEPT = "accept"
     RELEASE = "release"

@@ -33,7 +33,7 @@ _ALLOWED = "-Dorg.apache.kafka.sasl.oauthbearer.allowed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Where a client connects to, and how it proves its name."""
+    """The address for a client, and its proof of its name."""
 
     bootstrap: str
     protocol: str

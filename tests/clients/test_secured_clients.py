@@ -96,7 +96,7 @@ class Place:
 
     @property
     def bootstrap(self) -> str:
-        """Where the tests themselves connect to."""
+        """The listener of the tests' own connections."""
         return f"127.0.0.1:{self.node.node.services.addresses['PLAINTEXT'].port}"
 
     def alter(self, change: UserScramCredentialDeletion | UserScramCredentialUpsertion) -> None:

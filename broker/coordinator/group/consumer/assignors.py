@@ -195,7 +195,7 @@ class _Heterogeneous:
 
 
 def _existing(indexes: frozenset[int], count: int) -> frozenset[int]:
-    """Return those of the indexes that a topic of so many partitions has."""
+    """Return those of `indexes` that exist in a topic with `count` partitions."""
     if not indexes or max(indexes) < count:
         return indexes
     return frozenset(index for index in indexes if index < count)
@@ -219,7 +219,7 @@ def _unowned(
 
 
 def _shed(partitions: dict[bytes, frozenset[int]], surplus: int) -> list[tuple[bytes, int]]:
-    """Take so many partitions away from the topics of which there are the most; return them."""
+    """Take `surplus` partitions away, always from the topic with the most; return them."""
     shed: list[tuple[bytes, int]] = []
     while len(shed) < surplus:
         topic_id = max(partitions, key=lambda one: len(partitions[one]))
