@@ -568,9 +568,19 @@ class _Growth:
                 _require(
                     False, f"stream {span.stream_id}: a state since {span.state_since}, beyond"
                 )
-            self.state_from = max(self.state_from, span.state_since)
+            self.state_from = max(self.state_from, span.state_since, self._first_source())
         elif span.state == r.HEADERS and self.state_from < 0:
             self.state_from = span.start_offset
+
+    def _first_source(self) -> int:
+        """Return the first offset that a state can still come from: the owner may have dropped what
+        was before it while the state was on its way.
+        """
+        stream = self.stream
+        for extents in (stream.state_extents, stream.extents, self.extents):
+            if extents:
+                return extents[0].start_offset
+        return self.end
 
     def grown(self) -> StreamState:
         stream = self.stream

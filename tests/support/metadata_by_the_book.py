@@ -412,7 +412,8 @@ def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
                 stream.state_from = span["start_offset"]
                 stream.state_extents = []
             elif span.get("state") == "incremental":
-                stream.state_from = max(stream.state_from, span["state_since"])
+                first = (stream.state_extents + stream.extents)[0][0]
+                stream.state_from = max(stream.state_from, span["state_since"], first)
                 stream.state_extents = [
                     one for one in stream.state_extents if one[1] > stream.state_from
                 ]

@@ -302,6 +302,14 @@ def test_what_a_job_wrote_long_ago_is_not_committed_any_more() -> None:
         apply_entry(state, entry(upload))
 
 
+def test_an_incremental_state_counts_from_the_first_record_that_is_left() -> None:
+    over = r.TrimStream(stream_id=0, start_offset=5, drops_state=True)
+    state = apply_entry(start(), entry(stating("data/a", 0, 5, ""), over))
+    late = stating("data/b", 5, 9, r.INCREMENTAL, since=2)
+    stream = apply_entry(state, entry(late)).streams[0]
+    assert (stream.state_from, stream.state_sources[0].start_offset) == (5, 5)
+
+
 def test_a_state_that_is_over_keeps_nothing_of_trimmed_records() -> None:
     over = r.TrimStream(stream_id=0, start_offset=5, drops_state=True)
     state = apply_entry(start(), entry(stating("data/a", 0, 5, r.WHOLE)))
