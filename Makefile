@@ -88,8 +88,9 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory --jobs 2 types short-tests
 
 # Types are checked beside the tests: with an empty cache they take one core for most of a minute.
+# A test that fails is tried once more, as in Kafka's own build: tests/conftest.py has the limit.
 short-tests: $(STAMP)
-	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20 --reruns 1 -raR
 
 test-long: $(STAMP) ## All of test, and what takes too long for every run: some two hours
 	@for target in test unit property worlds integration spark connect-test examples airflow-test trials stalls producers; do \

@@ -33,14 +33,19 @@ TARGETS = {
 }
 """Targets of the Makefile that run slow tests, by the tests' folder or module."""
 
-# How fast the machine is decides nothing.
+# How fast the machine is decides nothing. A short run tries the same examples each time, so that a
+# change is judged by itself; long runs look for new ones.
 settings.register_profile(
     "any",
     max_examples=examples(100),
     deadline=None,
+    derandomize=not IS_LONG,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any")
+
+RERUNS_MAX = 5
+"""Tests that one run may try again: more of them are a defect, not the machine."""
 
 # A JVM of these tests lives for seconds: its optimizing compiler and its parallel collector take a
 # third of the time and give nothing back. Slow tests have a JVM as users have it.
@@ -90,6 +95,23 @@ def _shares_set_up(item: pytest.Item) -> bool:
     """Return true if a test uses a fixture of its module."""
     found = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
     return any(one.scope == "module" for fixtures in found for one in fixtures)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the first failure of each test that was tried again: it passed, and is worth a look."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"tried again: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run in which more than a few tests were tried again."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    reruns = len(reporter.stats.get("rerun", [])) if reporter is not None else 0
+    if reruns > RERUNS_MAX and session.exitstatus == pytest.ExitCode.OK:
+        print(f"\n{reruns} tests were tried again, at most {RERUNS_MAX} may be", file=sys.stderr)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)
