@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.consumer_protocol import CONSUMER
-from lakehead.broker.coordinator.group.group_metadata import Topics
+from lakehead.broker.coordinator.group.group_metadata import GroupKind, Topics
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
@@ -33,7 +33,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         if not request.group_id:
             return _response(ErrorCode.invalid_group_id, [], context)
         group = await groups.describe(request.group_id)
-        if group is None:
+        if group is None or group.kind is GroupKind.SHARE:
             return _response(ErrorCode.group_id_not_found, [], context)
         if group.has_members and group.protocol_type != CONSUMER:
             return _response(ErrorCode.non_empty_group, [], context)

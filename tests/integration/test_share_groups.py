@@ -4,6 +4,7 @@ offsets and deleted, and outlive their coordinator; other kinds of groups keep t
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -247,6 +248,43 @@ async def test_groups_of_other_kinds_keep_their_names() -> None:
         assert (await heartbeat(node, "b", 5)).error_code is ErrorCode.unknown_member_id
         assert (await heartbeat(node, "b", 5, group="other")).error_code is NOT_FOUND
         assert (await heartbeat(node, "b", -2)).error_code is ErrorCode.invalid_request
+
+
+async def test_descriptions_of_other_kinds_name_the_kind_that_a_share_group_is_not() -> None:
+    """As in Kafka, "not found" is left to groups that do not exist."""
+    async with running() as running_node, asyncio.timeout(LIMIT_S):
+        await with_topic(running_node)
+        node = ApiClient(running_node)
+        await running_node.groups.partition_for("team")
+        assert await alter(node, 0) is NONE
+        for group, classic, consumer in (
+            ("team", "is not a classic group.", "is not a consumer group."),
+            ("nobody", "not found.", "not found."),
+        ):
+            told = await node.ask(15, 6, partial(_groups_named, "DescribeGroupsRequest", group))
+            assert _refusal(told) == (NOT_FOUND, f"Group {group} {classic}")
+            told = await node.ask(
+                69, 1, partial(_groups_named, "ConsumerGroupDescribeRequest", group)
+            )
+            assert _refusal(told) == (NOT_FOUND, f"Group {group} {consumer}")
+            old = await node.ask(15, 5, partial(_groups_named, "DescribeGroupsRequest", group))
+            assert (old.groups[0].error_code, old.groups[0].group_state) == (NONE, "Dead")
+            deleted = await node.ask(47, 0, partial(_deletion, group))
+            assert deleted.error_code is NOT_FOUND
+
+
+def _groups_named(name: str, group: str, module: Any) -> Any:
+    field = "groups" if name == "DescribeGroupsRequest" else "group_ids"
+    return entity(module, name, **{field: (group,)}, include_authorized_operations=False)
+
+
+def _deletion(group: str, module: Any) -> Any:
+    return entity(module, "OffsetDeleteRequest", group_id=group, topics=())
+
+
+def _refusal(response: Any) -> tuple[ErrorCode, str]:
+    (group,) = response.groups
+    return group.error_code, group.error_message
 
 
 async def test_a_group_outlives_its_coordinator() -> None:

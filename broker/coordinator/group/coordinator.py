@@ -78,7 +78,7 @@ _MEMBER_ID_BITS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as DescribeGroups and ListGroups see it. `snapshot` is None for a consumer group."""
+    """A group as DescribeGroups and ListGroups see it. `snapshot` is None unless it is classic."""
 
     group_id: str
     kind: GroupKind
@@ -367,15 +367,20 @@ class GroupCoordinator:
 
     async def describe(self, group_id: str) -> GroupDescription | None:
         """Return a group, None when there is none."""
-        live = (await self._shard(group_id)).groups.get(group_id)
+        shard = await self._shard(group_id)
+        share = shard.shares.find(group_id)
+        if share is not None:
+            return _share_description(share)
+        live = shard.groups.get(group_id)
         return None if live is None else _description(live)
 
     async def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
-        """Return a consumer group. Raises GROUP_ID_NOT_FOUND, also for a classic group."""
-        live = (await self._shard(group_id)).groups.get(group_id)
-        if live is None:
+        """Return a consumer group. Raises GROUP_ID_NOT_FOUND, also for another group."""
+        shard = await self._shard(group_id)
+        live = shard.groups.get(group_id)
+        if live is None and group_id not in shard.shares:
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-        group = live.group
+        group = None if live is None else live.group
         if not isinstance(group, ConsumerGroup):
             raise KafkaError(
                 ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group."

@@ -348,7 +348,7 @@ class ShareGroups:
 
 def _refuse_members(group: ShareGroup) -> None:
     if group.members:
-        raise KafkaError(ErrorCode.non_empty_group, f"Group {group.group_id} is not empty.")
+        raise KafkaError(ErrorCode.non_empty_group)
 
 
 def _ignore(_error: Exception | None) -> None:
