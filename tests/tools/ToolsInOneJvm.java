@@ -22,7 +22,7 @@ import org.apache.kafka.common.utils.Exit;
  * line of JSON on standard output is its end: exit status (-1: not ended in time), output, errors.
  */
 public class ToolsInOneJvm {
-    private static final long HOOK_SECONDS = 5;
+    private static final long HOOK_SECONDS = 30;
     private static final ObjectMapper JSON = new ObjectMapper();
     private static volatile CompletableFuture<Integer> status;
     private static volatile List<Runnable> hooks;

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _NO_NEW_GROUPS = "Streams groups are not served, and states of share groups are for nodes alone."
+_DEAD_LETTERS = "Dead letters of share groups (KIP-1191) have configs that Kafka has since 4.4."
 _MESSAGE = re.compile("(Exception:| : ).*")
 
 
@@ -152,7 +153,20 @@ _CONFIGS = (
         lines="^ ?(root|org.apache)",
         reason="The one logger is the node's, and its level another.",
     ),
-    _worded("session.timeout.ms=1$", "InvalidConfigurationException"),
+    Difference(
+        calls="--describe --all",
+        lines=r"^ ?errors\.deadletterqueue\.",
+        reason=_DEAD_LETTERS,
+    ),
+    _worded("share.auto.offset.reset=soon", "InvalidConfigurationException"),
+)
+
+_GROUPS = (
+    Difference(
+        calls=r"kafka-streams-groups --group \w+ --describe",
+        lines="is not a streams group|STREAMS_GROUP_DESCRIBE",
+        reason="Streams groups are not served.",
+    ),
 )
 
 _CLUSTER = (
@@ -198,4 +212,4 @@ _CLUSTER = (
     ),
 )
 
-KNOWN = (*_TOPICS, *_CONFIGS, *_CLUSTER)
+KNOWN = (*_TOPICS, *_CONFIGS, *_GROUPS, *_CLUSTER)

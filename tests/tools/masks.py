@@ -11,6 +11,7 @@ _MASKS = tuple(
         (r" $", ""),
         (r"(127\.0\.0\.1|localhost):\d+", "HOST:PORT"),
         (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "UUID"),
+        (r"\b[\w-]{22} (?=/127\.0\.0\.1 )", "MEMBER "),
         (r"\b(TopicId: |Cluster ID: |ClusterId: )\S+", r"\1ID"),
         (r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]?\d*(Z|\])?", "DATE"),
         (r"\b1[6-9]\d{11}\b", "TIME"),

@@ -21,7 +21,7 @@ RECORDS = 26
 def members(bootstrap: str) -> Iterator[None]:
     """A member of group `live` reads topic `read`, with a client id of its own."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "live", "client.id": "reader"}
-    consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "log_level": 3})
     consumer.subscribe(["read"])
     assert len(consumer.consume(RECORDS, timeout=LIMIT_S)) == RECORDS
     consumer.commit(asynchronous=False)
@@ -79,8 +79,8 @@ def open_transaction(bootstrap: str) -> Iterator[None]:
 
     Its id is taken over then: that waits until the transaction is over.
     """
-    settings = {"bootstrap.servers": bootstrap, "transactional.id": "lingering"}
-    producer = Producer({**settings, "log_level": 3})
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": "lingering", "log_level": 3}
+    producer = Producer(settings)
     producer.init_transactions(LIMIT_S)
     producer.begin_transaction()
     producer.produce("open", b"undecided", partition=0)

@@ -25,6 +25,10 @@ def test_ids_ports_times_and_widths_do_not_count() -> None:
     theirs = "Topic: t   TopicId: FhWsH42DQ3OTkZ7nrG-LEw\n127.0.0.1:9092 (id: 1)\n-----\n"
     ours = "Topic: t\tTopicId: 0b0eV2YvR1yXxXoD4m2S9A\n127.0.0.1:41233 (id: 1)\n------\n"
     assert masked(theirs) == masked(ours)
+    theirs = "modern MS87VfBUTce3hD6GlX-eFw /127.0.0.1 consumer-modern-1 1\n"
+    ours = "modern  6OiUehgnTsegqn16QtnyIg /127.0.0.1 consumer-modern-1  1\n"
+    assert masked(theirs) == masked(ours)
+    assert masked(theirs) != masked(ours.replace("modern-1", "modern-2"))
     assert masked("read:0:31") != masked("read:0:30")
     assert masked("31 records, 0.5 ms", hides_figures=True) == ["N records, N ms"]
 
