@@ -357,7 +357,7 @@ class FetchCall:
             records: Records = ()
             if diverging is None and read_replica < 0 and want.fetch_offset < end:
                 records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
-                records = _below(end, records) if end < high_watermark else records
+                records = _below(end, records)
         except (KafkaError, StorageError) as error:
             return self._failed(topic, want, error)
         return PartitionResult(
@@ -638,9 +638,11 @@ def _fetched_to(request: FetchRequest, context: RequestContext) -> FetchedTo:
 
 
 def _below(end: int, batches: Records) -> Records:
-    """Return the batches that lie below an offset; none lies across it."""
+    """Return the batches that end at or below an offset. Objects may have others: those of a
+    transaction that is open, and those that a read replica has yet to learn of.
+    """
     count = len(batches)
-    while count and read_header(batches[count - 1]).base_offset >= end:
+    while count and read_header(batches[count - 1]).end_offset > end:
         count -= 1
     return batches[:count]
 

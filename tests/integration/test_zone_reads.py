@@ -15,8 +15,9 @@ from confluent_kafka import KafkaError, Producer
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster import read_replicas
-from lakehead.broker.cluster.read_replicas import TailSource
+from lakehead.broker.cluster.read_replicas import ReadReplica, ReadReplicas, TailSource
 from lakehead.broker.services import FetchedTo
+from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.metadata.records import FenceNode
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.node_cluster import LIMIT_S, NodeCluster
@@ -156,15 +157,22 @@ class Fetched(NamedTuple):
     code: ErrorCode
     high_watermark: int
     read_replica: int
-    size: int
+    ends: tuple[int, ...]
+    """The end of each batch."""
 
 
 def fetch(
-    cluster: NodeCluster, node_id: int, partition: int, offset: int, rack: str, epoch: int = -1
+    cluster: NodeCluster,
+    node_id: int,
+    partition: int,
+    offset: int,
+    rack: str,
+    epoch: int = -1,
+    isolation: int = 0,
 ) -> Fetched:
     """Fetch v11 from a node, whatever it is for the partition; waits 2 seconds for records."""
     entry = struct.pack(">iiqqi", partition, epoch, offset, -1, 1 << 20)
-    body = struct.pack(">iiiibii", -1, 2000, 1, 1 << 20, 0, 0, -1)
+    body = struct.pack(">iiiibii", -1, 2000, 1, 1 << 20, isolation, 0, -1)
     topics = array(string(TOPIC) + array(entry))
     request = header(FETCH, 11) + body + topics + array() + string(rack)
     with Wire(cluster.nodes[node_id].advertised_port) as wire:
@@ -172,9 +180,11 @@ def fetch(
     assert response is not None
     at = 4 + 2 + 4 + 4 + 2 + len(TOPIC) + 4
     _, code, high_watermark, _, _, aborted = struct.unpack_from(">ihqqqi", response, at)
-    assert aborted == -1
+    assert aborted == (0 if isolation and not code else -1)
     read_replica, size = struct.unpack_from(">ii", response, at + 34)
-    return Fetched(ErrorCode(code), high_watermark, read_replica, size)
+    records = memoryview(response)[at + 42 : at + 42 + size]
+    ends = tuple(header.end_offset for _, header in iter_headers(records))
+    return Fetched(ErrorCode(code), high_watermark, read_replica, ends)
 
 
 async def test_a_read_replica_has_kafkas_errors_and_nothing_beyond_the_leaders_end() -> None:
@@ -187,16 +197,16 @@ async def test_a_read_replica_has_kafkas_errors_and_nothing_beyond_the_leaders_e
             return await asyncio.to_thread(fetch, cluster, node_id, at, offset, rack, its_epoch)
 
         sent_on = await ask(1, 0, "zone-b")
-        assert sent_on == Fetched(ErrorCode.none, 20, 2, 0)
+        assert sent_on == Fetched(ErrorCode.none, 20, 2, ())
         assert (await ask(1, 0, "zone-a")).read_replica == -1
-        assert (await ask(1, 0, "")).size > 0
+        assert (await ask(1, 0, "")).ends
         assert (await ask(1, 21, "zone-b")).code is ErrorCode.offset_out_of_range
 
         while (found := await ask(2, 0, "zone-b", epoch)).high_watermark < 20:
             assert found.code is ErrorCode.none  # it copies what is not in objects
-        assert found == Fetched(ErrorCode.none, 20, -1, found.size)
-        assert found.size > 0
-        assert await ask(2, 20, "zone-b", epoch) == Fetched(ErrorCode.none, 20, -1, 0)
+        assert found == Fetched(ErrorCode.none, 20, -1, found.ends)
+        assert found.ends[-1] == 20
+        assert await ask(2, 20, "zone-b", epoch) == Fetched(ErrorCode.none, 20, -1, ())
         assert (await ask(2, 21, "zone-b")).code is ErrorCode.offset_not_available
         assert (await ask(2, -1, "zone-b")).code is ErrorCode.offset_out_of_range
         assert (await ask(2, 0, wrong)).code is ErrorCode.not_leader_or_follower
@@ -208,12 +218,60 @@ async def test_a_read_replica_has_kafkas_errors_and_nothing_beyond_the_leaders_e
         }
 
 
+async def test_a_replica_that_lags_behind_objects_gives_out_nothing_beyond_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read of objects finds what the replica has yet to learn of: here an open transaction."""
+    async with zones(upload_age_ms=600_000, replica_read_tail="objects") as cluster:
+        servers, leader = bootstrap(cluster), cluster.nodes[1]
+        await in_thread(produce, servers, range(20))
+        await leader.engine.upload_now()
+        at = cluster.leaders(TOPIC).index(1)
+        while not (await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b")).ends:
+            pass
+        learns, read_headers = asyncio.Event(), ReadReplicas._read_headers
+
+        async def held(self: ReadReplicas, replica: ReadReplica, offset: int) -> None:
+            await learns.wait()
+            await read_headers(self, replica, offset)
+
+        monkeypatch.setattr(ReadReplicas, "_read_headers", held)
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
+
+        def begin_transaction() -> None:
+            producer.init_transactions(LIMIT_S)
+            producer.begin_transaction()
+            for _ in range(20):
+                producer.produce(TOPIC, b"open", partition=at)
+            assert producer.flush(LIMIT_S) == 0
+
+        await in_thread(begin_transaction)
+        await leader.engine.upload_now()
+        stream_id = leader.topics.by_name[TOPIC].stream_ids[at]
+        replica_state = cluster.nodes[2].services.metadata
+        await cluster.until(lambda: replica_state.state.stream(stream_id).end_offset == 40)
+        uncommitted, committed = 0, 1
+        for isolation in (uncommitted, committed):
+            found = await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b", isolation=isolation)
+            assert found == Fetched(ErrorCode.none, 20, -1, found.ends)
+            assert found.ends[-1] == 20
+        learns.set()
+        while True:
+            found = await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b")
+            if found.ends[-1] == 40:
+                break
+        found = await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b", isolation=committed)
+        assert found == Fetched(ErrorCode.none, 40, -1, found.ends)
+        assert found.ends[-1] == 20
+        await in_thread(producer.abort_transaction, LIMIT_S)
+
+
 async def test_a_node_that_was_fenced_serves_no_read_replica() -> None:
     """It may not know yet what the log of a partition has become."""
     async with zones(wal="object:") as cluster:
         await in_thread(produce, bootstrap(cluster), range(20))
         at = cluster.leaders(TOPIC).index(1)
-        while (await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b")).size == 0:
+        while not (await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b")).ends:
             pass
         fenced = cluster.nodes[2]
         record = FenceNode(node_id=2, epoch=fenced.engine.node_epoch)
@@ -221,7 +279,7 @@ async def test_a_node_that_was_fenced_serves_no_read_replica() -> None:
         await cluster.until(lambda: fenced.failure is not None)
         found = await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b")
         assert found.code is ErrorCode.not_leader_or_follower
-        assert found.size == 0
+        assert not found.ends
 
 
 async def test_a_replica_that_is_not_read_is_closed_and_its_memory_given_back(
