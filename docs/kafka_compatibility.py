@@ -59,6 +59,9 @@ _DIFFERENCES = """\
   Members whose metadata (of all their protocols) come to more than twice that are refused with
   GROUP_MAX_SIZE_REACHED when they join, and the others continue. A group keeps one mebibyte, about
   7,000, of member ids that are given out and not used; the oldest are dropped (UNKNOWN_MEMBER_ID).
+- **EndTxn** of a fenced producer is refused with PRODUCER_FENCED whichever clients use its
+  transactional id. In Kafka a producer of transaction version 2 becomes its successor if that is of
+  an older version and has ended a transaction: both then write under one epoch.
 - **WriteTxnMarkers** from a client that is not a node may abort a transaction, by a coordinator
   epoch that the partition knows, as `kafka-transactions abort` does. A marker that commits, or an
   epoch that would fence the coordinator, gets CLUSTER_AUTHORIZATION_FAILED; Kafka without ACLs

@@ -80,6 +80,10 @@ def _is_nobodys(marker: Mapping[str, Any]) -> bool:
     return producer == -1 or epoch == -1 or (isinstance(epoch, ProducerEpoch) and epoch.off == -1)
 
 
+def _is_of_the_epoch_before(epoch: Any) -> bool:
+    return isinstance(epoch, ProducerEpoch) and epoch.off == -1
+
+
 def _leaves_out_a_marker(answer: Tree) -> bool:
     """Return true if a marker of several has no partition that there is, and another has one."""
     is_unknown = [
@@ -165,6 +169,16 @@ RULES: tuple[Rule, ...] = (
         theirs="none|unknown_topic_or_partition|invalid_producer_epoch|.*fenced.*",
         ours="cluster_authorization_failed",
         reason="of a client that is not a node, only certain aborts are taken",
+    ),
+    Rule(
+        api="EndTxn",
+        path=r"error_code|producer_id|producer_epoch",
+        when=lambda tree: _is_of_the_epoch_before(tree["producer_epoch"]),
+        around=lambda theirs, ours: (
+            theirs["error_code"] in {"none", "concurrent_transactions", "invalid_txn_state"}
+            and ours["error_code"] == "producer_fenced"
+        ),
+        reason="a fenced producer does not become its successor of an older version",
     ),
     Rule(
         api="CreateAcls",

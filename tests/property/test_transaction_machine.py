@@ -15,6 +15,8 @@ from lakehead.broker.coordinator.transaction.messages import (
     EPOCH_MAX,
     NO_PRODUCER_ID,
     PREPARED,
+    TV_0,
+    TV_2,
     Decision,
     NeedsProducerId,
     Producer,
@@ -189,6 +191,11 @@ class Transactions(RuleBasedStateMachine):
         assert all(producer.epoch < EPOCH_MAX for producer in self.told)
 
     @invariant()
+    def no_two_producers_are_one(self) -> None:
+        first, second = (client.me for client in self.clients)
+        assert first != second or first == NOBODY
+
+    @invariant()
     def a_way_out_is_left(self) -> None:
         """Whatever happened, a new producer gets the id in a few steps."""
         machine = TransactionMachine(decode_value("x", self.durable))
@@ -240,6 +247,29 @@ class Transactions(RuleBasedStateMachine):
                 other.is_fenced = other is not client
         client.me = producer
         self.told.add(producer)
+
+
+def test_a_fenced_producer_of_version_2_does_not_become_its_successor_of_version_0() -> None:
+    """The transaction of a producer that keeps its epoch is no bump of the fenced one's epoch."""
+    first = Transaction(
+        transactional_id="x", producer_id=9, producer_epoch=3, timeout_ms=TIMEOUT_MS, updated_ms=0
+    )
+    fenced, successor = Producer(9, 3), Producer(9, 4)
+    for is_commit in (True, False):
+        machine = TransactionMachine(first)
+        assert isinstance(machine.init_producer_id(None, TIMEOUT_MS, 0, None), Store)
+        machine.stored(is_durable=True)
+        assert isinstance(machine.add_partitions(successor, PARTITIONS, TV_0, 0), Store)
+        machine.stored(is_durable=True)
+        assert isinstance(machine.end(successor, TV_0, 0, None, is_commit=is_commit), Store)
+        machine.stored(is_durable=True)
+        is_fenced = Refused(ErrorCode.producer_fenced)
+        for is_own_commit in (True, False):
+            assert machine.end(fenced, TV_2, 0, None, is_commit=is_own_commit) == is_fenced
+        assert isinstance(machine.marked(PARTITIONS, 0), Store)
+        machine.stored(is_durable=True)
+        for is_own_commit in (True, False):
+            assert machine.end(fenced, TV_2, 0, None, is_commit=is_own_commit) == is_fenced
 
 
 Transactions.TestCase.settings = settings(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.differential.brokers import Records, Request
+from tests.differential.brokers import ProducerEpoch, Records, Request
 from tests.differential.by_design import RULES, has_hidden_effect, reason_for
 from tests.differential.trees import differences
 
@@ -45,6 +45,19 @@ def test_a_rule_admits_what_its_reason_argues_and_no_more(
     found = list(differences(produced(theirs, base_offset=-1), produced(ours, base_offset=4)))
     assert [(one.theirs, one.ours) for one in found] == [(theirs, ours)], "codes alone"
     assert (reason_for(asked(**fields), found[0]) is not None) == is_known
+
+
+@pytest.mark.parametrize(("off", "is_known"), [(-1, True), (0, False)])
+def test_a_fenced_producer_is_refused_where_kafka_takes_it_for_its_successor(
+    off: int, is_known: bool
+) -> None:
+    epoch = ProducerEpoch("i", off)
+    request = Request(key=26, version=5, tree={"producer_epoch": epoch})
+    theirs = {"error_code": "none", "producer_id": "i", "producer_epoch": "i"}
+    ours = {"error_code": "producer_fenced", "producer_id": -1, "producer_epoch": -1}
+    reasons = [reason_for(request, found) for found in differences(theirs, ours)]
+    assert reasons
+    assert all((reason is not None) == is_known for reason in reasons)
 
 
 def markers(*codes: str) -> dict[str, Any]:

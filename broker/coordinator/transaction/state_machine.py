@@ -231,9 +231,13 @@ class TransactionMachine:
 
     def _is_ended_by(self, producer: Producer) -> bool:
         """Return true if this was the producer when the last transaction ended, which bumped its
-        epoch.
+        epoch. A transaction that keeps its epoch, of an older client, is that of a successor.
+
+        Kafka goes by the number of the epoch alone: a fenced producer would become its successor.
         """
         known = self.current
+        if not known.bumps_epochs:
+            return False
         has_overflowed = (
             known.previous_producer_id == producer.producer_id != known.producer_id
             and producer.epoch == EPOCH_MAX - 1
