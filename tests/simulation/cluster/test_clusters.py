@@ -9,8 +9,11 @@ One seed is one world; a failure prints it: `make sim CLUSTERS=1 SEED=n` shows w
 """
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -22,6 +25,7 @@ from tests.simulation.cluster.consumer_clients import ConsumerClients
 from tests.simulation.quiet import silence_logs
 from tests.support.repetitions import repetitions
 
+ROOT = Path(__file__).resolve().parents[3]
 SEEDS = int(os.environ.get("LAKEHEAD_CLUSTERS", repetitions(8, 4)))
 CHUNK = 4
 JUDGED_MAX = 20
@@ -45,8 +49,28 @@ def test_no_promise_is_broken_in_cluster(first: int) -> None:
             raise AssertionError(f"seed {seed} ({how}): {error!r}") from error
 
 
-def test_a_seed_is_one_cluster() -> None:
-    assert run_cluster(1).trace.digest() == run_cluster(1).trace.digest()
+def digest() -> str:
+    """What happened in a cluster with all kinds of clients."""
+    return run_cluster(6, kinds=list(Kind)).trace.digest()
+
+
+def test_a_seed_is_one_cluster_in_every_process() -> None:
+    script = (
+        "from tests.simulation.cluster.test_clusters import digest\n"
+        "from tests.simulation.quiet import silence_logs\n"
+        "silence_logs()\n"
+        "print(digest())\n"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert there.stdout.strip() == digest()
 
 
 def test_transactions_end_in_every_way() -> None:

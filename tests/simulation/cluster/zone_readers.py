@@ -76,9 +76,8 @@ class ZoneReaders(Clients):
             state = world.oracle.state
             streams = [
                 stream
-                for topic in state.topics.values()
-                if topic.name not in RESERVED
-                for stream in map(state.streams.__getitem__, topic.partitions)
+                for name in sorted(set(state.topics) - RESERVED)
+                for stream in map(state.streams.__getitem__, state.topics[name].partitions)
                 if stream.is_open
             ]
             if streams:
