@@ -107,7 +107,8 @@ class Model:
             epoch = event[1]
             if known is not None and epoch < known[1]:
                 return ErrorCode.fenced_state_epoch
-            self.states[key] = 5, epoch, 0 if known is None else known[2], {}
+            if known is None or epoch > known[1]:
+                self.states[key] = 5, epoch, 0 if known is None else known[2], {}
         return ErrorCode.none
 
 
@@ -193,4 +194,24 @@ async def test_a_write_that_comes_late_does_not_bring_back_what_is_done(updates_
     again = open_shard()
     await again.load()
     assert again.find(key) == before
+    await scope.close()
+
+
+async def test_a_request_to_begin_a_state_that_comes_twice_or_late_costs_no_verdict() -> None:
+    scope = TaskScope(crash)
+    partition = ListPartition()
+    shard = ShareShard(open_log(partition, scope), SystemClock(), 10, lambda _topic: True)
+    [key, _] = KEYS
+    shard.initialize(key, 2, -1)
+    done = StateBatch(5, 8, RecordState.ACKNOWLEDGED, 1)
+    shard.write(key, StateWrite(2, 1, 5, 4, (done,)))
+    before = shard.find(key)
+    again = shard.initialize(key, 2, -1)
+    assert shard.find(key) == before
+    await asyncio.sleep(0)
+    assert not again.done(), "it responds before the state is durable"
+    await settled(partition.stream)
+    assert again.result() is None
+    shard.initialize(key, 3, 0)
+    assert shard.find(key) == ShareState(0, 3, 1, 0)
     await scope.close()

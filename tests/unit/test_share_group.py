@@ -288,8 +288,11 @@ class Failing:
 
     def __init__(self) -> None:
         self.scope = TaskScope(crash)
+        self.catalog = catalog({"t": 2})
         self.partition = ListPartition()
         self.made: list[SharePartitionKey] = []
+        self.refused: set[SharePartitionKey] = set()
+        """States that cannot be deleted now."""
         log = CoordinatorLog(self.partition, SystemClock(), self.scope, name="log")
         self.groups = ShareGroups(
             BatchingLog(log),
@@ -297,7 +300,7 @@ class Failing:
             self.scope,
             GroupMemory(),
             lambda _group: ShareGroupSettings(),
-            lambda: catalog({"t": 2}),
+            lambda: self.catalog,
             self,
             lambda group_id: group_id == "classic",
         )
@@ -307,17 +310,36 @@ class Failing:
         self.made.append(key)
 
     async def delete(self, key: SharePartitionKey) -> None:
-        self.made.remove(key)
+        if self.catalog.name_of(key.topic_id) is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if key in self.refused:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        if key in self.made:
+            self.made.remove(key)
 
-    async def heartbeat(self, member_id: str, epoch: int) -> ShareHeartbeatResult:
+    def begin(self, member_id: str, epoch: int) -> asyncio.Future[ShareHeartbeatResult]:
         request = ShareHeartbeat(
             member_id=member_id, epoch=epoch, topics=None if epoch else frozenset({"t"})
         )
-        response = self.groups.heartbeat("g", request)
+        return self.groups.heartbeat("g", request)
+
+    async def heartbeat(self, member_id: str, epoch: int) -> ShareHeartbeatResult:
+        response = self.begin(member_id, epoch)
+        await self.pass_turns()
+        return await response
+
+    async def pass_turns(self, *, is_durable: bool = True) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
-            self.partition.stream.confirm(10)
-        return await response
+            if is_durable:
+                self.partition.stream.confirm(10)
+
+    def fence(self) -> None:
+        """Let another node follow: what waits for the log fails."""
+        waiting, self.partition.stream.waiting = self.partition.stream.waiting, []
+        for _, on_done in waiting:
+            if on_done is not None:
+                on_done(KafkaError(ErrorCode.not_leader_or_follower))
 
 
 async def test_a_change_that_cannot_be_stored_is_undone() -> None:
@@ -341,5 +363,82 @@ async def test_a_group_that_was_never_stored_is_not_there() -> None:
     world.partition.stream.is_full = True
     with pytest.raises(KafkaError):
         await world.heartbeat("a", 0)
+    assert world.groups.groups == []
+    await world.scope.close()
+
+
+async def test_a_state_begins_once_the_log_has_its_group() -> None:
+    world = Failing()
+    response = world.begin("a", 0)
+    await world.pass_turns(is_durable=False)
+    assert world.made == []
+    await world.pass_turns()
+    assert (len(world.made), (await response).epoch) == (2, 2)
+    await world.scope.close()
+
+
+async def test_a_coordinator_that_another_has_followed_begins_no_state() -> None:
+    world = Failing()
+    response = world.begin("a", 0)
+    await world.pass_turns(is_durable=False)
+    world.fence()
+    await world.pass_turns()
+    with pytest.raises(KafkaError):
+        await response
+    key = SharePartitionKey("g", world.catalog.found(["t"])[0].topic_id, 0)
+    moving = asyncio.ensure_future(world.groups.set_offsets("g", {key: 5}))
+    await world.pass_turns(is_durable=False)
+    world.fence()
+    with pytest.raises(KafkaError):
+        await moving
+    assert world.made == []
+    await world.scope.close()
+
+
+async def test_a_coordinator_that_another_has_followed_deletes_no_state() -> None:
+    world = Failing()
+    await world.heartbeat("a", 0)
+    await world.heartbeat("a", -1)
+    for deletion in (
+        world.groups.delete_states("g", [world.made[0].topic_id]),
+        world.groups.delete("g"),
+    ):
+        deleting = asyncio.ensure_future(deletion)
+        await world.pass_turns(is_durable=False)
+        world.fence()
+        with pytest.raises(KafkaError):
+            await deleting
+        assert len(world.made) == 2
+    await world.scope.close()
+
+
+async def test_a_deletion_that_was_cut_off_is_completed_by_the_next_one() -> None:
+    world = Failing()
+    await world.heartbeat("a", 0)
+    await world.heartbeat("a", -1)
+    topic_id = world.made[0].topic_id
+    world.refused = {world.made[1]}
+    deleting = asyncio.ensure_future(world.groups.delete_states("g", [topic_id]))
+    await world.pass_turns()
+    with pytest.raises(KafkaError):
+        await deleting
+    [group] = world.groups.groups
+    assert (group.partitions.initialized, set(group.partitions.deleting)) == ({}, {topic_id})
+    world.refused.clear()
+    deleting = asyncio.ensure_future(world.groups.delete("g"))
+    await world.pass_turns()
+    await deleting
+    assert (world.made, world.groups.groups) == ([], [])
+    await world.scope.close()
+
+
+async def test_a_group_can_be_deleted_after_its_topic() -> None:
+    world = Failing()
+    await world.heartbeat("a", 0)
+    await world.heartbeat("a", -1)
+    world.catalog = catalog({})
+    deleting = asyncio.ensure_future(world.groups.delete("g"))
+    await world.pass_turns()
+    await deleting
     assert world.groups.groups == []
     await world.scope.close()

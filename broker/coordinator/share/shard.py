@@ -89,10 +89,17 @@ class ShareShard:
         return None if stored is None else stored.state
 
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> Outcome:
-        """Begin a new state. Raises FENCED_STATE_EPOCH."""
+        """Begin a new state. Raises FENCED_STATE_EPOCH.
+
+        A state begins once in a state epoch. Unlike in Kafka, a request that comes twice changes
+        nothing: it may come late, when the group has verdicts in that epoch already.
+        """
         stored = self._find(key)
-        if stored is not None and NO_EPOCH != state_epoch < stored.state.state_epoch:
-            raise KafkaError(ErrorCode.fenced_state_epoch)
+        if stored is not None and state_epoch != NO_EPOCH:
+            if state_epoch < stored.state.state_epoch:
+                raise KafkaError(ErrorCode.fenced_state_epoch)
+            if state_epoch == stored.state.state_epoch:
+                return self._write(key, stored, _unchanged(stored.state))
         now_ms = self._clock.now_ms()
         leader_epoch = 0 if stored is None else stored.state.leader_epoch
         state = ShareState(start_offset, state_epoch, leader_epoch)
@@ -119,9 +126,7 @@ class ShareShard:
         if leader_epoch in {NO_EPOCH, stored.state.leader_epoch}:
             return stored.state, None
         state = stored.state
-        write = StateWrite(
-            NO_EPOCH, leader_epoch, NO_START_OFFSET, state.delivery_complete_count, ()
-        )
+        write = _unchanged(state)._replace(leader_epoch=leader_epoch)
         return state, self._write(key, stored, write)
 
     def write(self, key: SharePartitionKey, write: StateWrite) -> Outcome:
@@ -188,6 +193,11 @@ class ShareShard:
             asyncio.get_running_loop().call_soon(self._flush)
         self._gathered.add(key)
         return self._log.outcome
+
+
+def _unchanged(state: ShareState) -> StateWrite:
+    """Return a write that leaves a state as it is."""
+    return StateWrite(NO_EPOCH, NO_EPOCH, NO_START_OFFSET, state.delivery_complete_count, ())
 
 
 def _ignore(_error: Exception | None) -> None:

@@ -7,12 +7,17 @@ The group epoch grows when members, their subscriptions or their topics change. 
 there is a target assignment of that epoch, `assignment_interval_ms` after the one before at the
 earliest, and each member has it with its next heartbeat: partitions are shared, so no member waits
 for another. A member gets only partitions of which the group has a state in `__share_group_state`:
-`to_initialize` returns those that have none yet, and `initialized` says that they have it.
+`to_initialize` returns those that have none yet.
+
+A coordinator notes first that it is about to begin states (`initializing`) or to delete them
+(`deleting`), as Kafka does, and that it has done so afterwards (`initialized`, `deleted`). One that
+cannot store the first note was followed by another, and must not touch a state.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -42,6 +47,8 @@ from lakehead.broker.coordinator.group.share.share_record_formats import (
 )
 from lakehead.broker.coordinator.group.topic_catalog import KnownTopic, TopicCatalog
 from lakehead.broker.protocol.errors import KafkaError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,31 +230,64 @@ class ShareGroup:
                 found[topic.topic_id] = missing
         return found
 
-    def initialized(self, partitions: Mapping[bytes, frozenset[int]]) -> None:
-        """The group has a state of these partitions now: a heartbeat has them assigned."""
-        made = dict(self.partitions.initialized)
-        catalog = self._catalog()
-        for topic_id, indexes in partitions.items():
-            name = catalog.name_of(topic_id)
-            if name is not None and indexes:
-                before = made.get(topic_id, KnownPartitions(name, frozenset()))
-                made[topic_id] = KnownPartitions(name, before.indexes | indexes)
-        self._set_partitions(made)
+    def initializing(self, partitions: TopicPartitions) -> int:
+        """States of these partitions are about to begin; return their epoch."""
+        known = self.partitions
+        self._set_partitions(
+            replace(
+                known,
+                initializing=self._with(known.initializing, partitions),
+                deleting=_without(known.deleting, partitions),
+            )
+        )
+        self.state_epoch = self.epoch
+        return self.epoch
 
-    def forget_states(self, topic_ids: Iterable[bytes]) -> None:
-        """The states of these topics are deleted."""
-        gone = set(topic_ids)
-        made = {key: one for key, one in self.partitions.initialized.items() if key not in gone}
-        self._set_partitions(made)
-
-    def begin_states(self) -> int:
-        """Return the epoch of states that are about to begin again. It fences leaders with earlier
-        states. The group epoch grows if no member left since those were made.
+    def initializing_again(self, partitions: TopicPartitions) -> int:
+        """States of these partitions are about to begin, and some of them have one; return the
+        epoch, which fences leaders with earlier states. The group epoch grows if no member left
+        since those were made.
         """
         if self.state_epoch >= self.epoch:
             self._refresh(is_changed=True)
-        self.state_epoch = self.epoch
-        return self.epoch
+        return self.initializing(partitions)
+
+    def initialized(self, partitions: TopicPartitions) -> None:
+        """The group has a state of these partitions now: a heartbeat has them assigned."""
+        known = self.partitions
+        begun = {
+            key: KnownPartitions(one.name, one.indexes - partitions.get(key, frozenset()))
+            for key, one in known.initializing.items()
+        }
+        self._set_partitions(
+            replace(
+                known,
+                initializing={key: one for key, one in begun.items() if one.indexes},
+                initialized=self._with(known.initialized, partitions),
+            )
+        )
+
+    def deleting(self, topic_ids: Iterable[bytes]) -> TopicPartitions:
+        """The states of these topics are about to be deleted; return the partitions that may have
+        one.
+        """
+        known, catalog = self.partitions, self._catalog()
+        noted = known.initializing.keys() | known.initialized.keys() | known.deleting.keys()
+        names = {key: catalog.name_of(key) for key in topic_ids if key in noted}
+        topics = catalog.found(name for name in names.values() if name is not None)
+        self._set_partitions(
+            StatePartitions(
+                initializing=_without(known.initializing, names),
+                initialized=_without(known.initialized, names),
+                deleting={**known.deleting, **{one.topic_id: one.name for one in topics}},
+            )
+        )
+        return {one.topic_id: frozenset(range(one.partition_count)) for one in topics}
+
+    def deleted(self, topic_ids: Collection[bytes]) -> None:
+        """The states of these topics are deleted."""
+        known = self.partitions
+        self._set_partitions(replace(known, deleting=_without(known.deleting, topic_ids)))
 
     # Inside.
 
@@ -349,10 +389,29 @@ class ShareGroup:
         if gone:
             self._refresh(is_changed=True)
 
-    def _set_partitions(self, made: Mapping[bytes, KnownPartitions]) -> None:
+    def _with(
+        self, known: Mapping[bytes, KnownPartitions], added: TopicPartitions
+    ) -> dict[bytes, KnownPartitions]:
+        """Return partitions together with others, of topics that exist."""
+        found, catalog = dict(known), self._catalog()
+        for topic_id, indexes in added.items():
+            name = catalog.name_of(topic_id)
+            if name is not None and indexes:
+                before = found.get(topic_id, KnownPartitions(name, frozenset()))
+                found[topic_id] = KnownPartitions(name, before.indexes | indexes)
+        return found
+
+    def _set_partitions(self, partitions: StatePartitions) -> None:
+        """Note partitions, without those of topics that were deleted."""
         catalog = self._catalog()
-        kept = {key: one for key, one in made.items() if catalog.name_of(key) is not None}
-        self._put(ShareRecordKind.PARTITIONS, StatePartitions(initialized=kept))
+        topics = {*partitions.initializing, *partitions.initialized, *partitions.deleting}
+        gone = {topic_id for topic_id in topics if catalog.name_of(topic_id) is None}
+        kept = StatePartitions(
+            initializing=_without(partitions.initializing, gone),
+            initialized=_without(partitions.initialized, gone),
+            deleting=_without(partitions.deleting, gone),
+        )
+        self._put(ShareRecordKind.PARTITIONS, kept)
 
     def _put(
         self, kind: ShareRecordKind, value: ShareGroupValue | None, member_id: str = ""
@@ -399,3 +458,7 @@ class ShareGroup:
         if member is None:
             member = self.members[member_id] = ShareGroupMember(member_id)
         return member
+
+
+def _without(topics: Mapping[bytes, T], gone: Collection[bytes]) -> dict[bytes, T]:
+    return {topic_id: one for topic_id, one in topics.items() if topic_id not in gone}

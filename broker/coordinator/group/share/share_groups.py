@@ -3,6 +3,9 @@
 They share the log of the partition's other groups, and its lifetime. A response leaves once all
 records before it are durable. States of new partitions are made in `__share_group_state`, off the
 request that needs them: members have those partitions with a later heartbeat.
+
+A state begins, or is deleted, once a note of it is durable: the share coordinator cannot know a
+coordinator that another one has followed, but the log can.
 """
 
 import asyncio
@@ -12,7 +15,7 @@ from typing import Protocol, TypeVar
 import structlog
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.coordinator.group.consumer.consumer_members import JOIN_EPOCH
+from lakehead.broker.coordinator.group.consumer.consumer_members import JOIN_EPOCH, TopicPartitions
 from lakehead.broker.coordinator.group.members import GROUP_COST, GroupMemory
 from lakehead.broker.coordinator.group.record_formats import decode_key
 from lakehead.broker.coordinator.group.share.share_group import (
@@ -56,11 +59,12 @@ class ShareStateStore(Protocol):
 class _LiveGroup:
     """A group with its timer."""
 
-    __slots__ = ("charged", "group", "is_initializing", "timer", "timer_deadline")
+    __slots__ = ("charged", "group", "state_changes", "timer", "timer_deadline")
 
     def __init__(self, group: ShareGroup) -> None:
         self.group = group
-        self.is_initializing = False
+        self.state_changes = 0
+        """Changes of its states that are under way."""
         self.timer: asyncio.TimerHandle | None = None
         self.timer_deadline = 0.0
         self.charged = 0
@@ -158,28 +162,41 @@ class ShareGroups:
             )
         live = self._groups.get(group_id) or self._live(group_id)
         _refuse_members(live.group)
-        epoch = live.group.begin_states()
-        await self._stored(live, None)
-        await self._make(live, offsets, epoch)
+        epoch = live.group.initializing_again(_by_topic(offsets))
+        live.state_changes += 1
+        try:
+            await self._make(live, offsets, epoch, self._stored(live, None))
+        finally:
+            live.state_changes -= 1
 
     async def delete_states(self, group_id: str, topic_ids: Iterable[bytes]) -> None:
         """Delete the states of topics, of a group without members. Raises KafkaError."""
         group = self.known(group_id)
         _refuse_members(group)
-        gone = list(topic_ids)
-        for topic_id in gone:
-            known = group.partitions.initialized.get(topic_id)
-            for index in known.indexes if known else ():
+        live = self._groups[group_id]
+        live.state_changes += 1
+        try:
+            await self._delete_states(live, group.deleting(topic_ids))
+        finally:
+            live.state_changes -= 1
+
+    async def _delete_states(self, live: _LiveGroup, partitions: TopicPartitions) -> None:
+        group_id = live.group.group_id
+        await self._stored(live, None)
+        for topic_id, indexes in partitions.items():
+            for index in sorted(indexes):
                 await self._states.delete(SharePartitionKey(group_id, topic_id, index))
-        live = self._groups.get(group_id)
-        if live is not None:
-            group.forget_states(gone)
+        if self._groups.get(group_id) is live:
+            live.group.deleted(partitions)
             await self._stored(live, None)
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, with its states. Raises KafkaError."""
         group = self.known(group_id)
-        await self.delete_states(group_id, group.partitions.initialized)
+        known = group.partitions
+        await self.delete_states(
+            group_id, known.initializing.keys() | known.initialized.keys() | known.deleting.keys()
+        )
         live = self._groups.get(group_id)
         if live is None:
             return
@@ -272,36 +289,47 @@ class ShareGroups:
     def _initialize_missing(self, live: _LiveGroup) -> None:
         """Begin to make the states of partitions that members subscribe to."""
         missing = live.group.to_initialize()
-        if not missing or live.is_initializing:
+        if not missing or live.state_changes:
             return
-        live.is_initializing = True
-        live.group.state_epoch = live.group.epoch
         offsets = {
             SharePartitionKey(live.group.group_id, topic_id, index): NO_START_OFFSET
             for topic_id, indexes in missing.items()
-            for index in indexes
+            for index in sorted(indexes)
         }
+        epoch = live.group.initializing(missing)
+        live.state_changes += 1
         self._scope.spawn_apart(
-            self._initialize(live, offsets, live.group.epoch),
+            self._initialize(live, offsets, epoch, self._stored(live, None)),
             name=f"begin share-partitions of {live.group.group_id}",
         )
 
     async def _initialize(
-        self, live: _LiveGroup, offsets: Mapping[SharePartitionKey, int], epoch: int
+        self,
+        live: _LiveGroup,
+        offsets: Mapping[SharePartitionKey, int],
+        epoch: int,
+        noted: asyncio.Future[None],
     ) -> None:
         try:
-            await self._make(live, offsets, epoch)
+            await self._make(live, offsets, epoch, noted)
         except LakeheadError as error:  # a later heartbeat tries again
             _log.warning("share_partitions_not_begun", group=live.group.group_id, error=str(error))
         finally:
-            live.is_initializing = False
+            live.state_changes -= 1
 
     async def _make(
-        self, live: _LiveGroup, offsets: Mapping[SharePartitionKey, int], epoch: int
+        self,
+        live: _LiveGroup,
+        offsets: Mapping[SharePartitionKey, int],
+        epoch: int,
+        noted: asyncio.Future[None],
     ) -> None:
-        """Begin states, then note in the group that it has them; some may fail."""
+        """Begin states once it is `noted` that they are about to begin, then note in the group that
+        it has them; some may fail.
+        """
+        await noted
         errors: list[LakeheadError] = []
-        made: dict[bytes, set[int]] = {}
+        made: list[SharePartitionKey] = []
 
         async def begin(key: SharePartitionKey, offset: int) -> None:
             try:
@@ -309,13 +337,13 @@ class ShareGroups:
             except LakeheadError as error:
                 errors.append(error)
             else:
-                made.setdefault(key.topic_id, set()).add(key.partition)
+                made.append(key)
 
         async with asyncio.TaskGroup() as tasks:
             for key, offset in offsets.items():
                 tasks.create_task(begin(key, offset))
         if made and self._groups.get(live.group.group_id) is live:
-            live.group.initialized({key: frozenset(indexes) for key, indexes in made.items()})
+            live.group.initialized(_by_topic(made))
             await self._stored(live, None)
         if errors:
             raise errors[0]
@@ -344,6 +372,13 @@ class ShareGroups:
         live.timer = None
         live.group.tick(self._clock.monotonic())
         self._store(live)
+
+
+def _by_topic(keys: Iterable[SharePartitionKey]) -> TopicPartitions:
+    found: dict[bytes, set[int]] = {}
+    for key in keys:
+        found.setdefault(key.topic_id, set()).add(key.partition)
+    return {topic_id: frozenset(indexes) for topic_id, indexes in found.items()}
 
 
 def _refuse_members(group: ShareGroup) -> None:
