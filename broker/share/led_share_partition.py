@@ -5,6 +5,9 @@ counts. One write is under way, and changes that come meanwhile are the next one
 out counts at once. A write that is fenced, by a newer leader or because the group began again, ends
 it: the next request loads it again, if this node still leads the partition.
 
+A verdict on a record behind the start offset has no effect, as in Kafka. Unlike there, its response
+waits until that start offset is stored: another leader might deliver the record again.
+
 Dead letters are written once the state of their records (ARCHIVING) is stored, and these are
 ARCHIVED after that. A leader that dies between leaves them to the next one: a dead letter may be
 written twice, and none is lost. Those of a lock that ran out do not wait for a store that fails,
@@ -125,6 +128,8 @@ class LedSharePartition:
         self._state_epoch = 0
         self._is_begun = False
         self._load_error: KafkaError | None = None
+        self._stored_offset = NO_START_OFFSET
+        """The start offset that is certainly stored."""
         self._writes: list[_Write] = []
         self._is_writing = False
         self._letters: list[DeadLetters] = []
@@ -180,6 +185,7 @@ class LedSharePartition:
                 start_offset=await self._first_offset(), delivery_complete_count=0
             )
             await self._store.write(self.key, stored)
+        self._stored_offset = stored.start_offset
         return SharePartition(stored, self._settings.limits(self.key.group_id))
 
     async def _first_offset(self) -> int:
@@ -273,7 +279,7 @@ class LedSharePartition:
     def _stored(self, change: Change) -> Outcome:
         outcome: Outcome = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(_look_at)
-        if change.batches:
+        if change.batches or (change.is_late and self._stored_offset < change.start_offset):
             self._write(_Write(change, outcome))
         else:
             outcome.set_result(None)
@@ -292,10 +298,13 @@ class LedSharePartition:
             while self._writes:
                 writes, self._writes = self._writes, []
                 error: Exception | None = None
+                state = self._state(writes)
                 try:
-                    await self._store.write(self.key, self._state(writes))
+                    await self._store.write(self.key, state)
                 except (LakeheadError, TimeoutError) as caught:
                     error = caught
+                else:
+                    self._stored_offset = max(self._stored_offset, state.start_offset)
                 self._settle(writes, error)
         finally:
             self._is_writing = False

@@ -93,7 +93,7 @@ class ShareLimits(NamedTuple):
 class Change:
     """New states of records, by acknowledgements, that count once they are durable."""
 
-    __slots__ = ("batches", "dead_letters", "delivery_complete_count", "start_offset")
+    __slots__ = ("batches", "dead_letters", "delivery_complete_count", "is_late", "start_offset")
 
     def __init__(self, start_offset: int) -> None:
         self.start_offset = start_offset
@@ -104,6 +104,8 @@ class Change:
         """The states to store; nothing is to be stored if there is none."""
         self.dead_letters: list[DeadLetters] = []
         """The dead letters to write once the change counts."""
+        self.is_late = False
+        """True if there are verdicts on records behind the start offset."""
 
 
 class SharePartition:
@@ -370,6 +372,7 @@ class SharePartition:
         renewed: list[InFlightBatch] = []
         try:
             for one in acknowledgements:
+                change.is_late |= one.first_offset < self.start_offset
                 for first_offset, last_offset, kind in _verdicts(one):
                     found = self._acquired_by(member_id, first_offset, last_offset)
                     if kind is AcknowledgeType.RENEW:
