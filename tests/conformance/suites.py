@@ -19,6 +19,7 @@ PROFILE = (
     *("--group.min.session.timeout.ms", "1000"),
     # Kafka's default; ours is its quickstart's.
     *("--group.initial.rebalance.delay.ms", "3000"),
+    *("--group.share.min.record.lock.duration.ms", "1000"),
     *("--authorizer.class.name", CLASS_NAME),
     *("--allow.everyone.if.no.acl.found", "true"),
     *("--listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,SCRAM:SASL_PLAINTEXT"),
