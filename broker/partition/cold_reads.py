@@ -1,14 +1,17 @@
 """Reads from the object store, shared by the requests that want the same."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from lakehead.storage.errors import StorageError
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 
-_BUFFER_MAX = 4
-"""A batch keeps at most this many times its own bytes in memory, of the read that brought it."""
+_BUFFER_MAX = 8
+"""The batches of a read keep at most this many times their bytes in memory, of each buffer that
+brought them.
+"""
 
 Found = Sequence[memoryview] | StorageError
 
@@ -40,12 +43,19 @@ class ColdReads:
 
 async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:
     try:
-        return [_spared(batch) for batch in await stream.fetch(offset, max_bytes)]
+        return spared(await stream.fetch(offset, max_bytes))
     except StorageError as error:
         return error
 
 
-def _spared(batch: memoryview) -> memoryview:
-    """Return a batch, as a copy when it would keep a much larger buffer from being freed."""
-    is_small = memoryview(batch.obj).nbytes > _BUFFER_MAX * len(batch)
-    return memoryview(bytes(batch)) if is_small else batch
+def spared(batches: Sequence[memoryview]) -> Sequence[memoryview]:
+    """Return batches, as copies where they would keep a much larger buffer from being freed."""
+    held = Counter[int]()
+    for batch in batches:
+        held[id(batch.obj)] += len(batch)
+    return [
+        memoryview(bytes(batch))
+        if memoryview(batch.obj).nbytes > _BUFFER_MAX * held[id(batch.obj)]
+        else batch
+        for batch in batches
+    ]
