@@ -1,5 +1,6 @@
-"""A reader of committed records, as Kafka's consumers are: it fetches from leaders up to the last
-stable offset, and leaves out what the aborted transactions of a response wrote.
+"""A reader of committed records, as Kafka's consumers are: it fetches up to the last stable offset,
+from leaders or from the nodes of its rack that these name, and leaves out what the aborted
+transactions of a response wrote.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.protocol.node_endpoints import Address
 from lakehead.storage.format.control_batch import read_marker
 from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.format.records import iter_kafka_records
@@ -24,14 +26,15 @@ _PASSING = frozenset(
         ErrorCode.not_leader_or_follower,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.offset_out_of_range,  # of a leader that has not recovered all yet, or is gone
+        ErrorCode.offset_not_available,  # of a read replica that lags behind
         ErrorCode.kafka_storage_error,
     }
 )
 
 
 class Fetched(NamedTuple):
-    """The response of a leader: committed records, (partition, offset, value) each, and the ends
-    of the partition.
+    """The response of a node: committed records, (partition, offset, value) each, and the ends of
+    the partition.
     """
 
     records: list[tuple[int, int, str]]
@@ -40,18 +43,52 @@ class Fetched(NamedTuple):
 
 
 class CommittedReader:
-    """Reads partitions of one topic; `position` is where it goes on in each."""
+    """Reads partitions of one topic; `position` is where it goes on in each. Without a rack it
+    reads from leaders alone.
+    """
 
-    def __init__(self, wire: ClientWire, topic: str, position: dict[int, int]) -> None:
+    def __init__(
+        self, wire: ClientWire, topic: str, position: dict[int, int], rack: str = ""
+    ) -> None:
         self.position = position
         self._wire = wire
         self._topic = topic
+        self._rack = rack
+        self._replicas: dict[int, Address] = {}
+        """By partition: the node that its leader named."""
+
+    def reads_from_replica(self, partition: int) -> bool:
+        """Return true if the next fetch goes to a node that the leader named."""
+        return partition in self._replicas
 
     async def fetch(self, partition: int) -> Fetched | None:
-        """Fetch once and go on; None where no leader responds with records or ends."""
-        where = self._wire.leader(self._topic, partition)
-        if where is None:
+        """Fetch once and go on; None where no node responds with records or ends. Then the next
+        fetch goes to the leader, or to the node that this one has named.
+        """
+        replica = self._replicas.pop(partition, None)
+        where = replica or self._wire.leader(self._topic, partition)
+        found = None if where is None else await self._send(where, partition)
+        if found is None:
             return None
+        if found.preferred_read_replica >= 0:
+            node = self._wire.state.nodes[found.preferred_read_replica]
+            self._replicas[partition] = Address(node.host, node.port)
+            return None
+        if replica is not None:
+            self._replicas[partition] = replica
+        if not 0 <= found.last_stable_offset <= found.high_watermark:
+            raise Violation(
+                f"the last stable offset {found.last_stable_offset} is beyond the high watermark "
+                f"{found.high_watermark}"
+            )
+        return Fetched(
+            list(self._committed(partition, found)), found.last_stable_offset, found.high_watermark
+        )
+
+    async def _send(self, where: Address, partition: int) -> Any:
+        """Send a request, and return the response for the partition; None where the consumer looks
+        for the leader again.
+        """
         module = schema(_KEY, _VERSION).request_module
         wanted = entity(
             module,
@@ -71,6 +108,7 @@ class CommittedReader:
                 isolation_level=1,
                 topics=[topic],
                 forgotten_topics_data=(),
+                rack_id=self._rack,
             )
         except (OSError, TimeoutError):
             return None
@@ -79,14 +117,7 @@ class CommittedReader:
             return None
         if found.error_code is not ErrorCode.none:
             raise Violation(f"a reader got {found.error_code.name}")
-        if not 0 <= found.last_stable_offset <= found.high_watermark:
-            raise Violation(
-                f"the last stable offset {found.last_stable_offset} is beyond the high watermark "
-                f"{found.high_watermark}"
-            )
-        return Fetched(
-            list(self._committed(partition, found)), found.last_stable_offset, found.high_watermark
-        )
+        return found
 
     def _committed(self, partition: int, found: Any) -> Iterator[tuple[int, int, str]]:
         """Yield the committed records of a response, and move the position behind them."""

@@ -118,3 +118,14 @@ def test_consumers_in_zones_read_from_replicas() -> None:
         if min(seen["leader"], seen["read replica"]) >= 10:
             return
     raise AssertionError(f"only {seen}")
+
+
+def test_a_reader_of_committed_records_reads_from_replicas() -> None:
+    """The judge of transactions has something to judge of them, within a few clusters."""
+    seen: Counter[str] = Counter()
+    for seed in range(JUDGED_MAX):
+        world = run_cluster(seed, kinds=[Kind.TRANSACTIONS, Kind.ZONES])
+        seen += world.clients[Kind.TRANSACTIONS].ends
+        if seen["read from a replica"] >= 10:
+            return
+    raise AssertionError(f"only {seen}")

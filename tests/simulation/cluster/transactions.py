@@ -35,6 +35,7 @@ from tests.simulation.cluster.transactional_producer import (
     TransactionalProducer,
     find_coordinator,
 )
+from tests.simulation.cluster.zone_readers import ZONES
 from tests.simulation.ledger import Violation
 
 if TYPE_CHECKING:
@@ -254,12 +255,16 @@ class Transactions(Clients):
     async def _read(self) -> None:
         await self.ready(TRANSFERS, self._partitions)
         wire = self.wire()
-        reader = CommittedReader(wire, TRANSFERS, dict.fromkeys(range(self._partitions), 0))
+        rack = "" if self.world.zones is None else self.rng.choice(ZONES)
+        reader = CommittedReader(wire, TRANSFERS, dict.fromkeys(range(self._partitions), 0), rack)
         while not self.world.is_quiet:
             await asyncio.sleep(self.rng.expovariate(1.0))
-            fetched = await reader.fetch(self.rng.randrange(self._partitions))
+            partition = self.rng.randrange(self._partitions)
+            is_of_replica = reader.reads_from_replica(partition)
+            fetched = await reader.fetch(partition)
             if fetched is not None:
                 self.history.record_seen("reader", fetched.records)
+                self.ends["read from a replica"] += is_of_replica and bool(fetched.records)
         wire.close()
 
     # ------------------------------------------------------------- judgement
