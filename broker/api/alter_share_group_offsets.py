@@ -2,7 +2,6 @@
 (KIP-932).
 """
 
-from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -52,5 +51,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 partitions=partitions,
             )
         )
-    change = partial(context.services.groups.set_share_offsets, request.group_id, offsets)
-    return await change_group(context, READ_GROUP, request.group_id, change, topics)
+
+    async def change() -> list[Any]:
+        await context.services.groups.set_share_offsets(request.group_id, offsets)
+        return topics
+
+    return await change_group(context, READ_GROUP, request.group_id, change)

@@ -27,18 +27,18 @@ async def change_group(
     context: RequestContext,
     access: Access,
     group_id: str,
-    change: Callable[[], Awaitable[None]],
-    topics: Sequence[Any],
+    change: Callable[[], Awaitable[Sequence[Any]]],
 ) -> Any:
-    """Change a group, if the client may; return the response, which has these topics or the error
-    of the group.
+    """Change a group, if the client may; return the response, which has the topics that `change`
+    returns, or the error of the group.
     """
     name, code, message = f"{context.api.name}Response", ErrorCode.none, None
+    topics: Sequence[Any] = ()
     try:
         context.check(access, group_id)
-        await change()
+        topics = await change()
     except (LakeheadError, TimeoutError) as error:
-        code, message, topics = error_code(error), error_message(error), ()
+        code, message = error_code(error), error_message(error)
     return entity(
         context.response, name, error_code=code, error_message=message, responses=tuple(topics)
     )

@@ -107,12 +107,18 @@ async def alter(node: ApiClient, offset: int, group: str = "team") -> ErrorCode:
     return ErrorCode((await node.ask(91, 0, build)).error_code)
 
 
-async def forget(node: ApiClient, group: str = "team") -> ErrorCode:
-    def build(module: Any) -> Any:
-        topic = entity(module, "DeleteShareGroupOffsetsRequestTopic", topic_name="t")
-        return entity(module, "DeleteShareGroupOffsetsRequest", group_id=group, topics=[topic])
+async def forget(node: ApiClient, *names: str) -> dict[str, ErrorCode]:
+    """Return the code of each topic whose offsets are deleted."""
 
-    return ErrorCode((await node.ask(92, 0, build)).error_code)
+    def build(module: Any) -> Any:
+        topics = [
+            entity(module, "DeleteShareGroupOffsetsRequestTopic", topic_name=name) for name in names
+        ]
+        return entity(module, "DeleteShareGroupOffsetsRequest", group_id="team", topics=topics)
+
+    response = await node.ask(92, 0, build)
+    assert response.error_code is NONE
+    return {one.topic_name: ErrorCode(one.error_code) for one in response.responses}
 
 
 async def delete(node: ApiClient, group: str = "team") -> ErrorCode:
@@ -162,8 +168,10 @@ async def test_a_member_joins_takes_records_and_leaves() -> None:
         a.client.writer.close()
         assert await alter(node, 1) is NONE
         assert (await offsets(node))[0] == (1, 4)
-        assert await forget(node) is NONE
+        assert await forget(node, "t") == {"t": NONE}
         assert await offsets(node) == {}
+        unknown = ErrorCode.unknown_topic_or_partition
+        assert await forget(node, "t", "none") == {"t": unknown, "none": unknown}
         assert await delete(node) is NONE
         assert await listed(node) == set()
         assert (await described(node)).error_code is NOT_FOUND

@@ -240,12 +240,14 @@ class GroupCoordinator:
         shard = await self._shard(group_id)
         await shard.shares.set_offsets(group_id, offsets)
 
-    async def delete_share_offsets(self, group_id: str, topic_ids: Iterable[bytes]) -> None:
-        """Forget where a share group without members is in topics. Raises NON_EMPTY_GROUP,
-        GROUP_ID_NOT_FOUND.
+    async def delete_share_offsets(
+        self, group_id: str, topic_ids: Iterable[bytes]
+    ) -> frozenset[bytes]:
+        """Forget where a share group without members is in topics, and return those of which it had
+        offsets. Raises NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
         """
         shard = await self._shard(group_id)
-        await shard.shares.delete_states(group_id, topic_ids)
+        return await shard.shares.delete_states(group_id, topic_ids)
 
     # Offsets.
 

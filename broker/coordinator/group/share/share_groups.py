@@ -169,16 +169,20 @@ class ShareGroups:
         finally:
             live.state_changes -= 1
 
-    async def delete_states(self, group_id: str, topic_ids: Iterable[bytes]) -> None:
-        """Delete the states of topics, of a group without members. Raises KafkaError."""
+    async def delete_states(self, group_id: str, topic_ids: Iterable[bytes]) -> frozenset[bytes]:
+        """Delete the states of topics, of a group without members; return the topics that had
+        some. Raises KafkaError.
+        """
         group = self.known(group_id)
         _refuse_members(group)
         live = self._groups[group_id]
+        partitions = group.deleting(topic_ids)
         live.state_changes += 1
         try:
-            await self._delete_states(live, group.deleting(topic_ids))
+            await self._delete_states(live, partitions)
         finally:
             live.state_changes -= 1
+        return frozenset(partitions)
 
     async def _delete_states(self, live: _LiveGroup, partitions: TopicPartitions) -> None:
         group_id = live.group.group_id
