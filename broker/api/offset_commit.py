@@ -32,7 +32,7 @@ API = Api(
 
 _Codes: TypeAlias = dict[tuple[int, int], ErrorCode]
 """By the topic's place in the request and the partition."""
-_NOT_FOUND_VERSION = _EPOCH_VERSION = 9
+_EPOCH_VERSION = 9
 _TOPIC_ID_VERSION = 10
 
 
@@ -109,7 +109,7 @@ def _failed(codes: _Codes, error: BaseException) -> _Codes:
 
 def _refused(request: Any, context: RequestContext, shard: GroupShard) -> ErrorCode:
     try:
-        code = shard.check_commit(
+        return shard.check_commit(
             request.group_id,
             request.member_id,
             getattr(request, "group_instance_id", None),
@@ -119,9 +119,6 @@ def _refused(request: Any, context: RequestContext, shard: GroupShard) -> ErrorC
         )
     except LakeheadError as error:
         return error_code(error)
-    if code is ErrorCode.group_id_not_found and context.version < _NOT_FOUND_VERSION:
-        return ErrorCode.illegal_generation
-    return code
 
 
 def _places(request: Any, context: RequestContext) -> Iterator[tuple[bytes, int]]:

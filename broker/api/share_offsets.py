@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Topic
-from lakehead.broker.protocol.errors import error_code, error_message
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import READ_TOPIC, Access
@@ -36,6 +36,8 @@ async def change_group(
     topics: Sequence[Any] = ()
     try:
         context.check(access, group_id)
+        if not group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
         topics = await change()
     except (LakeheadError, TimeoutError) as error:
         code, message = error_code(error), error_message(error)

@@ -128,6 +128,26 @@ async def delete(node: ApiClient, group: str = "team") -> ErrorCode:
     return ErrorCode(response.results[0].error_code)
 
 
+async def committed(node: ApiClient, *, version: int, generation: int) -> ErrorCode:
+    """Return the code of a commit by a client that takes the group for one of consumers."""
+
+    def build(module: Any) -> Any:
+        one = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+        partition = entity(module, "OffsetCommitRequestPartition", **one)
+        topic = entity(module, "OffsetCommitRequestTopic", name="t", partitions=[partition])
+        return entity(
+            module,
+            "OffsetCommitRequest",
+            group_id="team",
+            topics=[topic],
+            member_id="",
+            generation_id_or_member_epoch=generation,
+        )
+
+    response = await node.ask(8, version, build)
+    return ErrorCode(response.topics[0].partitions[0].error_code)
+
+
 async def listed(node: ApiClient) -> set[tuple[str, str, str]]:
     response = await node.ask(
         16, 5, lambda m: entity(m, "ListGroupsRequest", states_filter=(), types_filter=("Share",))
@@ -177,6 +197,15 @@ async def test_a_member_joins_takes_records_and_leaves() -> None:
         assert (await described(node)).error_code is NOT_FOUND
 
 
+async def test_offsets_of_a_group_without_a_name_are_refused() -> None:
+    async with running() as running_node, asyncio.timeout(LIMIT_S):
+        await with_topic(running_node)
+        node = ApiClient(running_node)
+        await running_node.groups.partition_for("team")
+        assert await alter(node, 1, group="") is ErrorCode.invalid_group_id
+        assert await delete(node, group="") is NOT_FOUND
+
+
 async def test_groups_of_other_kinds_keep_their_names() -> None:
     async with (
         running(group_share_assignment_interval_ms=0) as running_node,
@@ -201,34 +230,8 @@ async def test_groups_of_other_kinds_keep_their_names() -> None:
             ),
         )
         assert join.error_code is ErrorCode.inconsistent_group_protocol
-        commit = await node.ask(
-            8,
-            9,
-            lambda m: entity(
-                m,
-                "OffsetCommitRequest",
-                group_id="team",
-                topics=[
-                    entity(
-                        m,
-                        "OffsetCommitRequestTopic",
-                        name="t",
-                        partitions=[
-                            entity(
-                                m,
-                                "OffsetCommitRequestPartition",
-                                partition_index=0,
-                                committed_offset=1,
-                                committed_metadata="",
-                            )
-                        ],
-                    )
-                ],
-                member_id="",
-                generation_id_or_member_epoch=-1,
-            ),
-        )
-        assert commit.topics[0].partitions[0].error_code is NOT_FOUND
+        assert await committed(node, version=9, generation=-1) is NOT_FOUND
+        assert await committed(node, version=8, generation=3) is NOT_FOUND
         fetched = await node.ask(
             9,
             9,

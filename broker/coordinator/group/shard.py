@@ -485,7 +485,8 @@ class GroupShard:
         if group_id in self.shares:
             return ErrorCode.group_id_not_found
         if live is None:
-            return ErrorCode.none if generation < 0 else ErrorCode.group_id_not_found
+            unknown = ErrorCode.group_id_not_found if has_epochs else ErrorCode.illegal_generation
+            return ErrorCode.none if generation < 0 else unknown
         if isinstance(live.group, ConsumerGroup):
             error = live.group.refuse_commit(
                 member_id, generation, places, is_known_to_client=has_epochs
