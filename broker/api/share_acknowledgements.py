@@ -65,8 +65,7 @@ async def acknowledge(
     """Acknowledge what a request says, and return the outcome of each partition that it
     acknowledges records of, once all is durable.
     """
-    settings = context.services.share_partitions.settings
-    is_renewing = getattr(request, "is_renew_ack", False) and settings.may_renew(member.group_id)
+    is_renewing = getattr(request, "is_renew_ack", False)
     begun: dict[Place, Outcome | KafkaError] = {}
     for place, partition in places_of(request.topics):
         if partition.acknowledgement_batches:

@@ -1,8 +1,9 @@
-"""The records of a share-partition that are in flight: delivered at least once, and not done.
+"""The records of a share-partition that are in flight: of record batches of which some were
+delivered, and not done.
 
 They are a list of batches without holes. A batch is a range of offsets that share their state,
-member and lock, however they were delivered, so a thousand records that one consumer acquired are
-one entry. It is split where a part of it changes; equal neighbours are joined again.
+member and lock, so a thousand records that one consumer acquired are one entry. It is split where a
+part of it changes; equal neighbours are joined again, if they were delivered together at first.
 """
 
 from bisect import bisect_right
@@ -21,7 +22,8 @@ class InFlightBatch:
     """Offsets, first and last inclusive, in one state.
 
     A batch that is ACQUIRED has its member and the deadline of its acquisition lock (ms). `change`
-    is the request that will give it `next_state`, once that is durable.
+    is the request that will give it `next_state`, once that is durable. `origin` has the first and
+    last offset of the range that was delivered together at first.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class InFlightBatch:
         "last_offset",
         "member_id",
         "next_state",
+        "origin",
         "state",
     )
 
@@ -46,6 +49,7 @@ class InFlightBatch:
         self.deadline_ms = NO_DEADLINE
         self.change: object | None = None
         self.next_state = state
+        self.origin = first_offset, last_offset
 
     def __repr__(self) -> str:
         state = f"{self.state.name} {self.delivery_count} {self.member_id}".rstrip()
@@ -80,6 +84,7 @@ class InFlightBatch:
         rest.deadline_ms = self.deadline_ms
         rest.change = self.change
         rest.next_state = self.next_state
+        rest.origin = self.origin
         self.last_offset = offset - 1
         return rest
 
@@ -87,7 +92,10 @@ class InFlightBatch:
         """Return true if nothing distinguishes the records of two batches any more."""
         return (
             self.state is other.state
-            and (self.delivery_count == other.delivery_count or self.state.is_terminal)
+            and (
+                self.state.is_terminal
+                or (self.delivery_count == other.delivery_count and self.origin == other.origin)
+            )
             and self.member_id == other.member_id
             and self.deadline_ms == other.deadline_ms
             and self.change is other.change

@@ -222,6 +222,7 @@ class LedSharePartition:
         with the present config of its group.
         """
         assert self._machine is not None
+        self._machine.limits = self._settings.limits(self.key.group_id)
         self._machine.has_dead_letters = self._settings.dead_letters(self.key.group_id) is not None
         self._machine.move_start(self.partition.log_start_offset)
         return self._machine
@@ -269,8 +270,9 @@ class LedSharePartition:
 
     def acknowledge(self, member_id: str, batches: Iterable[Acknowledgement]) -> Outcome:
         """Begin a member's acknowledgements; return their outcome. Raises KafkaError."""
-        change = self.machine.acknowledge(member_id, batches, self.deadline_ms())
-        return self._stored(change)
+        may_renew = self._settings.may_renew(self.key.group_id)
+        renewed_until_ms = self.deadline_ms() if may_renew else None
+        return self._stored(self.machine.acknowledge(member_id, batches, renewed_until_ms))
 
     def release(self, member_id: str) -> Outcome:
         """Begin to release all that a member has; return the outcome."""

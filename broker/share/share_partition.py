@@ -17,6 +17,7 @@ records no member gets meanwhile, and `complete` or `roll_back` ends it. Sources
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -32,6 +33,8 @@ from lakehead.broker.share.record_state import (
 )
 
 _THROTTLED_DELIVERIES_MIN = 2
+
+_origin = attrgetter("origin")
 
 _VERDICTS = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
@@ -68,8 +71,9 @@ class AcquireRequest(NamedTuple):
     """The limits of an acquisition.
 
     At most `records_max` records are acquired: in the mode `record_limit` (`is_strict`) exactly,
-    else up to the end of the record batch that reaches it. `batch_size` is the number of records
-    after which a new range begins, at the end of a record batch.
+    else up to the end of the record batch that reaches it, and of records that are delivered again,
+    of the range in which they came first. `batch_size` is the number of records after which a new
+    range begins, at the end of a record batch; in the mode `record_limit` none begins.
     """
 
     member_id: str
@@ -117,13 +121,11 @@ class SharePartition:
         self.start_offset = state.start_offset
         """The first offset that is not done."""
         self.end_offset = state.start_offset
-        """The offset after the last one that was acquired."""
+        """The offset after the last record batch that was acquired, all of it or a part."""
         self.has_dead_letters = False
         """True if records that are given up go to a dead letter topic, from now on."""
-        self._limits = limits
-        self._throttled_deliveries = max(
-            _THROTTLED_DELIVERIES_MIN, (limits.deliveries_max + 1) // 2
-        )
+        self.limits = limits
+        """The present limits."""
         self._batches = InFlightBatches()
         self._may_redeliver = False
         """False if certainly nothing in flight is AVAILABLE."""
@@ -190,7 +192,7 @@ class SharePartition:
         flight.
         """
         return (
-            self.in_flight < self._limits.records_max or self.next_fetch_offset() < self.end_offset
+            self.in_flight < self.limits.records_max or self.next_fetch_offset() < self.end_offset
         )
 
     @property
@@ -229,24 +231,19 @@ class SharePartition:
         if not fetched:
             return []
         self._skip(fetch_offset, fetched[0].first_offset)
-        first_offset = max(fetched[0].first_offset, self.start_offset)
-        last_offset = fetched[-1].last_offset
+        wanted = OffsetRange(
+            max(fetched[0].first_offset, self.start_offset), fetched[-1].last_offset
+        )
         room = request.records_max
         acquired: list[AcquiredRecords] = []
-        for batch in self._batches.overlapping(first_offset, last_offset):
-            if not batch.is_available:
-                continue
-            share = self._share(batch)
-            if acquired and self._is_last_delivery(batch):
+        for _, parts in groupby(self._available(wanted), key=_origin):
+            batches = list(parts)
+            is_throttled = any(self._is_throttled(batch) for batch in batches)
+            if acquired and is_throttled:
                 break
-            low = max(batch.first_offset, first_offset)
-            high = min(batch.last_offset, last_offset)
-            is_throttled = share < high - low + 1
-            end = self._end(low, high, min(room, share), fetched, request, is_exact=is_throttled)
-            for part in self._batches.cut(low, end) if end >= low else ():
-                part.acquire(request.member_id, request.deadline_ms)
-                acquired.append(AcquiredRecords(low, end, part.delivery_count))
-            room -= end - low + 1
+            found = list(self._acquire_again(request, wanted, batches, room))
+            acquired += found
+            room -= sum(one.last_offset - one.first_offset + 1 for one in found)
             if room <= 0 or is_throttled:
                 break
         else:
@@ -254,7 +251,7 @@ class SharePartition:
         for gone in aborted:
             acquired = list(self._without(acquired, gone))
         self._settle()
-        return list(_split(acquired, fetched, request.batch_size))
+        return acquired
 
     def give_back(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
         """Undo deliveries that do not reach the member: they do not count."""
@@ -267,62 +264,86 @@ class SharePartition:
         self._may_redeliver = True
         self._settle()
 
+    def _available(self, wanted: OffsetRange) -> list[InFlightBatch]:
+        return [batch for batch in self._batches.overlapping(*wanted) if batch.is_available]
+
     def _is_last_delivery(self, batch: InFlightBatch) -> bool:
         """Return true if the next delivery is the last one. It is alone in its response then."""
-        deliveries_max = self._limits.deliveries_max
+        deliveries_max = self.limits.deliveries_max
         return (
             deliveries_max > _THROTTLED_DELIVERIES_MIN
             and batch.delivery_count == deliveries_max - 1
         )
 
-    def _share(self, batch: InFlightBatch) -> int:
-        """Return how many records of a batch one member may acquire at once. Records that were
-        delivered often go out in ever smaller numbers, and alone at last, so that one that kills
-        its consumers takes no others with it.
-        """
-        excess = batch.delivery_count - self._throttled_deliveries
-        if excess < 0:
-            return len(batch)
-        if self._is_last_delivery(batch):
-            return 1
-        return max(1, len(batch) >> (excess + 1))
+    def _excess(self, batch: InFlightBatch) -> int:
+        """Return how often a batch was delivered beyond the middle of its deliveries."""
+        middle = (self.limits.deliveries_max + 1) // 2
+        return batch.delivery_count - max(_THROTTLED_DELIVERIES_MIN, middle)
 
-    @staticmethod
-    def _end(
-        low: int,
-        high: int,
-        room: int,
-        fetched: Sequence[OffsetRange],
+    def _is_throttled(self, batch: InFlightBatch) -> bool:
+        return self._excess(batch) >= 0
+
+    def _acquire_again(
+        self,
         request: AcquireRequest,
-        *,
-        is_exact: bool = False,
-    ) -> int:
-        """Return the last offset to acquire of [low, high], with room for so many records."""
-        if room <= 0:
-            return low - 1
-        if room >= high - low + 1:
-            return high
-        end = low + room - 1
-        if not request.is_strict and not is_exact:
-            end = next((one.last_offset for one in fetched if one.last_offset >= end), end)
-        return min(end, high)
+        wanted: OffsetRange,
+        batches: Iterable[InFlightBatch],
+        room: int,
+    ) -> Iterator[AcquiredRecords]:
+        """Acquire from batches of one origin: as a whole, unless the limit of records is strict, or
+        they were delivered often. These go out in ever smaller numbers, and alone at last, so that
+        one that kills its consumers takes no others with it.
+        """
+        most = room if request.is_strict else None
+        taken, is_throttled = 0, False
+        for batch in batches:
+            is_last = self._is_last_delivery(batch)
+            if taken and is_last:
+                return
+            if self._is_throttled(batch) and not is_throttled:
+                is_throttled = True
+                first_offset, last_offset = batch.origin
+                share = max(1, (last_offset - first_offset + 1) >> (self._excess(batch) + 1))
+                if taken < share:
+                    most = share if most is None else min(most, share)
+            low = max(batch.first_offset, wanted.first_offset)
+            high = low if is_last else min(batch.last_offset, wanted.last_offset)
+            if most is not None:
+                high = min(high, low + most - taken - 1)
+            for part in self._batches.cut(low, high):
+                part.acquire(request.member_id, request.deadline_ms)
+                yield AcquiredRecords(low, high, part.delivery_count)
+            taken += high - low + 1
+            if is_last or taken == most:
+                return
 
     def _acquire_new(
         self, request: AcquireRequest, fetched: Sequence[OffsetRange], room: int
     ) -> Iterator[AcquiredRecords]:
-        """Acquire what was never in flight."""
+        """Acquire what was never in flight, up to the end of a record batch. If the limit of
+        records is strict, the rest of that batch is in flight too, and available.
+        """
         last_offset = fetched[-1].last_offset
-        free = self._limits.records_max - self.in_flight
+        free = self.limits.records_max - self.in_flight
         if last_offset < self.end_offset or free <= 0 or room <= 0:
             return
         self._fill(fetched[0].first_offset, RecordState.ARCHIVED)
         low = self.end_offset
-        end = self._end(low, last_offset, min(room, free), fetched, request)
-        batch = InFlightBatch(low, end, RecordState.AVAILABLE, 0)
-        batch.acquire(request.member_id, request.deadline_ms)
-        self._batches.append(batch)
+        most = min(room, free)
+        end = min(_end_of_batch(low + most - 1, fetched), last_offset)
         self.end_offset = end + 1
-        yield AcquiredRecords(low, end, batch.delivery_count)
+        if request.is_strict:
+            self._batches.append(InFlightBatch(low, end, RecordState.AVAILABLE, 0))
+            self._may_redeliver = True
+            ranges = [OffsetRange(low, min(end, low + most - 1))]
+        else:
+            ranges = list(_split(low, end, fetched, request.batch_size))
+            for one in ranges:
+                self._batches.append(InFlightBatch(*one, RecordState.AVAILABLE, 0))
+        for one in ranges:
+            for part in self._batches.cut(*one):
+                part.acquire(request.member_id, request.deadline_ms)
+                yield AcquiredRecords(*one, part.delivery_count)
 
     def _skip(self, fetch_offset: int, first_offset: int) -> None:
         """Archive what may be acquired from `fetch_offset` up to `first_offset`: no record is left
@@ -359,31 +380,41 @@ class SharePartition:
     # Acknowledgement.
 
     def acknowledge(
-        self, member_id: str, acknowledgements: Iterable[Acknowledgement], deadline_ms: int
+        self,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        renewed_until_ms: int | None,
     ) -> Change:
         """Begin what a member's acknowledgements say; locks that it renews last until
-        `deadline_ms`.
+        `renewed_until_ms`, None in a group whose locks are not renewed.
 
         Raises KafkaError, and nothing has changed: INVALID_REQUEST for an unknown type and for
         records that were never acquired, INVALID_RECORD_STATE for records that the member does not
-        have.
+        have, and for a renewal where there are none.
         """
         change = Change(self.start_offset)
-        renewed: list[InFlightBatch] = []
+        renewed: list[tuple[InFlightBatch, int]] = []
         try:
             for one in acknowledgements:
                 change.is_late |= one.first_offset < self.start_offset
-                for first_offset, last_offset, kind in _verdicts(one):
+                verdicts = list(_verdicts(one))
+                self._check_known(one.first_offset, one.last_offset)
+                for first_offset, last_offset, kind in verdicts:
                     found = self._acquired_by(member_id, first_offset, last_offset)
-                    if kind is AcknowledgeType.RENEW:
-                        renewed += found
-                    else:
+                    if kind is not AcknowledgeType.RENEW:
                         self._begin(change, found, kind)
+                    elif renewed_until_ms is not None:
+                        renewed += [(batch, renewed_until_ms) for batch in found]
+                    elif found:
+                        raise KafkaError(
+                            ErrorCode.invalid_record_state,
+                            "The group does not renew the locks of records.",
+                        )
         except KafkaError:
             self.roll_back(change)
             raise
-        for batch in renewed:
-            batch.deadline_ms = deadline_ms
+        for batch, until_ms in renewed:
+            batch.deadline_ms = until_ms
         self._finish(change)
         return change
 
@@ -399,12 +430,10 @@ class SharePartition:
         self._finish(change)
         return change
 
-    def _acquired_by(
-        self, member_id: str, first_offset: int, last_offset: int
-    ) -> Sequence[InFlightBatch]:
-        """Return the batches of [first, last], cut to it, which all are the member's."""
+    def _check_known(self, first_offset: int, last_offset: int) -> None:
+        """Raise KafkaError for records that are not in flight yet."""
         if last_offset < self.start_offset:
-            return ()  # they are done, or deleted
+            return
         if not len(self._batches):
             raise KafkaError(
                 ErrorCode.invalid_record_state,
@@ -416,6 +445,13 @@ class SharePartition:
                 ErrorCode.invalid_request,
                 f"Batch record not found. The {edge} offset in request is past acquired records.",
             )
+
+    def _acquired_by(
+        self, member_id: str, first_offset: int, last_offset: int
+    ) -> Sequence[InFlightBatch]:
+        """Return the batches of [first, last], cut to it, which all are the member's."""
+        if last_offset < self.start_offset:
+            return ()  # they are done, or deleted
         for batch in self._batches.overlapping(first_offset, last_offset):
             if batch.state is not RecordState.ACQUIRED or batch.change is not None:
                 raise KafkaError(
@@ -450,7 +486,7 @@ class SharePartition:
         return Reason.DELIVERIES_USED_UP if is_last else None
 
     def _is_used_up(self, batch: InFlightBatch) -> bool:
-        return batch.delivery_count >= self._limits.deliveries_max
+        return batch.delivery_count >= self.limits.deliveries_max
 
     def _finish(self, change: Change) -> None:
         """Note what a change has to store."""
@@ -549,18 +585,18 @@ def _type(number: int) -> AcknowledgeType:
         raise KafkaError(ErrorCode.invalid_request, f"Invalid acknowledge type: {number}") from None
 
 
+def _end_of_batch(offset: int, fetched: Sequence[OffsetRange]) -> int:
+    """Return the last offset of the record batch that has `offset`."""
+    return next((one.last_offset for one in fetched if one.last_offset >= offset), offset)
+
+
 def _split(
-    acquired: Iterable[AcquiredRecords], fetched: Sequence[OffsetRange], batch_size: int
-) -> Iterator[AcquiredRecords]:
-    """Cut ranges at ends of record batches, so that each has about `batch_size` records."""
-    ends = [one.last_offset for one in fetched]
-    position = 0
-    for first_offset, last_offset, count in acquired:
-        low = first_offset
-        while position < len(ends) and ends[position] < last_offset:
-            end = ends[position]
-            position += 1
-            if end - low + 1 >= batch_size > 0:
-                yield AcquiredRecords(low, end, count)
-                low = end + 1
-        yield AcquiredRecords(low, last_offset, count)
+    first_offset: int, last_offset: int, fetched: Sequence[OffsetRange], batch_size: int
+) -> Iterator[OffsetRange]:
+    """Cut a range at ends of record batches, so that each part has about `batch_size` records."""
+    low = first_offset
+    for one in fetched:
+        if low <= one.last_offset < last_offset and one.last_offset - low + 1 >= batch_size:
+            yield OffsetRange(low, one.last_offset)
+            low = one.last_offset + 1
+    yield OffsetRange(low, last_offset)

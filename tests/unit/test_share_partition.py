@@ -54,6 +54,8 @@ def test_the_limit_of_records_is_rounded_up_to_a_batch_unless_it_is_strict() -> 
 def test_ranges_begin_anew_at_the_end_of_a_record_batch() -> None:
     assert taken(fresh(), request(batch_size=5)) == [(0, 9, 1), (10, 19, 1), (20, 29, 1)]
     assert taken(fresh(), request(batch_size=11)) == [(0, 19, 1), (20, 29, 1)]
+    assert taken(fresh(), request(batch_size=0)) == [(0, 9, 1), (10, 19, 1), (20, 29, 1)]
+    assert taken(fresh(), request(batch_size=5, is_strict=True)) == [(0, 29, 1)]
 
 
 def test_what_is_in_flight_is_limited() -> None:
@@ -99,6 +101,53 @@ def test_records_that_were_never_acquired_are_in_no_state_to_acknowledge() -> No
     with pytest.raises(KafkaError) as caught:
         fresh().acknowledge("a", [Acknowledgement(0, 0, [ACCEPT])], 0)
     assert caught.value.code is ErrorCode.invalid_record_state
+
+
+def test_the_rest_of_a_batch_that_was_acquired_in_part_is_in_flight_for_any_member() -> None:
+    machine = fresh()
+    assert taken(machine, request(records_max=4, is_strict=True)) == [(0, 3, 1)]
+    for last, code in ((4, ErrorCode.invalid_record_state), (10, ErrorCode.invalid_request)):
+        with pytest.raises(KafkaError) as caught:
+            machine.acknowledge("a", [Acknowledgement(0, last, [ACCEPT])], 0)
+        assert caught.value.code is code
+    assert taken(machine, request("b")) == [(4, 9, 1), (10, 29, 1)]
+
+
+def test_records_are_delivered_again_in_the_ranges_in_which_they_came_first() -> None:
+    machine = fresh()
+    assert taken(machine, request(records_max=12)) == [(0, 19, 1)]
+    assert taken(machine, request(batch_size=5)) == [(20, 29, 1)]
+    settle(machine, 0, 29, RELEASE)
+    assert taken(machine, request("b", records_max=1)) == [(0, 19, 2)], "the whole range"
+    settle(machine, 3, 9, RELEASE, member="b")
+    assert taken(machine, request("c")) == [(3, 9, 3), (20, 29, 2)]
+
+
+def test_a_range_is_delivered_again_as_a_whole_whatever_its_deliveries() -> None:
+    machine = fresh()
+    taken(machine, request(records_max=10))
+    settle(machine, 0, 9, RELEASE)
+    assert taken(machine, request("b", records_max=4, is_strict=True)) == [(0, 3, 2)]
+    settle(machine, 0, 3, RELEASE, member="b")
+    assert taken(machine, request("c", records_max=1)) == [(0, 3, 3), (4, 9, 2)]
+
+
+def test_a_last_delivery_is_alone_also_where_others_have_one_more() -> None:
+    machine = fresh(ShareLimits(records_max=100, deliveries_max=3))
+    taken(machine, request(records_max=10))
+    settle(machine, 0, 9, RELEASE)
+    assert taken(machine, request("a", records_max=1, is_strict=True)) == [(0, 0, 2)]
+    settle(machine, 0, 0, RELEASE)
+    assert taken(machine, request("b")) == [(0, 0, 3)], "the last one"
+    assert taken(machine, request("c")) == [(1, 9, 2), (10, 29, 1)]
+
+
+def test_all_of_an_acknowledgement_is_in_flight_or_none_of_it_is_looked_at() -> None:
+    machine = fresh()
+    taken(machine, request(records_max=10))
+    with pytest.raises(KafkaError) as caught:
+        machine.acknowledge("b", [Acknowledgement(8, 10, [RELEASE, ACCEPT, ACCEPT])], 0)
+    assert caught.value.code is ErrorCode.invalid_request, "not that of another member's records"
 
 
 def test_a_record_is_acknowledged_once_even_while_that_is_not_durable() -> None:
