@@ -148,6 +148,7 @@ class ShareFetchCall:
         if context.quota is not None:
             self._max_bytes = min(self._max_bytes, context.quota.fetch_bytes_max())
         self._records_left = request.max_records
+        self._is_renewal = getattr(request, "is_renew_ack", False)
         self._is_woken = asyncio.Event()
         self._watched: dict[Place, LedSharePartition] = {}
         self._cold: _Cold | None = None
@@ -177,7 +178,7 @@ class ShareFetchCall:
             manager.sessions.close(member)
             if released:
                 await asyncio.wait(released)
-        elif session.partitions:
+        elif session.partitions and not self._is_renewal:
             await self._note_missing(session)
             if self._records_left > 0 and self._max_bytes > 0:
                 try:
@@ -189,7 +190,7 @@ class ShareFetchCall:
     def _check_renewal(self) -> None:
         """Raise INVALID_REQUEST for a request that renews locks and fetches at once."""
         request = self._request
-        if not getattr(request, "is_renew_ack", False):
+        if not self._is_renewal:
             return
         limits = (request.max_bytes, request.min_bytes, request.max_records)
         if any(limits) or milliseconds(request.max_wait):
@@ -228,7 +229,7 @@ class ShareFetchCall:
         of a request for no records.
         """
         turns = Turns()
-        for place in session.partitions:
+        for place in list(session.partitions):
             await turns.step()
             topic = self._services.topics.by_id.get(place[0])
             try:
@@ -290,10 +291,8 @@ class ShareFetchCall:
         """Acquire what is available of each partition, and note the results."""
         turns = Turns()
         size = 0
-        for place in session.rotated():
+        for place in session.rotated(left_out=self._results):
             await turns.step()
-            if place in self._results:
-                continue
             try:
                 if is_cut_off:
                     raise KafkaError(ErrorCode.not_leader_or_follower)
@@ -312,7 +311,7 @@ class ShareFetchCall:
         """Return true if as many bytes are available as the request waits for, or an error."""
         turns = Turns()
         size = 0
-        for place in session.rotated():
+        for place in list(session.partitions):
             await turns.step()
             try:
                 led = self._led(member, place)
@@ -385,7 +384,8 @@ class ShareFetchCall:
         if pieces is None:
             self._cold = self._cold or cold
             return []
-        return list(_batches(pieces, offset, end, self._records_left))
+        new = max(offset, machine.end_offset)
+        return list(_batches(pieces, offset, min(end, new + self._records_left)))
 
     async def _warm(self, cold: _Cold) -> None:
         """Read a partition from objects."""
@@ -477,7 +477,7 @@ class ShareFetchCall:
                 led.give_back(member.member_id, acquired)
             self._results.clear()
             return throttle_ms
-        if self._request.share_session_epoch == INITIAL_EPOCH:
+        if self._request.share_session_epoch == INITIAL_EPOCH and not self._is_renewal:
             for place, _ in places_of(self._request.topics):
                 self._results.setdefault(place, SharePartitionResult(place[1]))
         for led, acquired in self._acquired:
@@ -494,13 +494,13 @@ class ShareFetchCall:
         self._slot.complete(writer.finish(self._header.correlation_id))
 
 
-def _batches(pieces: Sequence[memoryview], offset: int, end: int, records: int) -> Iterator[_Batch]:
-    """Yield the batches below `end`, from the one with `offset`, up to a number of records."""
+def _batches(pieces: Sequence[memoryview], offset: int, end: int) -> Iterator[_Batch]:
+    """Yield the batches that begin below `end`, from the one with `offset`."""
     for piece in pieces:
         for position, header in iter_headers(piece):
             if header.end_offset <= offset:
                 continue
-            if header.base_offset >= end or header.base_offset >= offset + records:
+            if header.base_offset >= end:
                 return
             yield _Batch(piece[position : position + header.size], header)
 

@@ -5,7 +5,7 @@ A session belongs to a member of a group and to its connection. It ends by a req
 epoch or with the connection; the records that the member has are free then.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -44,10 +44,12 @@ class ShareSession:
         for place in forgotten:
             self.partitions.pop(place, None)
 
-    def rotated(self) -> list[Place]:
-        """Return the partitions, each first in its turn."""
-        places = list(self.partitions)
-        turn = self.epoch % len(places) if places else 0
+    def rotated(self, left_out: Container[Place] = ()) -> list[Place]:
+        """Return the partitions in the order of this request, without some: in the session's first
+        request as they were named, and from one request to the next another one first.
+        """
+        places = [place for place in self.partitions if place not in left_out]
+        turn = (self.epoch - _FIRST_EPOCH) % len(places) if places else 0
         return places[turn:] + places[:turn]
 
 

@@ -171,6 +171,52 @@ async def test_a_lock_that_runs_out_frees_records_and_a_renewed_one_does_not() -
         assert await a.code({0: [(0, 0, [ACCEPT])]}) is ErrorCode.invalid_record_state
 
 
+async def test_a_group_without_renewals_has_kafkas_error_for_one() -> None:
+    async with shared(2) as (node, _):
+        await configure(node, share_renew_acknowledge_enable="false")
+        a = await ShareMember.connect(node, "a")
+        assert await a.fetch([0]) == {0: [(0, 1, 1)]}
+        renewal = {0: [(0, 0, [ACCEPT]), (1, 1, [RENEW])]}
+        assert await a.code(renewal, is_renew_ack=True) is ErrorCode.invalid_record_state
+        assert await a.code({0: [(0, 1, [ACCEPT])]}) is NONE
+
+
+async def test_a_session_takes_partitions_in_turn_from_the_one_that_it_named_first() -> None:
+    async with shared(*[1] * 6) as (node, client):
+        await produce(client, *[1] * 6, partition=1)
+        a, b = [await ShareMember.connect(node, name) for name in "ab"]
+        loaded = await b.fetch([0, 1], batch_size=1)
+        while len(loaded) < 2:
+            loaded |= await b.fetch(batch_size=1, wait_ms=LIMIT_S * 1000)
+        await b.acknowledge({index: [(0, 5, [RELEASE])] for index in (0, 1)})
+        order = []
+        a.send_fetch([1, 9, 0], max_records=1)
+        for _ in range(6):
+            response = await a.receive_fetch()
+            order += [one.partition_index for one in parts(response) if one.records]
+            a.send_fetch(max_records=1)
+        assert order == [1, 0] * 3
+
+
+async def test_a_released_record_does_not_hide_those_behind_what_others_have() -> None:
+    async with shared(5, 5) as (node, _):
+        a, b = [await ShareMember.connect(node, name) for name in "ab"]
+        assert await a.fetch([0], max_records=5) == {0: [(0, 4, 1)]}
+        assert await a.code({0: [(0, 0, [RELEASE])]}) is NONE
+        strict = {"max_records": 2, "share_acquire_mode": 1}
+        assert await b.fetch([0], **strict) == {0: [(0, 0, 2), (5, 5, 1)]}
+
+
+async def test_a_request_that_renews_says_nothing_of_partitions() -> None:
+    async with shared(1) as (node, _):
+        a = await ShareMember.connect(node, "a")
+        nothing = {"max_records": 0, "max_bytes": 0, "min_bytes": 0, "is_renew_ack": True}
+        a.send_fetch([0, 9], wait_ms=0, **nothing)
+        assert parts(await a.receive_fetch()) == []
+        a.send_fetch(wait_ms=0)
+        assert [one.partition_index for one in parts(await a.receive_fetch())] == [9]
+
+
 @pytest.mark.parametrize("how", ["final", "acknowledge", "lost"])
 async def test_the_end_of_a_session_frees_records(how: str) -> None:
     async with shared(4) as (node, _):
