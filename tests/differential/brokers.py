@@ -259,13 +259,14 @@ class Broker:
         except SerialError:
             return "unreadable"  # by kio
         except (asyncio.IncompleteReadError, ConnectionError):
-            await self._reconnect()
+            await self.reconnect()
             return "closed"
         except TimeoutError:
-            await self._reconnect()
+            await self.reconnect()
             return "silent"
 
-    async def _reconnect(self) -> None:
+    async def reconnect(self) -> None:
+        """Close the client's connection, and open another one."""
         self.client.writer.close()
         with contextlib.suppress(OSError):
             await self.client.writer.wait_closed()

@@ -14,6 +14,12 @@ from tests.differential.brokers import PRODUCE, ProducerEpoch, Records, Request,
 from tests.differential.trees import Difference, Tree
 
 _ANY = object()
+_RELEASE = 2
+"""The type of an acknowledgement."""
+_FEW_BYTES = 400
+"""The most that a ShareFetch request with few bytes has room for."""
+_FENCED = 6
+"""NOT_LEADER_OR_FOLLOWER, of a verdict on records of a state that is gone."""
 
 
 def _fits(wanted: Any, value: Any) -> bool:
@@ -41,8 +47,10 @@ class Rule:
     """Of the request's tree."""
     around: Callable[[Any, Any], bool] = lambda _, __: True
     """Of the fields around, theirs and ours."""
+    whole: Callable[[Any, Any, Any], bool] = lambda _, __, ___: True
+    """Of the request's tree and the whole responses, theirs and ours."""
 
-    def holds(self, request: Request, difference: Difference) -> bool:
+    def holds(self, request: Request, difference: Difference, responses: tuple[Tree, Tree]) -> bool:
         """Return true if this difference is of this rule."""
         path, theirs, ours, around = difference
         return (
@@ -53,6 +61,7 @@ class Rule:
             and _fits(self.ours, ours)
             and self.when(request.tree)
             and self.around(*around)
+            and self.whole(request.tree, *responses)
         )
 
 
@@ -136,6 +145,101 @@ def _is_empty(named: Tree) -> bool:
         not part["records"] and part["error_code"] == "none" and not part["acknowledge_error_code"]
         for part in parts
     )
+
+
+_RECORDS = r"responses|responses\.partitions|responses\.partitions\.(acquired_)?records(\..*)?"
+"""Paths of what a response to ShareFetch has of records."""
+
+Acquired = dict[tuple[str, int], list[tuple[int, int, int]]]
+
+
+def acquired(response: Tree) -> Acquired:
+    """Return the ranges (first and last offset, deliveries) that a response to ShareFetch has of
+    each partition that it has records of.
+    """
+    if not isinstance(response, dict):
+        return {}
+    return {
+        (topic["topic_id"], part["partition_index"]): [
+            (one["first_offset"], one["last_offset"], one["delivery_count"])
+            for one in part["acquired_records"]
+        ]
+        for topic in response["responses"]
+        for part in topic["partitions"]
+        if part["acquired_records"]
+    }
+
+
+def _offsets(ranges: Acquired) -> dict[tuple[str, int, int], int]:
+    """Return how often each offset has been delivered."""
+    return {
+        (*place, offset): count
+        for place, found in ranges.items()
+        for first, last, count in found
+        for offset in range(first, last + 1)
+    }
+
+
+def _takes_another_first(tree: Any, theirs: Tree, ours: Tree) -> bool:
+    """Return true if both have as many records as the request has room for, and each partition of
+    both begins with the same record.
+    """
+    one, other = acquired(theirs), acquired(ours)
+    room = tree["max_records"]
+    return (
+        len(one.keys() | other.keys()) > 1
+        and len(_offsets(one)) >= room
+        and len(_offsets(other)) >= room
+        and all(one[place][0][::2] == other[place][0][::2] for place in one.keys() & other.keys())
+    )
+
+
+def _takes_what_it_releases(tree: Any, theirs: Tree, ours: Tree) -> bool:
+    """Return true if Lakehead has records that the request releases, and of others those of Kafka
+    or as many as the request has room for.
+    """
+    released = {
+        (topic["topic_id"].name, part["partition_index"], offset)
+        for topic in tree["topics"]
+        for part in topic["partitions"]
+        for batch in part["acknowledgement_batches"]
+        for offset in range(batch["first_offset"], batch["last_offset"] + 1)
+        if _RELEASE in batch["acknowledge_types"]
+    }
+    one, other = _offsets(acquired(theirs)), _offsets(acquired(ours))
+    added = other.keys() - one.keys()
+    return bool(added & released) and (
+        (added <= released and one.items() <= other.items()) or len(other) >= tree["max_records"]
+    )
+
+
+def _shares_out_bytes(tree: Any, theirs: Tree, ours: Tree) -> bool:
+    """Return true if both have records, up to a number of bytes, and of each partition of both one
+    has the first of the other's.
+    """
+    one, other = acquired(theirs), acquired(ours)
+    return (
+        tree["max_bytes"] <= _FEW_BYTES
+        and bool(one)
+        and bool(other)
+        and len(one.keys() | other.keys()) > 1
+        and all(_begins(one[place], other[place]) for place in one.keys() & other.keys())
+    )
+
+
+def _begins(one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]) -> bool:
+    shorter, longer = sorted([_counts(one), _counts(other)], key=len)
+    return longer[: len(shorter)] == shorter
+
+
+def _counts(ranges: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    return [(offset, count) for first, last, count in ranges for offset in range(first, last + 1)]
+
+
+def _began_again(theirs: Tree, ours: Tree) -> bool:
+    """Return true if acknowledgements of a partition were fenced by its new state."""
+    fenced = [one["acknowledge_error_code"] == _FENCED for one in (theirs, ours)]
+    return all(fenced) and not theirs["records"]
 
 
 def _failed(theirs: Tree, _ours: Tree) -> bool:
@@ -381,9 +485,22 @@ RULES: tuple[Rule, ...] = (
         reason="Kafka fails inside on a partition that there is not, or never responds",
     ),
     Rule(
+        api="AlterShareGroupOffsets",
+        path=r"error_code",
+        theirs="unknown_server_error",
+        ours="none",
+        when=lambda tree: any(
+            partition["partition_index"] < 0
+            for topic in tree["topics"]
+            for partition in topic["partitions"]
+        ),
+        reason="Kafka fails inside on a partition below the first",
+    ),
+    Rule(
         api="ShareFetch|ShareAcknowledge",
         path=r"error_code",
         theirs="unknown_server_error",
+        ours="none",
         when=lambda tree: any(one["first_offset"] < 0 for one in _verdicts(tree)),
         reason="Kafka fails inside on a verdict below the first offset",
     ),
@@ -391,14 +508,42 @@ RULES: tuple[Rule, ...] = (
         api="ShareFetch",
         path=r"error_code",
         theirs="unknown_server_error",
+        ours="none",
         when=lambda tree: any(topic["topic_id"].name.endswith("none") for topic in tree["topics"]),
-        reason="Kafka fails inside on a share session of which it knows no topic",
+        reason="Kafka fails inside on a share session with a topic that it does not know",
     ),
     Rule(
         api="ShareFetch",
-        path=r"responses.*",
+        path=r"responses\.partitions\.acquired_records",
+        theirs=lambda one: one is not None and one["last_offset"] < one["first_offset"],
+        ours=None,
         when=lambda tree: tree["batch_size"] < 1,
         reason="Kafka acquires what ends before it begins, where batches have no records",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=_RECORDS,
+        whole=_takes_another_first,
+        reason="each partition of a share session is first in its turn; Kafka has another order",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=_RECORDS,
+        whole=_shares_out_bytes,
+        reason="bytes are for the first partitions in turn; Kafka shares them out to all",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=_RECORDS,
+        whole=_takes_what_it_releases,
+        reason="records that a request releases are available to it; Kafka fetches meanwhile",
+    ),
+    Rule(
+        api="ShareFetch",
+        path=r"responses\.partitions\.(acquired_)?records",
+        theirs=None,
+        around=_began_again,
+        reason="a share-partition that begins again has records at once; Kafka notes it first",
     ),
     Rule(
         api="ShareFetch",
@@ -424,9 +569,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def reason_for(request: Request, difference: Difference) -> str | None:
-    """Return why this difference is right, None if nothing says so."""
-    held = (rule.reason for rule in RULES if rule.holds(request, difference))
+def reason_for(
+    request: Request, difference: Difference, responses: tuple[Tree, Tree]
+) -> str | None:
+    """Return why this difference of the two responses is right, None if nothing says so."""
+    held = (rule.reason for rule in RULES if rule.holds(request, difference, responses))
     return next(held, None)
 
 

@@ -53,13 +53,18 @@ def main() -> None:
         kafkas = kafka_server(folders[0], settings=KAFKAS_SETTINGS)
         with kafkas as kafka, lakehead_server(folders[1], *FLAGS) as lakehead:
             ports = kafka.port, lakehead.port
-            state = asyncio.run(load_state(str(folders[1] / "data")))
-            proof = NodeProof(secret=state.node_secret, to_node=min(state.nodes))
+            proof = proof_of(folders[1])
             report, longest = asyncio.run(_run(ports, proof, given.seed, given.requests))
     if given.record is not None:
         given.record.write_text(recorded(longest))
     report.show()
     sys.exit(bool(report.unknown))
+
+
+def proof_of(folder: Path) -> NodeProof:
+    """Return what has the node that was started in a folder take requests for another node's."""
+    state = asyncio.run(load_state(str(folder / "data")))
+    return NodeProof(secret=state.node_secret, to_node=min(state.nodes))
 
 
 async def _run(

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.differential.brokers import Records, Request, TopicId
+from tests.differential.brokers import PRODUCE, Records, Request, TopicId
 from tests.differential.chances import Chances, Versions
 from tests.differential.trees import Tree
 
@@ -56,6 +56,12 @@ _RETIRED_WEIGHTS = {
 }
 
 
+def _deletes(key: int, response: Tree) -> bool:
+    """Return true if a group, or offsets of one, have been deleted."""
+    found = {DELETE_GROUPS: "results", DELETE_OFFSETS: "responses"}.get(key, "")
+    return any(one["error_code"] == "none" for one in response.get(found, ()))
+
+
 class ShareDraw:
     """Draws the requests of one round; `follow` what Kafka responds before the next is drawn."""
 
@@ -80,7 +86,14 @@ class ShareDraw:
         self._epochs: dict[str, int] = {}
         self._sessions: dict[str, int] = {}
         self._held: dict[str, dict[tuple[str, int], list[tuple[int, int]]]] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        """Where the logs of partitions end that have records."""
+        self._is_beyond = False
+        """True if the group may begin beyond the end of a log: nothing fetches then, as Kafka would
+        go back to the log's start.
+        """
         self._is_retired = False
+        self._is_leaving = False
         self._queue: deque[Request] = deque(self._start())
         self._since_acquired = 0
 
@@ -208,11 +221,21 @@ class ShareDraw:
         return requests
 
     def _retire(self) -> list[Request]:
-        """All members leave, and all share sessions end."""
-        self._is_retired = True
+        """All members leave, and all share sessions end, also those of which Kafka's response was
+        an error.
+        """
+        self._is_retired = self._is_leaving = True
         leaving = [self._heartbeat(member, -1, None) for member in self._epochs]
-        ending = [self._end_of_session(member) for member in self._sessions]
+        ending = [self._end_of_session(member) for member in (*self._members, self._keeper)]
         return [*ending, *leaving]
+
+    def is_reconnection_due(self) -> bool:
+        """Return true, once, when all have left: their connections end, as those of clients do, and
+        Kafka forgets what it has of the group in memory.
+        """
+        is_due = self._is_leaving and not self._queue
+        self._is_leaving = self._is_leaving and not is_due
+        return is_due
 
     def _end_of_session(self, member: str) -> Request:
         if self.c.rng.random() < 0.5:
@@ -238,7 +261,9 @@ class ShareDraw:
     def draw(self) -> Request:
         """Return the next request."""
         if not self._queue:
-            weights = _RETIRED_WEIGHTS if self._is_retired else _WEIGHTS
+            weights = dict(_RETIRED_WEIGHTS if self._is_retired else _WEIGHTS)
+            if self._is_beyond:
+                del weights["start"]
             kind = self.c.rng.choices(list(weights), list(weights.values()))[0]
             drawn = getattr(self, f"_draw_{kind}")()
             self._queue.extend(drawn if isinstance(drawn, list) else [drawn])
@@ -346,7 +371,7 @@ class ShareDraw:
         }
         one = {"name": topic, "topic_id": TopicId(topic), "partition_data": [part]}
         tree = {"transactional_id": None, "acks": -1, "timeout": 5000, "topic_data": [one]}
-        return Request(key=0, version=12, tree=tree)
+        return Request(key=PRODUCE, version=12, tree=tree)
 
     # Requests of an administrator.
 
@@ -376,16 +401,20 @@ class ShareDraw:
         ]
         return self._request(DESCRIBE_OFFSETS, {"groups": groups})
 
+    def _start_offset(self, topic: str, index: int) -> int:
+        end = self._ends.get((topic, index), 0)
+        rare = (-1, -2, end + 3) if self._is_retired else (-1, -2)
+        offset = int(self.c.mostly(self.c.rng.randrange(end + 1), *rare, rarity=0.1))
+        self._is_beyond = self._is_beyond or offset > end
+        return offset
+
     def _draw_alter_offsets(self) -> Request:
         c = self.c
         topics = [
             {
                 "topic_name": topic,
                 "partitions": [
-                    {
-                        "partition_index": index,
-                        "start_offset": c.mostly(c.rng.randrange(6), -1, -2, 10_000, rarity=0.1),
-                    }
+                    {"partition_index": index, "start_offset": self._start_offset(topic, index)}
                     for index in self._indexes(topic)
                 ],
             }
@@ -534,6 +563,10 @@ class ShareDraw:
         tree = request.tree
         if not isinstance(response, dict) or response.get("error_code", "none") != "none":
             return
+        if request.key == PRODUCE:
+            self._follow_produce(tree, response)
+        elif not self._is_retired and _deletes(request.key, response):
+            self._queue.extend(self._retire())  # what the leader has in memory is not the group's
         if tree.get("group_id") != self.group:
             return
         member = tree.get("member_id", "")
@@ -547,6 +580,13 @@ class ShareDraw:
             for topic in response["responses"] if request.key == FETCH else ():
                 for partition in topic["partitions"]:
                     self._take(member, topic["topic_id"], partition)
+
+    def _follow_produce(self, tree: Tree, response: Tree) -> None:
+        (topic,), (answered,) = tree["topic_data"], response["responses"]
+        (part,), (taken,) = topic["partition_data"], answered["partition_responses"]
+        if taken["error_code"] == "none":
+            count = len(dict(part["records"].fields)["values"])
+            self._ends[topic["name"], part["index"]] = taken["base_offset"] + count
 
     def _follow_session(self, member: str, epoch: int) -> None:
         if epoch == -1:

@@ -20,8 +20,16 @@ from typing import Any
 
 from bench.apache_kafka.server import kafka_server
 from bench.lakehead_server import lakehead_server
+from lakehead.broker.protocol.node_proof import NodeProof
 from tests.differential.brokers import CREATE_TOPICS, Broker
-from tests.differential.requests import FLAGS, KAFKAS_SETTINGS, common_versions, settled
+from tests.differential.by_design import acquired
+from tests.differential.requests import (
+    FLAGS,
+    KAFKAS_SETTINGS,
+    common_versions,
+    proof_of,
+    settled,
+)
 from tests.differential.share_draw import (
     ACKNOWLEDGE,
     ALTER_CONFIGS,
@@ -97,17 +105,19 @@ def main() -> None:
         ]
         kafkas = kafka_server(folders[0], settings={**KAFKAS_SETTINGS, **_SHORT_LOCKS})
         with kafkas as kafka, lakehead_server(folders[1], *FLAGS, *flags) as lakehead:
-            report = asyncio.run(_run((kafka.port, lakehead.port), given.seed, given.requests))
+            ports = kafka.port, lakehead.port
+            proof = proof_of(folders[1])
+            report = asyncio.run(_run(ports, proof, given.seed, given.requests))
     report.show()
     print(f"{time.monotonic() - began:.0f} s")
     sys.exit(bool(report.unknown))
 
 
-async def _run(ports: tuple[int, int], seed: int, requests: int) -> Report:
+async def _run(ports: tuple[int, int], proof: NodeProof, seed: int, requests: int) -> Report:
     report = Report()
     sides = [
         await ShareBroker.connect("Kafka", ports[0]),
-        await ShareBroker.connect("Lakehead", ports[1]),
+        await ShareBroker.connect("Lakehead", ports[1], proof),
     ]
     try:
         versions = common_versions(*[await side.versions() for side in sides])
@@ -161,6 +171,11 @@ async def _round(sides: Sequence[Broker], draw: ShareDraw, count: int, report: R
     await settled(sides, draw.prefix)
     report.trail.append(f"configs: {draw.configs}")
     for _ in range(count):
+        if draw.is_reconnection_due():
+            for side in sides:
+                await side.reconnect()
+            await asyncio.sleep(_RELEASED_S)
+            report.trail.append("other connections")
         if draw.is_pause_due():
             await asyncio.sleep(_PAUSE_S)
             report.trail.append("a pause")
@@ -177,7 +192,8 @@ async def _round(sides: Sequence[Broker], draw: ShareDraw, count: int, report: R
             for one in (theirs, ours):
                 one[_LISTED] = [it for it in one[_LISTED] if it["group_id"] == draw.group]
         before = sum(report.unknown.values())
-        if report.compare(request, theirs, ours) or sum(report.unknown.values()) > before:
+        is_over = report.compare(request, theirs, ours) or sum(report.unknown.values()) > before
+        if is_over or (request.key == FETCH and acquired(theirs) != acquired(ours)):
             return  # what comes after may differ, too
 
 

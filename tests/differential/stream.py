@@ -116,7 +116,7 @@ class Report:
             is_of_effect = request.key in _OF_EFFECT or bool(request.about)
             is_effect = is_of_effect and path.endswith(("error_code", "session_id"))
             found = found or is_effect or theirs in _WORDS or ours in _WORDS
-            reason = reason_for(request, difference)
+            reason = reason_for(request, difference, (theirs, ours))
             if reason is not None:
                 self.known[reason] += 1
                 continue
