@@ -5,6 +5,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api.share_acknowledgements import member_of
 from lakehead.broker.coordinator.group.consumer.consumer_members import JOIN_EPOCH, LEAVE_EPOCH
 from lakehead.broker.coordinator.group.messages import TEXT_SIZE_MAX
 from lakehead.broker.coordinator.group.share.share_group import ShareHeartbeat, ShareHeartbeatResult
@@ -50,6 +51,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 def _check(request: Any) -> None:
     """Raise INVALID_REQUEST for fields that contradict each other."""
+    member_of(request)
     for name, text in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),

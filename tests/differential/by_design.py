@@ -485,6 +485,14 @@ RULES: tuple[Rule, ...] = (
         reason="Kafka fails inside on a partition that there is not, or never responds",
     ),
     Rule(
+        api="DescribeShareGroupOffsets",
+        path=r"groups\.error_code",
+        theirs="unknown_server_error",
+        ours="none",
+        around=lambda theirs, _: theirs["group_id"] == "",
+        reason="Kafka fails inside on partitions of a group without a name",
+    ),
+    Rule(
         api="AlterShareGroupOffsets",
         path=r"error_code",
         theirs="unknown_server_error",

@@ -88,9 +88,13 @@ class ShareDraw:
         self._held: dict[str, dict[tuple[str, int], list[tuple[int, int]]]] = {}
         self._ends: dict[tuple[str, int], int] = {}
         """Where the logs of partitions end that have records."""
-        self._is_beyond = False
-        """True if the group may begin beyond the end of a log: nothing fetches then, as Kafka would
-        go back to the log's start.
+        self._may_begin_again = self.configs["share.auto.offset.reset"] == "earliest"
+        """False if nothing fetches after all have left: the group would begin at another end of a
+        log, of which Kafka has stored nothing yet, or outside of it, where Kafka goes to its start.
+        """
+        self._is_altered = False
+        """True if offsets were altered since a member left: the next change would have its own
+        epoch, in Kafka the same.
         """
         self._is_retired = False
         self._is_leaving = False
@@ -262,8 +266,10 @@ class ShareDraw:
         """Return the next request."""
         if not self._queue:
             weights = dict(_RETIRED_WEIGHTS if self._is_retired else _WEIGHTS)
-            if self._is_beyond:
-                del weights["start"]
+            if not self._may_begin_again:
+                weights.pop("start", None)
+            if self._is_altered:
+                del weights["alter_offsets"]
             kind = self.c.rng.choices(list(weights), list(weights.values()))[0]
             drawn = getattr(self, f"_draw_{kind}")()
             self._queue.extend(drawn if isinstance(drawn, list) else [drawn])
@@ -403,9 +409,9 @@ class ShareDraw:
 
     def _start_offset(self, topic: str, index: int) -> int:
         end = self._ends.get((topic, index), 0)
-        rare = (-1, -2, end + 3) if self._is_retired else (-1, -2)
+        rare = (-1, -2, end + 3) if self._is_retired else (-1,)
         offset = int(self.c.mostly(self.c.rng.randrange(end + 1), *rare, rarity=0.1))
-        self._is_beyond = self._is_beyond or offset > end
+        self._may_begin_again = self._may_begin_again and -1 <= offset <= end
         return offset
 
     def _draw_alter_offsets(self) -> Request:
@@ -467,6 +473,7 @@ class ShareDraw:
             "share.nope": ("1",),
         }
         names = c.some([*values], 2)
+        self._may_begin_again &= "share.auto.offset.reset" not in names
         changes = [
             {
                 "name": name,
@@ -565,6 +572,8 @@ class ShareDraw:
             return
         if request.key == PRODUCE:
             self._follow_produce(tree, response)
+        elif request.key == ALTER_OFFSETS:
+            self._is_altered = True
         elif not self._is_retired and _deletes(request.key, response):
             self._queue.extend(self._retire())  # what the leader has in memory is not the group's
         if tree.get("group_id") != self.group:
@@ -574,6 +583,8 @@ class ShareDraw:
             self._epochs.pop(member, None)
             if response["member_epoch"] >= 0:
                 self._epochs[member] = response["member_epoch"]
+            else:
+                self._is_altered = False
         elif request.key in (FETCH, ACKNOWLEDGE):
             self._follow_session(member, tree["share_session_epoch"])
             self._drop(member, tree["topics"])

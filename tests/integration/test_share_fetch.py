@@ -203,14 +203,19 @@ async def test_a_released_record_does_not_hide_those_behind_what_others_have() -
         a, b = [await ShareMember.connect(node, name) for name in "ab"]
         assert await a.fetch([0], max_records=5) == {0: [(0, 4, 1)]}
         assert await a.code({0: [(0, 0, [RELEASE])]}) is NONE
-        strict = {"max_records": 2, "share_acquire_mode": 1}
-        assert await b.fetch([0], **strict) == {0: [(0, 0, 2), (5, 5, 1)]}
+        found = await b.fetch([0], max_records=2, share_acquire_mode=1)
+        assert found == {0: [(0, 0, 2), (5, 5, 1)]}
 
 
 async def test_a_request_that_renews_says_nothing_of_partitions() -> None:
     async with shared(1) as (node, _):
         a = await ShareMember.connect(node, "a")
-        nothing = {"max_records": 0, "max_bytes": 0, "min_bytes": 0, "is_renew_ack": True}
+        nothing: dict[str, Any] = {
+            "max_records": 0,
+            "max_bytes": 0,
+            "min_bytes": 0,
+            "is_renew_ack": True,
+        }
         a.send_fetch([0, 9], wait_ms=0, **nothing)
         assert parts(await a.receive_fetch()) == []
         a.send_fetch(wait_ms=0)

@@ -206,6 +206,16 @@ async def test_offsets_of_a_group_without_a_name_are_refused() -> None:
         assert await delete(node, group="") is NOT_FOUND
 
 
+async def test_a_group_that_an_administrator_made_has_the_first_epochs() -> None:
+    async with running() as running_node, asyncio.timeout(LIMIT_S):
+        await with_topic(running_node)
+        node = ApiClient(running_node)
+        await running_node.groups.partition_for("team")
+        assert await alter(node, 0) is NONE
+        group = await described(node)
+        assert (group.group_epoch, group.assignment_epoch) == (1, 1)
+
+
 async def test_groups_of_other_kinds_keep_their_names() -> None:
     async with (
         running(group_share_assignment_interval_ms=0) as running_node,
@@ -252,9 +262,9 @@ async def test_groups_of_other_kinds_keep_their_names() -> None:
             ),
         )
         assert [(one.error_code, one.topics) for one in fetched.groups] == [(NONE, ())]
-        assert (await heartbeat(node, "b", 0, ["t"], group="")).error_code is (
-            ErrorCode.invalid_request
-        )
+        for member, group in (("b", ""), ("", "team"), ("b" * 37, "team")):
+            refused = await heartbeat(node, member, 0, ["t"], group=group)
+            assert refused.error_code is ErrorCode.invalid_request
         assert (await heartbeat(node, "b", 0, [])).error_code is ErrorCode.invalid_request
         assert (await heartbeat(node, "b", 5)).error_code is ErrorCode.unknown_member_id
         assert (await heartbeat(node, "b", 5, group="other")).error_code is NOT_FOUND

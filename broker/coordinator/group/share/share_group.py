@@ -118,7 +118,7 @@ class ShareGroup:
         """The group epoch."""
         self.state_epoch = 0
         """The latest group epoch in which states were made."""
-        self.target_epoch = 0
+        self.target_epoch = FIRST_EPOCH
         """The group epoch that the target assignment is of."""
         self.members: dict[str, ShareGroupMember] = {}
         self.partitions = StatePartitions()
