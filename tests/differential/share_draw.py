@@ -18,6 +18,10 @@ DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
 DELETE_GROUPS, ALTER_CONFIGS, LIST_GROUPS = 42, 44, 16
 SETTLED_MS = 150
 """Time for which a request for records waits: longer than a release takes to be stored."""
+LOADED_MS = 600
+"""Time for which the first request for a partition waits: longer than its state takes to be loaded
+on a machine at work.
+"""
 SHORT_LOCK_MS = 1_000
 _GROUP_RESOURCE = 32
 _BASE_MS = 1_700_000_000_000
@@ -219,7 +223,11 @@ class ShareDraw:
             self._heartbeat(self._keeper, -1, None),
         ]
         for epoch, (topic, index) in enumerate(every):  # one by one: loading takes its time
-            fields: dict[str, Any] = {"max_records": 1, "forgotten_topics_data": forgotten}
+            fields: dict[str, Any] = {
+                "max_records": 1,
+                "max_wait": LOADED_MS,
+                "forgotten_topics_data": forgotten,
+            }
             requests.append(self._share_fetch(self._keeper, epoch, [(topic, index)], **fields))
             forgotten = [{"topic_id": TopicId(topic), "partitions": [index]}]
         return requests

@@ -49,7 +49,7 @@ ROUND = 80
 _SHORT_LOCKS = {"group.share.min.record.lock.duration.ms": str(SHORT_LOCK_MS)}
 _PAUSE_S = 1.6 * SHORT_LOCK_MS / 1000
 """Longer than a short lock."""
-_RELEASED_S = 0.15
+_RELEASED_S = 0.3
 """Until the records of a session that ended are free: Kafka responds before they are."""
 _STATES_S, _STATES_TIMES, _SAME_TIMES = 0.02, 150, 2
 _READY_S = 60.0
