@@ -351,7 +351,7 @@ async def test_a_session_names_changes_only() -> None:
 async def test_a_group_begins_where_its_config_says(reset: str) -> None:
     async with shared(2) as (node, client):
         await configure(node, share_auto_offset_reset=reset)
-        await share(node, start=-1)
+        await share(node, start=-1, state_epoch=2)
         a = await ShareMember.connect(node, "a")
         found = await a.fetch([0], wait_ms=1000 if reset == "latest" else LIMIT_S * 1000)
         assert found == ({} if reset == "latest" else {0: [(0, 1, 1)]})

@@ -23,13 +23,17 @@ Acks = Mapping[int, Sequence[tuple[int, int, Sequence[int]]]]
 Acquired = list[tuple[int, int, int]]
 
 
-async def share(node: Node, topic: str = "t", group: str = "team", start: int = 0) -> None:
-    """Have a group begin in each partition of a topic, as its coordinator does."""
+async def share(
+    node: Node, topic: str = "t", group: str = "team", start: int = 0, state_epoch: int = 1
+) -> None:
+    """Have a group begin in each partition of a topic, as its coordinator does: again, in a later
+    epoch.
+    """
     found = node.topics.by_name[topic]
     await node.share_coordinator.partition_for(f"{group}:x:0")
     for index in range(len(found.partitions)):
         key = SharePartitionKey(group, found.id_bytes, index)
-        await node.share_coordinator.initialize(key, 1, start)
+        await node.share_coordinator.initialize(key, state_epoch, start)
 
 
 class ShareMember:
