@@ -216,13 +216,12 @@ class ShareDraw:
     def _start(self) -> list[Request]:
         """The group has a state of every partition, and each is in memory; nobody is a member."""
         self._is_retired = False
-        every = [(topic, n) for topic, count in self.partitions.items() for n in range(count)]
         forgotten: list[dict[str, Any]] = []
         requests = [
             self._heartbeat(self._keeper, 0, [*self.partitions]),
             self._heartbeat(self._keeper, -1, None),
         ]
-        for epoch, (topic, index) in enumerate(every):  # one by one: loading takes its time
+        for epoch, (topic, index) in enumerate(self._every()):  # one by one: loading takes its time
             fields: dict[str, Any] = {
                 "max_records": 1,
                 "max_wait": LOADED_MS,
@@ -234,12 +233,19 @@ class ShareDraw:
 
     def _retire(self) -> list[Request]:
         """All members leave, and all share sessions end, also those of which Kafka's response was
-        an error.
+        an error. Before, each has every partition: of others Kafka releases no records.
         """
         self._is_retired = self._is_leaving = True
-        leaving = [self._heartbeat(member, -1, None) for member in self._epochs]
-        ending = [self._end_of_session(member) for member in (*self._members, self._keeper)]
-        return [*ending, *leaving]
+        requests = []
+        for member in (*self._members, self._keeper):
+            if member in self._sessions:
+                epoch, every = self._sessions[member], self._every()
+                requests.append(self._share_fetch(member, epoch, every, max_records=0))
+            requests.append(self._end_of_session(member))
+        return [*requests, *(self._heartbeat(member, -1, None) for member in self._epochs)]
+
+    def _every(self) -> list[tuple[str, int]]:
+        return [(topic, n) for topic, count in self.partitions.items() for n in range(count)]
 
     def is_reconnection_due(self) -> bool:
         """Return true, once, when all have left: their connections end, as those of clients do, and
