@@ -290,7 +290,7 @@ MUTANTS = [
     Mutant(
         take_commits_of_members_that_are_fenced,
         "object",
-        first_seed=5,
+        first_seed=28,
         kind=Kind.CONSUMER_GROUPS,
     ),
     Mutant(take_a_read_replica_beyond_its_leader, "object", kind=Kind.ZONES),

@@ -115,15 +115,21 @@ class ConsumerMember:
     def _topic_id(self) -> UUID:
         return UUID(self._world.oracle.state.topics[EVENTS].topic_id)
 
+    async def _where(self) -> Address | None:
+        """Return where the coordinator is, None if no node says so."""
+        if self._coordinator is None:
+            self._coordinator = await find_coordinator(
+                self._coordinator_wire, self._rng, self._group_id, GROUP
+            )
+        return self._coordinator
+
     async def _to_coordinator(self, api: tuple[int, int], name: str, **fields: Any) -> Any:
         """Send a request to the coordinator and return its response, None if there is none."""
-        wire = self._coordinator_wire
-        where = self._coordinator or await find_coordinator(wire, self._rng, self._group_id, GROUP)
-        self._coordinator = where
+        where = await self._where()
         if where is None:
             return None
         try:
-            return await wire.send(*(where, *api, name), **fields)
+            return await self._coordinator_wire.send(*(where, *api, name), **fields)
         except (OSError, TimeoutError):
             self._coordinator = None
             return None
@@ -139,7 +145,7 @@ class ConsumerMember:
                 partitions=sorted(self._position),
             )
         ]
-        where = self._coordinator
+        where = await self._where()
         response = await self._to_coordinator(
             _HEARTBEAT,
             "ConsumerGroupHeartbeatRequest",
@@ -238,7 +244,7 @@ class ConsumerMember:
             member_epoch=self._epoch,
             topics=[topic],
         )
-        before, where = self._judge.committed(index), self._coordinator
+        before, where = self._judge.committed(index), await self._where()
         response = await self._to_coordinator(
             _OFFSETS, "OffsetFetchRequest", groups=[group], require_stable=True
         )
