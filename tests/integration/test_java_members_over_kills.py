@@ -142,11 +142,15 @@ def test_java_members_lose_nothing_over_rolling_kills(wal: tuple[str, ...], tmp_
             named = {p: [(o, name_of(value)) for o, value in found] for p, found in log.items()}
             assert wait_until(lambda: all_reach(got(), [total] * 3), LIMIT_S), (got(), total)
             assert wait_until(lambda: unfinished(shared, named, DELIVERIES_MAX) == 0, LIMIT_S)
+            assert [one.name for one in processes if not one.is_running] == []
         finally:
             for process in processes:
                 process.end(politely=True)
         ends = {p: len(records) for p, records in log.items()}
         assert committed(bootstrap) == ends
+    assert all(one.places for one in consumers)
+    took = {one.member for found in shared.deliveries.values() for one in found}
+    assert took == {one.name for one in members}
     assert violations(history, log) == []
     limits = ShareLimits(deliveries_max=DELIVERIES_MAX, lock_s=LOCK_S, faults=faults)
     assert share_violations(shared, named, limits) == []
