@@ -330,9 +330,10 @@ class Session:
     A store that does not respond must not stop consumers that read from memory. So when reading the
     log has failed, a third proof counts: every other registered node has responded since the
     attempt began, and none of them knows an entry that this node lacks. Only a node that none of
-    them knows, and that reaches the store alone, could have fenced this one. A node that slept
-    cannot use this proof, since a successor may have been started meanwhile: the log, or a node
-    that has read it, must respond first.
+    them knows, and that reaches the store alone, could have fenced this one. A node that has heard
+    from such a node, which names an entry that it lacks, cannot use this proof. Neither can one
+    that slept, since a successor may have been started meanwhile: the log, or a node that has read
+    it, must respond first.
 
     Access rules require more (`is_state_current`): a state that was the newest within the session
     time, so that a node that is cut off soon allows nothing by rules that are not in force any
@@ -364,6 +365,8 @@ class Session:
         self._current_at = float("-inf")
         self._agreed_at = float("-inf")
         self._slept_at = float("-inf")
+        self._named_entry = 0
+        self._named_at = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
 
     @property
@@ -381,6 +384,17 @@ class Session:
         self._proven_at = max(self._proven_at, proven_at)
         if next_entry <= self._metadata.state.next_entry:
             self._current_at = max(self._current_at, proven_at)
+
+    def note_entry(self, next_entry: int) -> None:
+        """Record that another node, known or not, claims to have the entries below a number."""
+        if next_entry > self._metadata.state.next_entry:
+            self._named_entry = max(next_entry, self._named_entry if self._is_behind() else 0)
+            self._named_at = self._clock.monotonic()
+
+    def _is_behind(self) -> bool:
+        """Return true if an entry that was named may be there, and this node lacks it."""
+        is_lacking = self._named_entry > self._metadata.state.next_entry
+        return is_lacking and self._metadata.fresh_at <= self._named_at
 
     def note_sleep(self) -> None:
         """Record that this node has slept until now, for long enough to be fenced."""
@@ -436,7 +450,8 @@ class Session:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 await self._metadata.refresh(surely=True)
         except (TimeoutError, StorageError):
-            if self._is_unanimous(began) and self.proven_at >= self._slept_at:
+            is_awake = self.proven_at >= self._slept_at
+            if self._is_unanimous(began) and is_awake and not self._is_behind():
                 self._proven_at = max(self._proven_at, began)
                 self._agreed_at = began  # none of them knows an entry that this node lacks
 
@@ -679,6 +694,7 @@ class BrokerLifecycle:
         """Read the entries below a number that another node reports; if the number is implausible,
         read to the end of the log.
         """
+        self.session.note_entry(next_entry)
         ahead = next_entry - self._metadata.state.next_entry
         if ahead > 0:
             self._nudge(next_entry if ahead <= _AHEAD_MAX else 0)

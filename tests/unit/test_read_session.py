@@ -176,3 +176,32 @@ def test_who_slept_takes_nobodys_silence_for_a_proof() -> None:
         assert await session.ensure()
 
     run(scenario)
+
+
+def test_a_node_that_lacks_a_named_entry_has_no_proof_from_those_that_lack_it_too() -> None:
+    """The node that named it may have fenced this one: one that came back, and that none of the
+    others knows.
+    """
+
+    async def scenario(world: World) -> None:
+        log, session = await world.node(0)
+        refresh = log.refresh
+
+        async def fail(**_: object) -> None:
+            raise StoreUnavailable("down")
+
+        log.refresh = fail  # type: ignore[method-assign, assignment]
+        world.agreed_at = float("inf")
+        session.note_entry(log.state.next_entry)
+        await asyncio.sleep(2 * SESSION)
+        assert await session.ensure()
+        session.note_entry(10**9)
+        await asyncio.sleep(2 * SESSION)
+        assert not await session.ensure()
+        log.refresh = refresh  # type: ignore[method-assign]
+        assert await session.ensure(), "nobody has written that entry"
+        log.refresh = fail  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(2 * SESSION)
+        assert await session.ensure()
+
+    run(scenario)
