@@ -100,11 +100,8 @@ test-long: $(STAMP) ## All of test, and what takes too long for every run: some 
 s3-server: $(STAMP)
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 
-bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools (SECURITY=SASL_SSL: both over TLS), then the storage engine alone, clusters, the lake; tables and JSON
+bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; LOADS=all or names, KEEP=file to go on with, SECURITY=SASL_SSL, QUICK=1 (docs/benchmarks)
 	@$(BIN)/python -m bench
-	@$(BIN)/python -m bench.storage
-	@$(BIN)/python -m bench.cluster
-	@$(BIN)/python -m bench.lake
 
 bench-cluster: $(STAMP) ## Clusters of many nodes: failover (SECURITY=SASL_SSL: secured), moves, idleness, scaling, reads in zones; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.cluster

@@ -1,214 +1,191 @@
-"""`make bench`: Lakehead and Apache Kafka on this machine, in turn, under Kafka's own clients.
+"""`make bench`: Lakehead and its peers on this machine, in turn, under Kafka's own clients.
 
-Both servers stay up for the whole benchmark, so that neither is measured cold; only one has a
-client at any moment. Rounds alternate between them, and the order within a round flips each time.
-
-    ROUNDS=3        how often each workload is run against each broker
-    RECORDS=400000  1 KiB records of a run
-    ONLY=lakehead   one broker alone (or: kafka), for work on it
-    SECURITY=SASL_SSL  both over TLS, with SCRAM-SHA-512
-    KEEP=PATH       where the JSON goes (default: bench/results/raw/TIME.json)
+LOADS=core      loads to run: core, all, names or patterns, between commas (bench/loads.py)
+ONLY=lakehead   some contenders alone, between commas: lakehead, kafka, kafka-flush
+ROUNDS=3        how often each load is run against each contender
+RECORDS=400000  size of a run, in records of 1 KiB
+QUICK=1         one round of short runs, to see that they work
+SECURITY=SASL_SSL  all over TLS, with SCRAM-SHA-512
+KEEP=PATH       where the JSON goes (default: bench/results/raw/TIME.json); a run that was cut
+                short goes on with what is there
 """
 
+import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from bench import workloads
+from bench import figures
 from bench.apache_kafka.jars import KAFKA_VERSION, jars_directory
-from bench.apache_kafka.server import java_version, kafka_server
-from bench.lakehead_server import lakehead_server
+from bench.apache_kafka.server import java_version
+from bench.comparison import (
+    Rig,
+    Sizes,
+    Turn,
+    missing,
+    run,
+    seconds,
+    turns,
+    warm_up,
+    warming_seconds,
+)
+from bench.contenders import CONTENDERS, SERVERS, Contender
+from bench.loads import KIB, Load, NoSuchLoad, chosen
 from bench.maven import MissingTool
 from bench.process import ServerFailed, ServerProcess
-from bench.report import (
-    KAFKA,
-    KAFKA_FLUSHING,
-    LAKEHEAD,
-    Report,
-    Sample,
-    machine,
-    save,
-    show,
-)
+from bench.report import Report, Sample, machine, save, show
 from bench.tls_and_sasl import TlsAndSasl
-from bench.workloads import Figures, RunFailed
+from bench.workloads import RunFailed
 
-PRODUCE_16K = "produce, 16 KiB batches"
-PRODUCE_1M = "produce, 1 MiB batches"
-CONSUME_RECENT = "consume recent data"
-CONSUME_OLDER = "consume older data"
-LATENCY = "end to end latency"
-LATENCY_RECORDS = 2000
-TRANSACTIONS = f"transactions of {workloads.TRANSACTION_RECORDS} records"
-TRANSACTION_COUNT = 300
-FLUSHING_SHARE = 4  # Kafka with a flush per batch is slow: a quarter of the records will do
 PLAINTEXT, SASL_SSL = "PLAINTEXT", "SASL_SSL"
-
-
-def _lakehead(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
-    return lakehead_server(folder, secured=secured)
-
-
-def _kafka(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
-    return kafka_server(folder, secured=secured)
-
-
-SERVERS: dict[str, Callable[[Path, TlsAndSasl | None], ServerProcess]] = {
-    "lakehead": _lakehead,
-    "kafka": _kafka,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Size of a run."""
+    """The choices of a run."""
 
+    loads: tuple[Load, ...]
+    contenders: tuple[Contender, ...]
     rounds: int
-    records: int
-    only: str
+    sizes: Sizes
     security: str
     """Security protocol of the clients' listener."""
 
     @classmethod
     def from_environment(cls) -> "Plan":
-        only = os.environ.get("ONLY", "")
-        if only and only not in SERVERS:
-            raise SystemExit(f"ONLY={only}: one of {', '.join(SERVERS)}")
+        """Return that of the variables, or end with one line about a wrong one."""
+        only = [key for key in os.environ.get("ONLY", "").split(",") if key]
+        known = [contender.key for contender in CONTENDERS]
+        if unknown := set(only) - set(known):
+            raise SystemExit(f"ONLY={','.join(sorted(unknown))}: some of {', '.join(known)}")
         security = os.environ.get("SECURITY") or PLAINTEXT
         if security not in {PLAINTEXT, SASL_SSL}:
             raise SystemExit(f"SECURITY={security}: {PLAINTEXT} or {SASL_SSL}")
+        try:
+            loads = chosen(os.environ.get("LOADS", ""))
+        except NoSuchLoad as error:
+            raise SystemExit(str(error)) from None
+        quick = os.environ.get("QUICK", "") not in ("", "0")
+        sizes = Sizes.quick() if quick else Sizes()
+        if records := os.environ.get("RECORDS"):
+            sizes = replace(sizes, run_bytes=int(records) * KIB)
         return cls(
-            rounds=int(os.environ.get("ROUNDS", "3")),
-            records=int(os.environ.get("RECORDS", "400000")),
-            only=only,
+            loads=loads,
+            contenders=tuple(one for one in CONTENDERS if not only or one.key in only),
+            rounds=int(os.environ.get("ROUNDS") or (1 if quick else 3)),
+            sizes=sizes,
             security=security,
         )
 
+    @property
+    def turns(self) -> list[Turn]:
+        """All runs in their order."""
+        return list(turns(self.rounds, self.loads, self.contenders))
 
-def round_of(
-    server: ServerProcess, contender: str, round_number: int, records: int
-) -> Iterator[Sample]:
-    """All workloads once against one server, each on a topic of its own."""
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Choices that figures of one report must share."""
+        return {"sizes": asdict(self.sizes), "security": self.security}
 
-    def sample(workload: str, name: str, figures: Figures) -> Sample:
-        return Sample(workload=workload, contender=name, round_number=round_number, figures=figures)
 
-    def on_topic(kind: str, run: Callable[[str], Figures], flush: bool = False) -> Figures:
-        topic = f"bench-{kind}-{round_number}"
-        workloads.create_topic(server, topic, {"flush.messages": "1"} if flush else {})
-        return run(topic)
+def started(plan: Plan, stack: ExitStack) -> dict[str, ServerProcess]:
+    """Start the servers of the contenders until the stack is left; their data goes with them."""
+    secured = None
+    if plan.security == SASL_SSL:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+        secured = TlsAndSasl(Path(folder) / "ca")
+    servers: dict[str, ServerProcess] = {}
+    for key in dict.fromkeys(contender.server for contender in plan.contenders):
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
+        servers[key] = stack.enter_context(SERVERS[key](Path(folder), secured))
+    return servers
 
-    small = on_topic("16k", lambda topic: workloads.produce(server, topic, records, 16_384))
-    yield sample(PRODUCE_16K, contender, small)
-    recent = workloads.consume(server, f"bench-16k-{round_number}", records)
-    yield sample(CONSUME_RECENT, contender, recent)
-    if contender == KAFKA:
-        few = max(records // FLUSHING_SHARE, 1)
-        flushed = on_topic(
-            "flush", lambda topic: workloads.produce(server, topic, few, 16_384), flush=True
-        )
-        yield sample(PRODUCE_16K, KAFKA_FLUSHING, flushed)
-    large = on_topic("1m", lambda topic: workloads.produce(server, topic, records, 1 << 20))
-    yield sample(PRODUCE_1M, contender, large)
-    # By now the first topic has left Lakehead's log cache, if RECORDS is not made small.
-    older = workloads.consume(server, f"bench-16k-{round_number}", records)
-    yield sample(CONSUME_OLDER, contender, older)
-    latency = on_topic("latency", lambda topic: workloads.latency(server, topic, LATENCY_RECORDS))
-    yield sample(LATENCY, contender, latency)
-    ended = on_topic(
-        "transactions", lambda topic: workloads.transactions(server, topic, TRANSACTION_COUNT)
+
+def measure(plan: Plan, path: Path, console: Console) -> Report:
+    """Run what `path` does not have yet, and keep each sample there as soon as it is made."""
+    report = kept(plan, path)
+    left_over = missing(plan.turns, report.samples)
+    left = sum(seconds(turn, plan.sizes) for turn in left_over)
+    left += warming_seconds(plan.contenders, plan.sizes)
+    console.print(
+        f"{len(plan.loads)} loads, {len(left_over)} runs to do: about {left / 60:.0f} minutes. "
+        f"If it is cut short, KEEP={path} goes on with it."
     )
-    yield sample(TRANSACTIONS, contender, ended)
-    if contender == KAFKA:
-        ended = on_topic(
-            "transactions-flush",
-            lambda topic: workloads.transactions(server, topic, TRANSACTION_COUNT),
-            flush=True,
-        )
-        yield sample(TRANSACTIONS, KAFKA_FLUSHING, ended)
-    for kind in ("16k", "1m", "latency", "transactions") + (
-        ("flush", "transactions-flush") if contender == KAFKA else ()
-    ):
-        workloads.delete_topic(server, f"bench-{kind}-{round_number}")
-
-
-def warm_up(server: ServerProcess, records: int) -> None:
-    """Run unmeasured first: a JVM compiles for most of a minute, and caches fill."""
-    workloads.create_topic(server, "bench-warm", {})
-    for _ in range(2):
-        workloads.produce(server, "bench-warm", records, 16_384)
-    workloads.consume(server, "bench-warm", records)
-    workloads.delete_topic(server, "bench-warm")
-
-
-def measure(plan: Plan, console: Console) -> Report:
-    """Run everything and return the figures; servers and their data are gone afterwards."""
-    names = {"lakehead": LAKEHEAD, "kafka": KAFKA}
-    samples: list[Sample] = []
     with ExitStack() as stack:
-        servers: dict[str, ServerProcess] = {}
-        secured = None
-        if plan.security == SASL_SSL:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
-            secured = TlsAndSasl(Path(folder) / "ca")
-        for key, make in SERVERS.items():
-            if plan.only in ("", key):
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
-                servers[names[key]] = stack.enter_context(make(Path(folder), secured))
-        for contender, server in servers.items():
-            console.print(f"warming {contender} up ...")
-            warm_up(server, plan.records)
-        for number in range(1, plan.rounds + 1):
-            order = list(servers.items())
-            for contender, server in order if number % 2 else reversed(order):
-                for sample in round_of(server, contender, number, plan.records):
-                    samples.append(sample)
-                    console.print(_line(plan, sample), markup=False, soft_wrap=True)
-        peaks = {name: server.usage().peak_rss_bytes for name, server in servers.items()}
+        servers = started(plan, stack)
+        for server in servers.values():
+            console.print(f"warming {server.name} up ...")
+            warm_up(server, plan.sizes)
+        rig = Rig(servers=servers, sizes=plan.sizes, samples=list(report.samples))
+        for sample in run(left_over, rig.measure):
+            rig.samples.append(sample)
+            now = {"load_average_at_end": os.getloadavg()}
+            report = Report(samples=tuple(rig.samples), environment=report.environment | now)
+            save(report, path)
+            console.print(_line(plan, sample), markup=False, soft_wrap=True)
+    return report
+
+
+def kept(plan: Plan, path: Path) -> Report:
+    """Return the report that is at `path`, without runs that failed, or an empty one of this
+    machine. Ends with one line if the one there has other conditions.
+    """
+    if path.exists():
+        report = Report.from_document(json.loads(path.read_text()))
+        if report.environment["conditions"] != plan.conditions:
+            raise SystemExit(f"KEEP={path}: its conditions are {report.environment['conditions']}")
+        samples = tuple(sample for sample in report.samples if not sample.failure)
+        return replace(report, samples=samples)
     environment = machine(
         kafka=KAFKA_VERSION,
         java=java_version(),
         rounds=plan.rounds,
-        records=plan.records,
-        security=plan.security,
+        conditions=plan.conditions,
     )
-    return Report(samples=tuple(samples), peak_rss_bytes=peaks, environment=environment)
+    return Report(samples=(), environment=environment)
 
 
 def _line(plan: Plan, sample: Sample) -> str:
-    figures = sample.figures
-    if figures.mb_per_second is None:
-        shown = f"p50 {figures.p50_ms:.0f} ms, p99 {figures.p99_ms:.0f} ms"
-    else:
-        shown = f"{figures.mb_per_second:.1f} MB/s, {figures.cpu_seconds_per_gb:.2f} CPU s/GB"
-    return f"[{sample.round_number}/{plan.rounds}] {sample.contender}: {sample.workload}: {shown}"
+    found = sample.figures
+    shown = []
+    if sample.failure:
+        shown.append("failed: " + sample.failure.strip().splitlines()[-1])
+    if found.mb_per_second is not None:
+        shown.append(f"{found.mb_per_second:.1f} MB/s")
+    if found.p99_ms is not None:
+        shown.append(f"p50 {found.p50_ms:.0f} ms, p99 {found.p99_ms:.0f} ms")
+    if found.cpu_seconds_per_gb is not None:
+        shown.append(f"{found.cpu_seconds_per_gb:.2f} CPU s/GB")
+    place = f"[{sample.round_number}/{plan.rounds}] {sample.contender}: {sample.load}"
+    return f"{place}: {', '.join(shown)}"
 
 
 def main() -> None:
-    """Measure, show, keep. Ends with status 1 and one line if something is missing or failed."""
+    """Measure, show, keep. Ends with status 1 if something is missing or a run failed."""
     console = Console(highlight=False)
-    console.width = max(console.width, 100)  # where there is no terminal it would be 80
+    console.width = max(console.width, 150)  # where there is no terminal it would be 80
     plan = Plan.from_environment()
+    stamp = time.strftime("%Y%m%dT%H%M%S")
+    path = Path(os.environ.get("KEEP") or f"bench/results/raw/{stamp}.json")
     began = time.monotonic()
     try:
         jars_directory()
-        report = measure(plan, console)
+        report = measure(plan, path, console)
     except (MissingTool, ServerFailed, RunFailed, KafkaException) as error:
         console.print(f"bench: {error}", markup=False)
         sys.exit(1)
-    stamp = time.strftime("%Y%m%dT%H%M%S")
-    path = Path(os.environ.get("KEEP") or f"bench/results/raw/{stamp}.json")
-    save(report, path)
     show(report, console)
+    figures.show("Goals", report.goals(), console)
     console.print(f"{time.monotonic() - began:.0f} s in all; every figure is in {path}")
+    sys.exit(any(sample.failure for sample in report.samples))
 
 
 if __name__ == "__main__":

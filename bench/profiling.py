@@ -22,10 +22,12 @@ from pathlib import Path
 
 from bench import workloads
 from bench.lakehead_server import lakehead_server
+from bench.loads import MIB, Kind, Load
 from bench.process import ServerProcess
 from bench.workloads import Figures
 
 TOPIC = "profile"
+FILLING = Load(name=TOPIC, kind=Kind.PRODUCE, batch_bytes=MIB)
 SAMPLES_PER_SECOND = 200
 WAITING = re.compile(r"(0x\w+|epoll_p?wait|nanosleep) \(libc")  # an address: a futex, mostly
 
@@ -49,14 +51,16 @@ def main() -> None:
 def load(server: ServerProcess, path: str, records: int) -> Figures:
     """The measured part; for `consume` the topic is there already."""
     if path == "consume":
-        return workloads.consume(server, TOPIC, records)
+        return workloads.consume(server, TOPIC, FILLING, records)
     batch_bytes = int(os.environ.get("BATCH_BYTES", "16384"))
-    return workloads.produce(server, TOPIC, records, batch_bytes)
+    measured = Load(name=TOPIC, kind=Kind.PRODUCE, batch_bytes=batch_bytes)
+    return workloads.produce(server, TOPIC, measured, records)
 
 
 def prepare(server: ServerProcess, path: str, records: int) -> None:
     workloads.create_topic(server, TOPIC, {})
-    workloads.produce(server, TOPIC, records if path == "consume" else records // 4, 1 << 20)
+    first = records if path == "consume" else records // 4
+    workloads.produce(server, TOPIC, FILLING, first)
 
 
 def sampled(sampler: str, folder: Path, path: str, records: int, top: int) -> Figures:

@@ -1,163 +1,265 @@
-"""The figures of a benchmark: medians, ratios, goals; as a table for people and JSON for tools."""
+"""The figures of a comparison: medians with their spread, and ratios to each peer.
+
+A ratio is taken within a round, where both were measured minutes apart; its median and spread are
+those of the rounds.
+"""
 
 import dataclasses
 import json
 import os
 import platform
+import re
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.contenders import KAFKA, KAFKA_FLUSHING, LAKEHEAD
+from bench.figures import Figure
 from bench.workloads import Figures
-
-LAKEHEAD, KAFKA, KAFKA_FLUSHING = "Lakehead", "Kafka", "Kafka, flush.messages=1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measured run."""
+    """One run of a load. One that failed has the reason for it, and no figures."""
 
-    workload: str
+    load: str
     contender: str
+    """Its name."""
     round_number: int
-    figures: Figures
+    figures: Figures = field(default_factory=Figures)
+    failure: str = ""
+
+    @property
+    def place(self) -> tuple[int, str, str]:
+        """Round, load and contender: once in a comparison."""
+        return self.round_number, self.load, self.contender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A median, and the least and the largest value."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """Return that of some values; None without any."""
+        if not values:
+            return None
+        return cls(median=statistics.median(values), least=min(values), most=max(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Our median throughput on `workload` is at least `ratio` times that of `rival`."""
+    """Lakehead's figure is at least (latencies, CPU: at most) `ratio` times that of the peer."""
 
-    workload: str
-    rival: str
+    load: str
+    figure: str
+    peer: str
     ratio: float
 
 
 GOALS = (
-    Goal(workload="produce, 16 KiB batches", rival=KAFKA, ratio=1.0),
-    Goal(workload="produce, 16 KiB batches", rival=KAFKA_FLUSHING, ratio=2.0),
-    Goal(workload="consume recent data", rival=KAFKA, ratio=0.8),
-    Goal(workload="consume older data", rival=KAFKA, ratio=0.8),
+    Goal(load="produce-16k", figure="mb_per_second", peer=KAFKA.name, ratio=1.2),
+    Goal(load="produce-16k", figure="mb_per_second", peer=KAFKA_FLUSHING.name, ratio=2.0),
+    Goal(load="consume-recent", figure="mb_per_second", peer=KAFKA.name, ratio=1.0),
+    Goal(load="consume-older", figure="mb_per_second", peer=KAFKA.name, ratio=1.0),
+    Goal(load="latency", figure="p99_ms", peer=KAFKA.name, ratio=1.0),
+    Goal(load="latency", figure="p999_ms", peer=KAFKA.name, ratio=1.0),
 )
+UNITS = {
+    "mb_per_second": "MB/s",
+    "p50_ms": "ms",
+    "p99_ms": "ms",
+    "p999_ms": "ms",
+    "cpu_seconds_per_gb": "CPU s/GB",
+    "peak_rss_bytes": "bytes",
+    "offered_mb_per_second": "MB/s",
+}
+"""Unit of each figure."""
+MORE_IS_BETTER = frozenset({"mb_per_second"})
+COMPARED = ("mb_per_second", "p50_ms", "p99_ms", "p999_ms", "cpu_seconds_per_gb")
+"""Figures that are set in a ratio to each peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Every sample of a benchmark, and its machine."""
+    """Samples of a comparison, and its machine."""
 
     samples: tuple[Sample, ...]
-    peak_rss_bytes: dict[str, int]
     environment: dict[str, Any]
 
-    def median(self, workload: str, contender: str, figure: str) -> float | None:
-        """Median of a figure over the rounds; None if it was not measured."""
-        values = [
-            value
-            for sample in self.samples
-            if (sample.workload, sample.contender) == (workload, contender)
-            and (value := getattr(sample.figures, figure)) is not None
-        ]
-        return statistics.median(values) if values else None
+    def cells(self) -> list[tuple[str, str]]:
+        """Return loads in the order of their first run, each with its contenders likewise."""
+        pairs = dict.fromkeys((sample.load, sample.contender) for sample in self.samples)
+        order = list(dict.fromkeys(load for load, _ in pairs))
+        return sorted(pairs, key=lambda pair: order.index(pair[0]))
 
-    def ratio(self, goal: Goal) -> float | None:
-        """Our median throughput as a multiple of the rival's; None if either is missing."""
-        ours = self.median(goal.workload, LAKEHEAD, "mb_per_second")
-        theirs = self.median(goal.workload, goal.rival, "mb_per_second")
-        return ours / theirs if ours is not None and theirs else None
+    def by_round(self, load: str, contender: str, figure: str) -> dict[int, float]:
+        """Return a figure in each round that has it."""
+        return {
+            sample.round_number: value
+            for sample in self.samples
+            if (sample.load, sample.contender) == (load, contender)
+            and (value := getattr(sample.figures, figure)) is not None
+        }
+
+    def spread(self, load: str, contender: str, figure: str) -> Spread | None:
+        """Return a figure over the rounds; None if it was not measured."""
+        return Spread.of(list(self.by_round(load, contender, figure).values()))
+
+    def ratio(self, load: str, figure: str, peer: str) -> Spread | None:
+        """Return Lakehead's figure as a multiple of a peer's in the same round; None if no round
+        has both.
+        """
+        ours = self.by_round(load, LAKEHEAD.name, figure)
+        theirs = self.by_round(load, peer, figure)
+        return Spread.of([ours[n] / theirs[n] for n in ours if theirs.get(n)])
+
+    def peak_rss_bytes(self, contender: str) -> float | None:
+        """Return the largest memory of a contender's server in all loads."""
+        return max(
+            (
+                sample.figures.peak_rss_bytes
+                for sample in self.samples
+                if sample.contender == contender and sample.figures.peak_rss_bytes is not None
+            ),
+            default=None,
+        )
+
+    def goals(self) -> list[Figure]:
+        """Return the goals of loads that were run, beside what was reached."""
+        return [
+            Figure(
+                part=goal.load,
+                name=UNITS[goal.figure] if goal.figure in MORE_IS_BETTER else goal.figure,
+                value=ours.median,
+                unit=UNITS[goal.figure],
+                peer=goal.peer,
+                peer_value=ours.median / ratio.median if ratio.median else None,
+                goal=goal.ratio,
+                more_is_better=goal.figure in MORE_IS_BETTER,
+            )
+            for goal in GOALS
+            if (ours := self.spread(goal.load, LAKEHEAD.name, goal.figure))
+            and (ratio := self.ratio(goal.load, goal.figure, goal.peer))
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as JSON has it: samples, medians, ratios."""
+        return {
+            "environment": self.environment,
+            "medians": list(self._summaries(self.spread, tuple(UNITS))),
+            "ratios": list(
+                self._summaries(
+                    lambda load, peer, figure: (
+                        None if peer == LAKEHEAD.name else self.ratio(load, figure, peer)
+                    ),
+                    COMPARED,
+                )
+            ),
+            "samples": [dataclasses.asdict(sample) for sample in self.samples],
+        }
+
+    def _summaries(
+        self, of: Callable[[str, str, str], Spread | None], figures: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        for load, contender in self.cells():
+            found = {name: spread for name in figures if (spread := of(load, contender, name))}
+            if found:
+                shown = {name: dataclasses.asdict(spread) for name, spread in found.items()}
+                yield {"load": load, "contender": contender, **shown}
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Self:
+        """Return a report that was saved."""
+        samples = (
+            Sample(**{**sample, "figures": Figures(**sample["figures"])})
+            for sample in document["samples"]
+        )
+        return cls(samples=tuple(samples), environment=document["environment"])
 
 
 def machine(**parameters: Any) -> dict[str, Any]:
-    """Machine and versions of the run."""
+    """Machine, versions and load of this moment, with parameters of a run."""
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
+        "processor": _line(Path("/proc/cpuinfo"), r"model name\s*: (.+)"),
+        "memory_kb": _line(Path("/proc/meminfo"), r"MemTotal:\s*(\d+) kB"),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_average": os.getloadavg(),
     } | parameters
 
 
+def _line(path: Path, pattern: str) -> str:
+    found = re.search(pattern, path.read_text()) if path.exists() else None
+    return found[1] if found else ""
+
+
 def save(report: Report, path: Path) -> None:
-    """Write samples, medians and goals as JSON."""
+    """Write all of a report as JSON, at once or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "environment": report.environment,
-        "peak_rss_bytes": report.peak_rss_bytes,
-        "medians": [
-            {"workload": workload, "contender": contender}
-            | {name: report.median(workload, contender, name) for name in _FIGURES}
-            for workload, contender in _cells(report)
-        ],
-        "goals": [dataclasses.asdict(goal) | {"reached": report.ratio(goal)} for goal in GOALS],
-        "samples": [dataclasses.asdict(sample) for sample in report.samples],
-    }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(report.document(), indent=1) + "\n")
+    beside.replace(path)
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the medians with the range of the throughput, then the goals."""
-    table = Table(title="Medians: 1 KiB records, 4 partitions, acks=all", title_justify="left")
-    for heading in ("workload", "broker"):
+    """Print medians with their spread, and ratios to each peer."""
+    table = Table(title="Medians (least to most)", title_justify="left")
+    for heading in ("load", "broker"):
         table.add_column(heading)
-    for heading in ("MB/s", "range", "p50 ms", "p99 ms", "CPU s/GB"):
+    for heading in ("MB/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU s/GB", "Lakehead is"):
         table.add_column(heading, justify="right")
     previous = ""
-    for workload, contender in _cells(report):
-        if workload != previous and previous:
+    for load, contender in report.cells():
+        if load != previous and previous:
             table.add_section()
+        figures = (shown(report.spread(load, contender, name)) for name in COMPARED)
         table.add_row(
-            workload if workload != previous else "",
-            contender,
-            _number(report.median(workload, contender, "mb_per_second"), 1),
-            _range(report.samples, workload, contender),
-            _number(report.median(workload, contender, "p50_ms"), 0),
-            _number(report.median(workload, contender, "p99_ms"), 0),
-            _number(report.median(workload, contender, "cpu_seconds_per_gb"), 2),
+            load if load != previous else "", contender, *figures, _ratio(report, load, contender)
         )
-        previous = workload
+        previous = load
     console.print(table)
-    peaks = (f"{name} {rss / 2**20:.0f} MB" for name, rss in report.peak_rss_bytes.items())
-    console.print("Peak memory: " + ", ".join(peaks))
-    goals = Table(title="Goals", title_justify="left")
-    for heading in ("workload", "against"):
-        goals.add_column(heading)
-    for heading in ("goal", "reached"):
-        goals.add_column(heading, justify="right")
-    for goal in GOALS:
-        reached = report.ratio(goal)
-        colour = "green" if reached is not None and reached >= goal.ratio else "red"
-        goals.add_row(
-            goal.workload,
-            goal.rival,
-            f">= {goal.ratio:.2f}",
-            f"[{colour}]{_number(reached, 2)}[/{colour}]",
-        )
-    console.print(goals)
+    peaks = {
+        contender: rss
+        for _, contender in report.cells()
+        if (rss := report.peak_rss_bytes(contender))
+    }
+    texts = (f"{name} {rss / 2**20:.0f} MB" for name, rss in peaks.items())
+    console.print("Peak memory of the servers: " + ", ".join(texts))
 
 
-_FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
+def shown(spread: Spread | None) -> str:
+    """Return a spread as text: the median, and the range of several values."""
+    if spread is None:
+        return "-"
+    if spread.least == spread.most:
+        return number(spread.median)
+    return f"{number(spread.median)} ({number(spread.least)} to {number(spread.most)})"
 
 
-def _cells(report: Report) -> list[tuple[str, str]]:
-    """Workloads in the order they were first run, within each the contenders likewise."""
-    pairs = dict.fromkeys((sample.workload, sample.contender) for sample in report.samples)
-    order = list(dict.fromkeys(workload for workload, _ in pairs))
-    return sorted(pairs, key=lambda pair: order.index(pair[0]))
+def number(value: float) -> str:
+    """Return a figure with three digits, and more only before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _range(samples: Sequence[Sample], workload: str, contender: str) -> str:
-    rates = [
-        sample.figures.mb_per_second
-        for sample in samples
-        if (sample.workload, sample.contender) == (workload, contender)
-        and sample.figures.mb_per_second is not None
-    ]
-    return f"{min(rates):.0f}-{max(rates):.0f}" if rates else "-"
+def _ratio(report: Report, load: str, peer: str) -> str:
+    """The ratio of the rates, or of the 99th percentiles where no rate was measured."""
+    if peer == LAKEHEAD.name:
+        return ""
+    for figure, text in (("mb_per_second", "x"), ("p99_ms", "x p99")):
+        if ratio := report.ratio(load, figure, peer):
+            return f"{shown(ratio)} {text}"
+    return "-"

@@ -40,7 +40,7 @@ from bench.cluster.load import ANSWER_S, leaders, make_topic, wait_for
 from bench.cluster.steady_load import NodeLoad
 from bench.figures import Figure
 from bench.lakehead_cluster import LakeheadCluster
-from bench.workloads import RECORD_BYTES, RunFailed
+from bench.workloads import RunFailed
 
 PART = "scaling"
 SIZES = (1, 2, 4)
@@ -200,14 +200,16 @@ def _full(folder: Path, wal: str, size: int, records: int, spent: Figured) -> No
         for what, load in (("produce", _produce), ("consume", _consume)):
             before = _cpu(cluster)
             load(cluster, records)
-            spent["full", what, size] = Spent(_cpu(cluster) - before, records * RECORD_BYTES)
+            spent["full", what, size] = Spent(
+                _cpu(cluster) - before, records * steady_load.RECORD_BYTES
+            )
 
 
 def _produce(cluster: LakeheadCluster, records: int) -> None:
     done = tools.run(
         "kafka-producer-perf-test",
         *("--topic", "load", "--num-records", str(records)),
-        *("--record-size", str(RECORD_BYTES)),
+        *("--record-size", str(steady_load.RECORD_BYTES)),
         *("--throughput", "-1"),
         *("--command-property", f"bootstrap.servers={cluster.bootstrap}", "acks=all"),
         timeout_s=300,

@@ -20,6 +20,7 @@ from bench import workloads
 from bench.apache_kafka.jars import jars_directory
 from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
+from bench.loads import Kind, Load
 from bench.maven import MissingTool
 from bench.s3_server import NotBuilt, S3Server, running_server
 from bench.storage.block_wal import Clocked
@@ -186,11 +187,12 @@ def produced(server: S3Server, folder: Path, records: int) -> workloads.Figures:
     """ProducerPerformance against a broker whose store and log are in the S3 server."""
     jars_directory()
     flags = ("--store", f"{server.uri}/broker", "--wal", "object:")
+    load = Load(name="object-wal", kind=Kind.PRODUCE)
     with lakehead_server(folder, *flags, environment=server.environment) as broker:
         workloads.create_topic(broker, "warm", {})
-        workloads.produce(broker, "warm", records // 10, 16_384)
+        workloads.produce(broker, "warm", load, records // 10)
         workloads.create_topic(broker, "bench", {})
-        return workloads.produce(broker, "bench", records, 16_384)
+        return workloads.produce(broker, "bench", load, records)
 
 
 def _cpu_seconds() -> float:
