@@ -18,13 +18,17 @@ API = Api(key=91, name="AlterShareGroupOffsets", versions=(0, 0), access=(READ_G
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Return the response, once all new states are durable."""
+    """Return the response, once all new states are durable. Only a request that names a topic makes
+    a group.
+    """
     module, turns = context.response, Turns()
     offsets: dict[SharePartitionKey, int] = {}
     topics = []
+    makes_group = False
     for requested in request.topics:
         await turns.step(1 + len(requested.partitions))
         topic, topic_code = find_topic(context, requested.topic_name)
+        makes_group = makes_group or topic_code is ErrorCode.none
         partitions = []
         for one in requested.partitions:
             code = topic_code
@@ -53,7 +57,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         )
 
     async def change() -> list[Any]:
-        await context.services.groups.set_share_offsets(request.group_id, offsets)
+        await context.services.groups.set_share_offsets(
+            request.group_id, offsets, makes_group=makes_group
+        )
         return topics
 
     return await change_group(context, READ_GROUP, request.group_id, change)

@@ -582,7 +582,10 @@ class ShareDraw:
         """Take note of epochs, share sessions, and what members have."""
         self._since_acquired += self._since_acquired > 0
         tree = request.tree
-        if not isinstance(response, dict) or response.get("error_code", "none") != "none":
+        code = response.get("error_code", "none") if isinstance(response, dict) else "silent"
+        if code == "unknown_server_error" and request.key in (FETCH, ACKNOWLEDGE):
+            self._follow_failure(tree)
+        if code != "none":
             return
         if request.key == PRODUCE:
             self._follow_produce(tree, response)
@@ -605,6 +608,11 @@ class ShareDraw:
             for topic in response["responses"] if request.key == FETCH else ():
                 for partition in topic["partitions"]:
                     self._take(member, topic["topic_id"], partition)
+
+    def _follow_failure(self, tree: Tree) -> None:
+        """Kafka failed inside, after the share session had begun or gone on."""
+        if tree["group_id"] == self.group and tree["share_session_epoch"] >= 0:
+            self._follow_session(tree["member_id"], tree["share_session_epoch"])
 
     def _follow_produce(self, tree: Tree, response: Tree) -> None:
         (topic,), (answered,) = tree["topic_data"], response["responses"]

@@ -6,6 +6,7 @@ holds up the group.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import structlog
@@ -177,8 +178,9 @@ async def test_a_record_that_was_delivered_as_often_as_it_may_be_is_a_dead_lette
     async with shared(group_share_delivery_count_limit=2) as (node, _, a):
         await configure(node)
         await letter_topic(node)
-        assert await a.fetch([0], max_records=1, share_acquire_mode=1) == {0: [(0, 0, 1)]}
-        assert await a.fetch(acks={0: [(0, 0, [RELEASE])]}, max_records=1) == {0: [(0, 0, 2)]}
+        one: dict[str, Any] = {"max_records": 1, "share_acquire_mode": 1}
+        assert await a.fetch([0], **one) == {0: [(0, 0, 1)]}
+        assert await a.fetch(acks={0: [(0, 0, [RELEASE])]}, **one) == {0: [(0, 0, 2)]}
         assert await a.code({0: [(0, 0, [RELEASE])]}) is NONE
         await settled(node, 1)
         (letter,) = (await letters(node)).values()

@@ -91,7 +91,9 @@ async def offsets(node: ApiClient, group: str = "team") -> dict[int, tuple[int, 
     }
 
 
-async def alter(node: ApiClient, offset: int, group: str = "team") -> ErrorCode:
+async def alter(
+    node: ApiClient, offset: int, group: str = "team", topic_name: str = "t"
+) -> ErrorCode:
     def build(module: Any) -> Any:
         place = entity(
             module,
@@ -100,7 +102,7 @@ async def alter(node: ApiClient, offset: int, group: str = "team") -> ErrorCode:
             start_offset=offset,
         )
         topic = entity(
-            module, "AlterShareGroupOffsetsRequestTopic", topic_name="t", partitions=[place]
+            module, "AlterShareGroupOffsetsRequestTopic", topic_name=topic_name, partitions=[place]
         )
         return entity(module, "AlterShareGroupOffsetsRequest", group_id=group, topics=[topic])
 
@@ -211,6 +213,8 @@ async def test_a_group_that_an_administrator_made_has_the_first_epochs() -> None
         await with_topic(running_node)
         node = ApiClient(running_node)
         await running_node.groups.partition_for("team")
+        assert await alter(node, 0, topic_name="none") is NONE
+        assert await listed(node) == set(), "without a topic none is made"
         assert await alter(node, 0) is NONE
         group = await described(node)
         assert (group.group_epoch, group.assignment_epoch) == (1, 1)

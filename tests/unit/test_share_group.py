@@ -386,7 +386,7 @@ async def test_a_coordinator_that_another_has_followed_begins_no_state() -> None
     with pytest.raises(KafkaError):
         await response
     key = SharePartitionKey("g", world.catalog.found(["t"])[0].topic_id, 0)
-    moving = asyncio.ensure_future(world.groups.set_offsets("g", {key: 5}))
+    moving = asyncio.ensure_future(world.groups.set_offsets("g", {key: 5}, makes_group=True))
     await world.pass_turns(is_durable=False)
     world.fence()
     with pytest.raises(KafkaError):
@@ -425,9 +425,9 @@ async def test_a_deletion_that_was_cut_off_is_completed_by_the_next_one() -> Non
     [group] = world.groups.groups
     assert (group.partitions.initialized, set(group.partitions.deleting)) == ({}, {topic_id})
     world.refused.clear()
-    deleting = asyncio.ensure_future(world.groups.delete("g"))
+    gone = asyncio.ensure_future(world.groups.delete("g"))
     await world.pass_turns()
-    await deleting
+    await gone
     assert (world.made, world.groups.groups) == ([], [])
     await world.scope.close()
 

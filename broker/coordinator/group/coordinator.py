@@ -234,11 +234,13 @@ class GroupCoordinator:
         return shard.shares.known(group_id)
 
     async def set_share_offsets(
-        self, group_id: str, offsets: Mapping[SharePartitionKey, int]
+        self, group_id: str, offsets: Mapping[SharePartitionKey, int], *, makes_group: bool
     ) -> None:
-        """Have a share group without members begin at these offsets. Raises NON_EMPTY_GROUP."""
+        """Have a share group without members begin at these offsets; it may be made if there is
+        none. Raises NON_EMPTY_GROUP.
+        """
         shard = await self._shard(group_id)
-        await shard.shares.set_offsets(group_id, offsets)
+        await shard.shares.set_offsets(group_id, offsets, makes_group=makes_group)
 
     async def delete_share_offsets(
         self, group_id: str, topic_ids: Iterable[bytes]

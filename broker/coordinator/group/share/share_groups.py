@@ -152,16 +152,22 @@ class ShareGroups:
         self._initialize_missing(live)
         return stored
 
-    async def set_offsets(self, group_id: str, offsets: Mapping[SharePartitionKey, int]) -> None:
-        """Begin new states at these offsets, of a group without members; it is made if there is
+    async def set_offsets(
+        self, group_id: str, offsets: Mapping[SharePartitionKey, int], *, makes_group: bool
+    ) -> None:
+        """Begin new states at these offsets, of a group without members; it may be made if there is
         none. Raises KafkaError.
         """
         if self._is_taken(group_id):
             raise KafkaError(
                 ErrorCode.group_id_not_found, f"Group {group_id} is not a share group."
             )
-        live = self._groups.get(group_id) or self._live(group_id)
-        _refuse_members(live.group)
+        live = self._groups.get(group_id)
+        if live is not None:
+            _refuse_members(live.group)
+        if not offsets and not makes_group:
+            return
+        live = live or self._live(group_id)
         epoch = live.group.initializing_again(_by_topic(offsets))
         live.state_changes += 1
         try:
