@@ -138,15 +138,6 @@ def _verdicts(tree: Any) -> Iterator[Mapping[str, Any]]:
             yield from partition["acknowledgement_batches"]
 
 
-def _is_empty(named: Tree) -> bool:
-    """Return true if a partition, or each of a topic, has nothing in a response to ShareFetch."""
-    parts = named.get("partitions", [named]) if isinstance(named, dict) else []
-    return bool(parts) and all(
-        not part["records"] and part["error_code"] == "none" and not part["acknowledge_error_code"]
-        for part in parts
-    )
-
-
 _RECORDS = r"responses|responses\.partitions|responses\.partitions\.(acquired_)?records(\..*)?"
 """Paths of what a response to ShareFetch has of records."""
 
@@ -566,13 +557,6 @@ RULES: tuple[Rule, ...] = (
         theirs="unknown_server_error",
         when=lambda tree: tree.get("share_acquire_mode", 0) not in (0, 1),
         reason="Kafka fails inside on an acquire mode that there is not",
-    ),
-    Rule(
-        api="ShareFetch",
-        path=r"responses|responses\.partitions",
-        theirs=lambda one: _is_empty(one) or one is None,
-        ours=lambda one: _is_empty(one) or one is None,
-        reason="a partition of which there is nothing to report may be left out, or not",
     ),
     Rule(
         api="Fetch|ListOffsets",

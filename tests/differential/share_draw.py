@@ -610,9 +610,12 @@ class ShareDraw:
                     self._take(member, topic["topic_id"], partition)
 
     def _follow_failure(self, tree: Tree) -> None:
-        """Kafka failed inside, after the share session had begun or gone on."""
+        """Kafka failed inside, after the share session had begun or gone on: the member begins it
+        again.
+        """
+        member = tree["member_id"]
         if tree["group_id"] == self.group and tree["share_session_epoch"] >= 0:
-            self._follow_session(tree["member_id"], tree["share_session_epoch"])
+            self._queue.appendleft(self._share_fetch(member, 0, self._every(), max_records=0))
 
     def _follow_produce(self, tree: Tree, response: Tree) -> None:
         (topic,), (answered,) = tree["topic_data"], response["responses"]

@@ -14,7 +14,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,16 @@ _LISTED = "groups"
 
 
 class ShareBroker(Broker):
-    """A server; of its responses what the assignor decides is masked."""
+    """A server; of its responses what the assignor decides is masked, and partitions of which there
+    is nothing to report: they may be left out, or not.
+    """
 
     def _tree(self, answer: Any) -> Tree:
         tree = super()._tree(answer)
         if "heartbeat_interval" in tree:
             tree["assignment"] = _masked(tree["assignment"])
+        if "acquisition_lock_timeout" in tree:
+            tree["responses"] = list(_told(tree["responses"]))
         if "generation_id" in tree and tree["member_id"]:
             tree["member_id"] = "made up"
         for group in tree.get(_LISTED) or ():
@@ -75,6 +79,22 @@ class ShareBroker(Broker):
             if members:
                 group["given"] = sorted(given)
         return tree
+
+
+def _told(topics: Sequence[Tree]) -> Iterator[Tree]:
+    """Yield the topics of a response to ShareFetch or ShareAcknowledge, with the partitions that it
+    says something of.
+    """
+    for topic in topics:
+        parts = [part for part in topic["partitions"] if not _is_empty(part)]
+        if parts:
+            yield {**topic, "partitions": parts}
+
+
+def _is_empty(part: Tree) -> bool:
+    return "acquired_records" in part and (
+        not part["records"] and part["error_code"] == "none" and not part["acknowledge_error_code"]
+    )
 
 
 def _places(assignment: Tree) -> set[tuple[str, int]]:
