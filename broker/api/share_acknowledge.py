@@ -17,6 +17,7 @@ from lakehead.broker.api.share_acknowledgements import (
     acknowledge,
     group_of,
     member_of,
+    refused_without_batches,
 )
 from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.protocol.api import Api
@@ -53,6 +54,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     except KafkaError as error:
         return _response(context, error.code, error.message, 0, [], [])
     outcomes = await acknowledge(context, member, request)
+    outcomes |= refused_without_batches(context, request.topics)
     if epoch == FINAL_EPOCH:
         released = services.share_partitions.release(member)
         sessions.close(member)

@@ -77,6 +77,30 @@ async def acknowledge(
     return {place: await _outcome(one) for place, one in begun.items()}
 
 
+def refused_without_batches(
+    context: RequestContext, topics: Iterable[Any]
+) -> dict[Place, Acknowledged]:
+    """Return the errors of partitions that a request names, and acknowledges no records of."""
+    refused = {}
+    for place, partition in places_of(topics):
+        if not partition.acknowledgement_batches:
+            try:
+                _check_served(context, place)
+            except KafkaError as error:
+                refused[place] = Acknowledged(error.code, error.message)
+    return refused
+
+
+def _check_served(context: RequestContext, place: Place) -> None:
+    """Raise KafkaError for a partition that the client may not read here."""
+    topic = context.services.topics.by_id.get(place[0])
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_id)
+    if not context.may(READ_TOPIC, topic.name):
+        raise KafkaError(READ_TOPIC.error)
+    topic.served(place[1])
+
+
 def _begin(
     context: RequestContext,
     member: ShareSessionKey,
@@ -84,12 +108,7 @@ def _begin(
     batches: Sequence[Acknowledgement],
 ) -> Outcome:
     services = context.services
-    topic = services.topics.by_id.get(place[0])
-    if topic is None:
-        raise KafkaError(ErrorCode.unknown_topic_id)
-    if not context.may(READ_TOPIC, topic.name):
-        raise KafkaError(READ_TOPIC.error)
-    topic.served(place[1])
+    _check_served(context, place)
     led = services.share_partitions.find(SharePartitionKey(member.group_id, *place))
     if led is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)

@@ -207,6 +207,15 @@ async def test_a_released_record_does_not_hide_those_behind_what_others_have() -
         assert found == {0: [(0, 0, 2), (5, 5, 1)]}
 
 
+async def test_an_acknowledgement_of_nothing_says_which_partitions_there_are_not() -> None:
+    async with shared(1) as (node, _):
+        a = await ShareMember.connect(node, "a")
+        assert await a.fetch([0]) == {0: [(0, 0, 1)]}
+        found = parts(await a.acknowledge({0: [], 9: []}))
+        unknown = ErrorCode.unknown_topic_or_partition
+        assert [(one.partition_index, one.error_code) for one in found] == [(9, unknown)]
+
+
 async def test_a_request_that_renews_says_nothing_of_partitions() -> None:
     async with shared(1) as (node, _):
         a = await ShareMember.connect(node, "a")

@@ -238,12 +238,13 @@ async def test_groups_of_other_kinds_keep_their_names() -> None:
                 group_id="team",
                 session_timeout=10_000,
                 rebalance_timeout=10_000,
-                member_id="",
+                member_id="m",
                 protocol_type="consumer",
                 protocols=(entity(m, "JoinGroupRequestProtocol", name="range", metadata=b"m"),),
             ),
         )
         assert join.error_code is ErrorCode.inconsistent_group_protocol
+        assert join.member_id == ""
         assert await committed(node, version=9, generation=-1) is NOT_FOUND
         assert await committed(node, version=8, generation=3) is NOT_FOUND
         fetched = await node.ask(

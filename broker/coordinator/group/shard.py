@@ -184,7 +184,7 @@ class GroupShard:
         ticket: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         if group_id in self.shares:
             code = ErrorCode.inconsistent_group_protocol
-            ticket.set_result(JoinResult(error=code, member_id=request.member_id))
+            ticket.set_result(JoinResult(error=code, member_id=""))
             return ticket
         if group_id not in self.groups and request.member_id:
             ticket.set_result(
