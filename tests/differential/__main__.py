@@ -124,9 +124,22 @@ def known_difference(request: Asked, theirs: Answers, ours: Answers) -> str | No
         return "who found no room is not waited for any more; Kafka waits for its session's end"
     if request.kind == "describe" and _states(theirs) == {"Dead"} and _states(ours) == {"Empty"}:
         return "Kafka does not show a group of which nothing was written yet"
+    if request.kind == "list" and _lists_refused(theirs[request.client], ours[request.client]):
+        return "Kafka lists a group of which only refused members have been heard of"
     if request.kind == "join" and request.fields["instance"] and codes[0] == full:
         return "a static member has its place in a full group when it comes back"
     return None
+
+
+def _lists_refused(theirs: Answer, ours: Answer) -> bool:
+    """Return true if the list differs by empty groups without a protocol alone."""
+    (their_code, their_groups), (our_code, our_groups) = theirs, ours
+    more = [one for one in their_groups if one not in our_groups]
+    return (
+        their_code == our_code
+        and [one for one in their_groups if one not in more] == our_groups
+        and all(one[1:] == ("", "Empty", "classic") for one in more)
+    )
 
 
 def _states(answers: Answers) -> set[str]:

@@ -18,6 +18,8 @@ _RELEASE = 2
 """The type of an acknowledgement."""
 _FEW_BYTES = 400
 """The most that a ShareFetch request with few bytes has room for."""
+_NOT_IN_STATE = {"invalid_record_state", 121}
+"""The error of a verdict on records that the member does not have."""
 _FENCED = 6
 """NOT_LEADER_OR_FOLLOWER, of a verdict on records of a state that is gone."""
 
@@ -225,6 +227,23 @@ def _begins(one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]) 
 
 def _counts(ranges: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     return [(offset, count) for first, last, count in ranges for offset in range(first, last + 1)]
+
+
+def _reaches_over(tree: Any, _theirs: Tree, ours: Tree) -> bool:
+    """Return true if a verdict is on a range of which Lakehead has nothing in flight."""
+    refused = {
+        (topic["topic_id"], part["partition_index"])
+        for topic in ours["responses"]
+        for part in topic["partitions"]
+        if _NOT_IN_STATE & {part["error_code"], part.get("acknowledge_error_code")}
+    }
+    return any(
+        (topic["topic_id"].name, part["partition_index"]) in refused
+        for topic in tree["topics"]
+        for part in topic["partitions"]
+        for batch in part["acknowledgement_batches"]
+        if batch["first_offset"] < batch["last_offset"]
+    )
 
 
 def _began_again(theirs: Tree, ours: Tree) -> bool:
@@ -477,6 +496,15 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         api="DescribeShareGroupOffsets",
+        path=r"groups\.topics\.partitions\.start_offset",
+        around=lambda theirs, ours: (
+            0 <= theirs["start_offset"] < ours["start_offset"]
+            and theirs.get("lag") == ours.get("lag")
+        ),
+        reason="the first offset after a last lock has ended is stored at once, in Kafka later",
+    ),
+    Rule(
+        api="DescribeShareGroupOffsets",
         path=r"groups\.topics\.partitions\.lag",
         ours=-1,
         around=lambda theirs, ours: theirs["start_offset"] == ours["start_offset"] < -1,
@@ -509,6 +537,14 @@ RULES: tuple[Rule, ...] = (
         ours="none",
         when=lambda tree: any(one["first_offset"] < 0 for one in _verdicts(tree)),
         reason="Kafka fails inside on a verdict below the first offset",
+    ),
+    Rule(
+        api="ShareFetch|ShareAcknowledge",
+        path=r"error_code",
+        theirs="unknown_server_error",
+        ours="none",
+        whole=_reaches_over,
+        reason="Kafka fails inside on a verdict from below the first offset to where nothing is",
     ),
     Rule(
         api="ShareFetch",

@@ -591,6 +591,8 @@ class ShareDraw:
             self._follow_produce(tree, response)
         elif request.key == ALTER_OFFSETS:
             self._is_altered = True
+            if self.has_short_locks and not self._is_retired:
+                self._queue.extend(self._retire())  # a lock that ends has a leader note it
         elif not self._is_retired and _deletes(request.key, response):
             self._queue.extend(self._retire())  # what the leader has in memory is not the group's
         if tree.get("group_id") != self.group:

@@ -67,7 +67,7 @@ class ShareBroker(Broker):
             tree["assignment"] = _masked(tree["assignment"])
         if "acquisition_lock_timeout" in tree:
             tree["responses"] = list(_told(tree["responses"]))
-        if "generation_id" in tree and tree["member_id"]:
+        if "generation_id" in tree and tree["error_code"] == "member_id_required":
             tree["member_id"] = "made up"
         for group in tree.get(_LISTED) or ():
             members = group.get("members") or ()
