@@ -18,6 +18,8 @@ API = Api(
     key=92, name="DeleteShareGroupOffsets", versions=(0, 0), access=(DELETE_GROUP, READ_TOPIC)
 )
 
+_NO_OFFSETS = "There is no offset information to delete."
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, once the deletions are durable. A topic of which the group has no
@@ -35,8 +37,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         topics = []
         for name, topic, code in found:
             topic_id = topic.uuid if topic is not None and topic.id_bytes in deleted else None
+            message = None
             if topic_id is None and code is ErrorCode.none:
-                code = ErrorCode.unknown_topic_or_partition
+                code, message = ErrorCode.unknown_topic_or_partition, _NO_OFFSETS
             topics.append(
                 entity(
                     context.response,
@@ -44,6 +47,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     topic_name=name,
                     topic_id=topic_id,
                     error_code=code,
+                    error_message=message,
                 )
             )
         return topics

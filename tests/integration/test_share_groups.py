@@ -109,8 +109,8 @@ async def alter(
     return ErrorCode((await node.ask(91, 0, build)).error_code)
 
 
-async def forget(node: ApiClient, *names: str) -> dict[str, ErrorCode]:
-    """Return the code of each topic whose offsets are deleted."""
+async def forget(node: ApiClient, *names: str) -> dict[str, tuple[ErrorCode, str | None]]:
+    """Return code and message of each topic whose offsets are deleted."""
 
     def build(module: Any) -> Any:
         topics = [
@@ -120,7 +120,7 @@ async def forget(node: ApiClient, *names: str) -> dict[str, ErrorCode]:
 
     response = await node.ask(92, 0, build)
     assert response.error_code is NONE
-    return {one.topic_name: ErrorCode(one.error_code) for one in response.responses}
+    return {one.topic_name: (one.error_code, one.error_message) for one in response.responses}
 
 
 async def delete(node: ApiClient, group: str = "team") -> ErrorCode:
@@ -190,10 +190,13 @@ async def test_a_member_joins_takes_records_and_leaves() -> None:
         a.client.writer.close()
         assert await alter(node, 1) is NONE
         assert (await offsets(node))[0] == (1, 4)
-        assert await forget(node, "t") == {"t": NONE}
+        assert await forget(node, "t") == {"t": (NONE, None)}
         assert await offsets(node) == {}
         unknown = ErrorCode.unknown_topic_or_partition
-        assert await forget(node, "t", "none") == {"t": unknown, "none": unknown}
+        assert await forget(node, "t", "none") == {
+            "t": (unknown, "There is no offset information to delete."),
+            "none": (unknown, None),
+        }
         assert await delete(node) is NONE
         assert await listed(node) == set()
         assert (await described(node)).error_code is NOT_FOUND
