@@ -38,9 +38,10 @@ from bench.comparison import (
     warming_seconds,
 )
 from bench.contenders import CONTENDERS, SERVERS, Contender
-from bench.loads import KIB, Load, NoSuchLoad, chosen
+from bench.librdkafka.program import VERSION, program
+from bench.loads import KIB, Client, Load, NoSuchLoad, chosen
 from bench.maven import MissingTool
-from bench.process import ServerFailed, ServerProcess
+from bench.process import NotEnoughCores, ServerFailed, ServerProcess, cores, on_cores
 from bench.report import Report, Sample, machine, save, show
 from bench.tls_and_sasl import TlsAndSasl
 from bench.workloads import RunFailed
@@ -58,6 +59,8 @@ class Plan:
     sizes: Sizes
     security: str
     """Security protocol of the clients' listener."""
+    pin: int
+    """Cores of the servers, and others of the clients; 0 for all cores for both."""
 
     @classmethod
     def from_environment(cls) -> "Plan":
@@ -83,6 +86,7 @@ class Plan:
             rounds=int(os.environ.get("ROUNDS") or (1 if quick else 3)),
             sizes=sizes,
             security=security,
+            pin=int(os.environ.get("PIN") or 0),
         )
 
     @property
@@ -93,7 +97,7 @@ class Plan:
     @property
     def conditions(self) -> dict[str, Any]:
         """Choices that figures of one report must share."""
-        return {"sizes": asdict(self.sizes), "security": self.security}
+        return {"sizes": asdict(self.sizes), "security": self.security, "pin": self.pin}
 
 
 def started(plan: Plan, stack: ExitStack) -> dict[str, ServerProcess]:
@@ -111,6 +115,7 @@ def started(plan: Plan, stack: ExitStack) -> dict[str, ServerProcess]:
 
 def measure(plan: Plan, path: Path, console: Console) -> Report:
     """Run what `path` does not have yet, and keep each sample there as soon as it is made."""
+    servers_cores, clients_cores = cores(plan.pin)
     report = kept(plan, path)
     left_over = missing(plan.turns, report.samples)
     left = sum(seconds(turn, plan.sizes) for turn in left_over)
@@ -120,7 +125,9 @@ def measure(plan: Plan, path: Path, console: Console) -> Report:
         f"If it is cut short, KEEP={path} goes on with it."
     )
     with ExitStack() as stack:
-        servers = started(plan, stack)
+        with on_cores(servers_cores):
+            servers = started(plan, stack)
+        stack.enter_context(on_cores(clients_cores))
         for server in servers.values():
             console.print(f"warming {server.name} up ...")
             warm_up(server, plan.sizes)
@@ -147,6 +154,7 @@ def kept(plan: Plan, path: Path) -> Report:
     environment = machine(
         kafka=KAFKA_VERSION,
         java=java_version(),
+        librdkafka=VERSION,
         rounds=plan.rounds,
         conditions=plan.conditions,
     )
@@ -178,12 +186,15 @@ def main() -> None:
     began = time.monotonic()
     try:
         jars_directory()
+        if any(load.client is Client.LIBRDKAFKA for load in plan.loads):
+            program()
         report = measure(plan, path, console)
-    except (MissingTool, ServerFailed, RunFailed, KafkaException) as error:
+    except (MissingTool, NotEnoughCores, ServerFailed, RunFailed, KafkaException) as error:
         console.print(f"bench: {error}", markup=False)
         sys.exit(1)
     show(report, console)
-    figures.show("Goals", report.goals(), console)
+    if goals := report.goals():
+        figures.show("Goals", goals, console)
     console.print(f"{time.monotonic() - began:.0f} s in all; every figure is in {path}")
     sys.exit(any(sample.failure for sample in report.samples))
 

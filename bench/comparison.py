@@ -15,7 +15,8 @@ from confluent_kafka import KafkaException
 
 from bench import workloads
 from bench.contenders import CONTENDERS, Contender
-from bench.loads import BASE, KIB, LOADS, MIB, PACED_S, Kind, Load
+from bench.librdkafka import performance
+from bench.loads import BASE, KIB, LOADS, MIB, PACED_S, Client, Kind, Load
 from bench.process import ServerFailed, ServerProcess
 from bench.report import Sample
 from bench.workloads import Figures, RunFailed
@@ -85,7 +86,7 @@ def seconds(turn: Turn, sizes: Sizes) -> float:
     if load.older:
         filled += TOOL_S + sizes.cache_bytes / MIB / guess
     match load.kind:
-        case Kind.PRODUCE:
+        case Kind.PRODUCE | Kind.TAIL:
             return TOOL_S + filled / turn.contender.volume
         case Kind.CONSUME:
             return 2 * TOOL_S + filled + megabytes / GUESSED_MB_PER_S[Kind.CONSUME]
@@ -155,14 +156,19 @@ class Rig:
     def _on_topic(self, server: ServerProcess, topic: str, turn: Turn) -> Figures:
         load = turn.load
         records = load.records(int(self.sizes.run_bytes * turn.contender.volume))
+        is_java = load.client is Client.JAVA
+        produce = workloads.produce if is_java else performance.produce
+        consume = workloads.consume if is_java else performance.consume
         match load.kind:
             case Kind.PRODUCE:
-                return workloads.produce(server, topic, load, records)
+                return produce(server, topic, load, records)
             case Kind.PACED:
                 return self._paced(server, topic, load)
             case Kind.CONSUME:
                 self._fill(server, topic, load, records)
-                return workloads.consume(server, topic, load, records)
+                return consume(server, topic, load, records)
+            case Kind.TAIL:
+                return performance.tail(server, topic, load, records)
             case Kind.MIXED:
                 self._fill(server, topic, load, records)
                 return self._mixed(server, topic, load, records)

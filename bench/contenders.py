@@ -56,7 +56,7 @@ KAFKA_FLUSHING = Contender(
     name="Kafka, flush.messages=1",
     server="kafka",
     topic_config={"flush.messages": "1"},
-    kinds=frozenset({Kind.PRODUCE, Kind.PACED, Kind.LATENCY, Kind.TRANSACTIONS}),
+    kinds=frozenset({Kind.PRODUCE, Kind.PACED, Kind.LATENCY, Kind.TRANSACTIONS, Kind.TAIL}),
     volume=0.25,
     sets_full_rate=False,
 )

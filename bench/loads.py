@@ -31,10 +31,21 @@ class Kind(StrEnum):
     """One record at a time, from send to poll."""
     TRANSACTIONS = "transactions"
     """Transactions of 100 records, one after another."""
+    TAIL = "tail"
+    """Consumers that read what one producer writes as fast as it goes."""
     MIXED = "mixed"
     """A paced producer while an older topic is read: the rate is the reader's, latencies are the
     producer's.
     """
+
+
+class Client(StrEnum):
+    """The tools that put a load on a server."""
+
+    JAVA = "java"
+    """Kafka's own."""
+    LIBRDKAFKA = "librdkafka"
+    """`rdkafka_performance`: less of the server's cores, and many producers at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +54,7 @@ class Load:
 
     name: str
     kind: Kind
+    client: Client = Client.JAVA
     record_bytes: int = KIB
     partitions: int = 4
     producers: int = 1
@@ -81,6 +93,15 @@ def _produce(name: str, **properties: object) -> Load:
     return Load(name=f"produce-{name}", kind=Kind.PRODUCE, **properties)  # type: ignore[arg-type]
 
 
+def _librdkafka(name: str, kind: Kind = Kind.PRODUCE, **properties: object) -> Load:
+    return Load(
+        name=f"librdkafka-{name}",
+        kind=kind,
+        client=Client.LIBRDKAFKA,
+        **properties,  # type: ignore[arg-type]
+    )
+
+
 LOADS = (
     _produce("16k", core=True),
     _produce("1m", batch_bytes=MIB, core=True),
@@ -111,6 +132,25 @@ LOADS = (
     ),
     Load(name="mixed", kind=Kind.MIXED, consumers=1, older=True, share=0.25),
     Load(name="transactions", kind=Kind.TRANSACTIONS, record_bytes=100, core=True),
+    _librdkafka("produce-16k", core=True),
+    _librdkafka("produce-1m", batch_bytes=MIB, core=True),
+    _librdkafka("produce-10-producers", producers=10),
+    _librdkafka("produce-100-producers", producers=100),
+    *(
+        _librdkafka(
+            f"produce-100b-linger-0-{count}-producers",
+            record_bytes=100,
+            linger_ms=0,
+            producers=count,
+            volume=0.25,
+        )
+        for count in (1, 10, 100)
+    ),
+    _librdkafka("produce-1000-partitions-100-producers", partitions=1000, producers=100),
+    _librdkafka("consume-recent", Kind.CONSUME, consumers=1, core=True),
+    _librdkafka("consume-older", Kind.CONSUME, consumers=1, older=True, core=True),
+    _librdkafka("tail-1", Kind.TAIL, consumers=1),
+    _librdkafka("tail-5", Kind.TAIL, consumers=5, volume=0.5),
 )
 
 

@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +45,33 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+class NotEnoughCores(Exception):
+    """Servers and clients cannot have cores of their own. The message says how many there are."""
+
+
+def cores(each: int) -> tuple[set[int], set[int]]:
+    """Return that many cores for servers, and as many others for clients, of those that this
+    process may use; 0: all of them for both. Raises NotEnoughCores.
+    """
+    there = sorted(os.sched_getaffinity(0))
+    if not each:
+        return set(there), set(there)
+    if each < 0 or len(there) < 2 * each:
+        raise NotEnoughCores(f"PIN={each} needs {2 * each} cores: this process has {len(there)}")
+    return set(there[:each]), set(there[each : 2 * each])
+
+
+@contextmanager
+def on_cores(chosen: Collection[int]) -> Iterator[None]:
+    """Processes that are started within the block, and this thread, have these cores alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def log_tail(path: Path, lines: int = 15) -> str:

@@ -256,10 +256,13 @@ def number(value: float) -> str:
 
 
 def _ratio(report: Report, load: str, peer: str) -> str:
-    """The ratio of the rates, or of the 99th percentiles where no rate was measured."""
+    """The ratio of the rates; of the 99th percentiles where the rate was given or not measured."""
     if peer == LAKEHEAD.name:
         return ""
-    for figure, text in (("mb_per_second", "x"), ("p99_ms", "x p99")):
+    figures = [("mb_per_second", "x"), ("p99_ms", "x p99")]
+    if report.spread(load, peer, "offered_mb_per_second"):
+        figures.reverse()
+    for figure, text in figures:
         if ratio := report.ratio(load, figure, peer):
             return f"{shown(ratio)} {text}"
     return "-"

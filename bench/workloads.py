@@ -93,7 +93,7 @@ def produce(
         p50_ms=made.p50_ms,
         p99_ms=made.p99_ms,
         p999_ms=made.p999_ms,
-        cpu_seconds_per_gb=_per_gb(usage.cpu_seconds - before, records, load),
+        cpu_seconds_per_gb=per_gb(usage.cpu_seconds - before, records, load),
         peak_rss_bytes=usage.peak_rss_bytes,
         offered_mb_per_second=mb_per_second,
     )
@@ -133,7 +133,7 @@ def consume(server: ServerProcess, topic: str, load: Load, records: int) -> Figu
     usage = server.usage()
     return Figures(
         mb_per_second=consumed(output, records),
-        cpu_seconds_per_gb=_per_gb(usage.cpu_seconds - before, records, load),
+        cpu_seconds_per_gb=per_gb(usage.cpu_seconds - before, records, load),
         peak_rss_bytes=usage.peak_rss_bytes,
     )
 
@@ -190,7 +190,8 @@ def transactions(server: ServerProcess, topic: str, load: Load, count: int) -> F
     return Figures(p50_ms=cuts[49], p99_ms=cuts[98])
 
 
-def _per_gb(cpu_seconds: float, records: int, load: Load) -> float:
+def per_gb(cpu_seconds: float, records: int, load: Load) -> float:
+    """Return CPU seconds for 2^30 bytes of the load's values."""
     return cpu_seconds / (records * load.record_bytes / 2**30)
 
 

@@ -1,0 +1,80 @@
+"""`rdkafka_performance`, built once from librdkafka's sources and kept in the user's cache.
+
+The crate `rdkafka-sys` carries these sources whole, so that cargo fetches them.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.maven import MissingTool
+
+CRATE_VERSION = "4.10.0+2.12.1"
+VERSION = CRATE_VERSION.partition("+")[2]
+"""Of librdkafka."""
+_BUILD_S = 1800.0
+_MANIFEST = f"""\
+[package]
+name = "sources"
+version = "0.1.0"
+edition = "2021"
+[dependencies]
+rdkafka-sys = "={CRATE_VERSION.partition("+")[0]}"
+"""
+
+
+def program() -> Path:
+    """Return the executable; the first call on a machine builds it, in minutes.
+
+    Raises MissingTool if cargo, make or a C compiler is missing, or a step fails.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
+    folder = cache / f"librdkafka-{VERSION}"
+    built = folder / "rdkafka_performance"
+    if built.exists():
+        return built
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of several processes builds, the others wait
+        if not built.exists():
+            _build(folder / "building").rename(built)
+            shutil.rmtree(folder / "building")
+    return built
+
+
+def _build(folder: Path) -> Path:
+    """Fetch and compile in a folder, which may have the rest of a build that was cut short."""
+    cargo = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo" / "bin")
+    if cargo is None or not (shutil.which("make") and shutil.which("gcc")):
+        raise MissingTool("rdkafka_performance needs cargo, make and gcc to be built")
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "src").mkdir(parents=True)
+    (folder / "Cargo.toml").write_text(_MANIFEST)
+    (folder / "src" / "lib.rs").touch()
+    _step([cargo, "vendor", "--quiet", "vendor"], folder)
+    sources = folder / "vendor" / "rdkafka-sys" / "librdkafka"
+    _step(["./configure", "--disable-debug-symbols", "--disable-curl"], sources)
+    _step(["make", f"-j{os.cpu_count()}", "libs"], sources)
+    _step(["make", "-C", "examples", "rdkafka_performance"], sources)
+    return sources / "examples" / "rdkafka_performance"
+
+
+def _step(command: Sequence[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_BUILD_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingTool(f"{command[0]} did not end within {_BUILD_S:.0f} s") from None
+    if done.returncode:
+        raise MissingTool(f"librdkafka: {command[0]}: {done.stdout.strip().splitlines()[-1:]}")
