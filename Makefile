@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -102,6 +102,9 @@ s3-server: $(STAMP)
 
 bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; LOADS=all or names, KEEP=file to go on with, SECURITY=SASL_SSL, QUICK=1 (docs/benchmarks)
 	@$(BIN)/python -m bench
+
+bench-quick: $(STAMP) ## This tree beside the previous commit by short runs in turn; fails if it is slower; BASE=HEAD~1
+	@$(BIN)/python -m bench.regression
 
 bench-cluster: $(STAMP) ## Clusters of many nodes: failover (SECURITY=SASL_SSL: secured), moves, idleness, scaling, reads in zones; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.cluster

@@ -9,8 +9,15 @@ from bench.process import ServerProcess, free_port
 from bench.tls_and_sasl import TlsAndSasl
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTHON_PATH = os.pathsep.join(str(folder) for folder in (ROOT / "bench" / "without", ROOT))
-"""Command of a broker of this checkout, with the packages of an installation."""
+
+
+def python_path(root: Path) -> str:
+    """Return the PYTHONPATH of a broker of a checkout, with the packages of an installation."""
+    return os.pathsep.join((str(ROOT / "bench" / "without"), str(root)))
+
+
+PYTHON_PATH = python_path(ROOT)
+"""That of this checkout."""
 
 
 def lakehead_server(
@@ -20,19 +27,20 @@ def lakehead_server(
     environment: Mapping[str, str] | None = None,
     under: Sequence[str] = (),
     secured: TlsAndSasl | None = None,
+    root: Path = ROOT,
 ) -> ServerProcess:
     """A broker of default settings with its data in `folder`, not started; it keeps no declared
     tables by itself, so that only a test or bench writes them.
 
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).
-    Where it is `secured`, its clients use SASL_SSL.
+    Where it is `secured`, its clients use SASL_SSL. `root` is the checkout that it runs.
     """
     port = free_port() if port is None else port
     own, variables = ([], {}) if secured is None else secured.lakehead(port)
     command = [
         sys.executable,
-        *under,
+        *("-P", *under),  # the present folder may hold another checkout
         *("-m", "lakehead", "start"),
         *("--data", str(folder / "data"), "--port", str(port), "--maintain.tables", "false"),
         *own,
@@ -43,6 +51,6 @@ def lakehead_server(
         command,
         port=port,
         log=folder / "lakehead.log",
-        environment={"PYTHONPATH": PYTHON_PATH} | variables | dict(environment or {}),
+        environment={"PYTHONPATH": python_path(root)} | variables | dict(environment or {}),
         client=None if secured is None else secured.client,
     )
