@@ -40,7 +40,7 @@ def lakehead_server(
     own, variables = ([], {}) if secured is None else secured.lakehead(port)
     command = [
         sys.executable,
-        *("-P", *under),  # the present folder may hold another checkout
+        *under,
         *("-m", "lakehead", "start"),
         *("--data", str(folder / "data"), "--port", str(port), "--maintain.tables", "false"),
         *own,

@@ -148,7 +148,7 @@ def main() -> None:
             servers_cores, clients_cores = cores(int(os.environ.get("PIN") or 0))
             with on_cores(servers_cores):
                 base, this = (
-                    stack.enter_context(lakehead_server(_made(folder / name), root=root))
+                    stack.enter_context(_broker(_made(folder / name), root))
                     for name, root in (("base", folder / "tree"), ("this", ROOT))
                 )
             stack.enter_context(on_cores(clients_cores))
@@ -166,6 +166,11 @@ def main() -> None:
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     console.print(f"{time.monotonic() - began:.0f} s in all; load {load}")
     sys.exit(any(comparison.is_regression for comparison in comparisons))
+
+
+def _broker(folder: Path, root: Path) -> ServerProcess:
+    """A broker of a checkout; `-P`: the present folder may hold another one."""
+    return lakehead_server(folder, under=("-P",), root=root)
 
 
 def _made(folder: Path) -> Path:
