@@ -18,6 +18,7 @@ from types import FrameType
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
+from bench.own_environment import NotInstalled
 from tests.aws_day.account import Account
 from tests.aws_day.cluster import TerraformFailed
 from tests.aws_day.day import Day
@@ -27,7 +28,6 @@ from tests.aws_day.settings import DaySettings, NotSaid
 from tests.aws_day.trial import Trial
 from tests.aws_day.trials import TRIALS
 from tests.terraform.emulator import emulator
-from tests.terraform.own_environment import NotInstalled
 from tests.terraform.terraform import NotHere, environment
 
 

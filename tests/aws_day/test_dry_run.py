@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.own_environment import NotInstalled
 from tests.aws_day.__main__ import day_in
 from tests.aws_day.day import Day
 from tests.aws_day.packages import upload
@@ -17,7 +18,6 @@ from tests.aws_day.settings import DaySettings
 from tests.aws_day.trials import TRIALS
 from tests.terraform.emulator import Emulator, emulator
 from tests.terraform.inventory import inventory
-from tests.terraform.own_environment import NotInstalled
 from tests.terraform.policy_evaluation import action_matches, listed, statements
 from tests.terraform.terraform import NotHere, environment, program
 

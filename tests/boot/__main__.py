@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 
 from bench import s3_server
+from bench.own_environment import NotInstalled, environment_of
 from tests.boot.cloud import make_wheels
 from tests.boot.image import Unavailable, check_tools, image
 from tests.boot.machine import WITH_PARENT
-from tests.terraform.own_environment import NotInstalled, environment_of
 from tests.terraform.terraform import NotHere, mirror, program
 
 ALONE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")

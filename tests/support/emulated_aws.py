@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.own_environment import NotInstalled
 from tests.terraform.emulator import Emulator, emulator
-from tests.terraform.own_environment import NotInstalled
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.terraform.own_environment import NotInstalled, environment_of
+from bench.own_environment import NotInstalled, environment_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 REGION = "us-east-1"

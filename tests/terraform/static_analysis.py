@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.own_environment import NotInstalled, environment_of
 from docs.terraform_tables import folders
-from tests.terraform.own_environment import NotInstalled, environment_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
 _CHECK_S = 1800

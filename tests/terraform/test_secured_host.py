@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from bench.own_environment import NotInstalled
 from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.encryption.key_file import add_key
@@ -27,7 +28,6 @@ from tests.aws_day.day_hosts import figures
 from tests.support.supervised import Supervised, supervised
 from tests.support.waiting import wait_until
 from tests.terraform.emulator import Emulator, emulator
-from tests.terraform.own_environment import NotInstalled
 from tests.terraform.terraform import SOURCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.own_environment import NotInstalled
 from tests.terraform.emulator import Emulator, emulator
-from tests.terraform.own_environment import NotInstalled
 from tests.terraform.terraform import NotHere, Terraform, copied, environment, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

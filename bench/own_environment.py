@@ -10,7 +10,7 @@ import sys
 import venv
 from pathlib import Path
 
-REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
+REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 _INSTALL_S = 3600
 """Limit of an installation: a minute where nothing else runs, and a busy machine has 2 % of a core
 for the lowest priority.
