@@ -127,7 +127,7 @@ LOADS = (
     Load(name="consume-zstd", kind=Kind.CONSUME, consumers=1, compression="zstd", volume=0.5),
     Load(name="latency", kind=Kind.LATENCY, consumers=1, core=True),
     *(
-        Load(name=f"paced-{percent}", kind=Kind.PACED, share=percent / 100, core=percent == 50)
+        Load(name=f"paced-{percent}", kind=Kind.PACED, share=percent / 100, core=True)
         for percent in (10, 50, 80)
     ),
     Load(name="mixed", kind=Kind.MIXED, consumers=1, older=True, share=0.25),

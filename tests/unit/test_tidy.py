@@ -167,7 +167,7 @@ def imported(folder: str) -> set[str]:
         ("broker", ("lake", "testing")),
         ("lake", ("lake", "notebook")),
         ("tests", ("airflow", "lake", "dev", "emulator")),
-        ("bench", ("lake", "dev")),
+        ("bench", ("lake", "dev", "plots")),
     ],
 )
 def test_what_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> None:
@@ -178,7 +178,9 @@ def test_what_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> N
 
 def test_requirements_are_pinned_by_hash_and_name_no_place() -> None:
     files = sorted((ROOT / "requirements").glob("*.txt"))
-    assert [file.stem for file in files] == ["base", "build", "checkov", "dev", "emulator", "lake"]
+    assert [file.stem for file in files] == [
+        *("base", "build", "checkov", "dev", "emulator", "lake", "plots"),
+    ]
     for file in files:
         text = file.read_text()
         assert re.findall(r"https?:|file:|find-links|index-url|@ ", text) == []
