@@ -14,6 +14,8 @@ from tests.differential.brokers import PRODUCE, ProducerEpoch, Records, Request,
 from tests.differential.trees import Difference, Tree
 
 _ANY = object()
+_SUFFIXES = "dDfF"
+"""Letters that Java takes at the end of a number."""
 _RELEASE = 2
 """The type of an acknowledgement."""
 _FEW_BYTES = 400
@@ -130,7 +132,7 @@ def _plain(value: str) -> str:
     if value.strip().lower() in {"true", "false"}:
         return value.strip().lower()
     with suppress(ValueError):
-        return f"{float(value):g}"
+        return f"{float(value.strip().rstrip(_SUFFIXES)):g}"
     return ",".join(dict.fromkeys(item.strip() for item in value.split(",")))
 
 

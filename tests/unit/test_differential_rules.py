@@ -59,6 +59,16 @@ def test_a_fenced_producer_is_refused_where_kafka_takes_it_for_its_successor(
     assert are_known(request, theirs, ours) == is_known
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours", "is_known"), [("0.0005d", "5.0E-4", True), ("0.0005d", "0.005", False)]
+)
+def test_a_number_with_the_suffix_of_java_is_the_same_number(
+    theirs: str, ours: str, is_known: bool
+) -> None:
+    one, other = [{"topics": [{"configs": [{"value": value}]}]} for value in (theirs, ours)]
+    assert are_known(Request(key=19, version=7, tree={}), one, other) == is_known
+
+
 def markers(*codes: str) -> dict[str, Any]:
     return {
         "markers": [
