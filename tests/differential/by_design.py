@@ -565,6 +565,14 @@ RULES: tuple[Rule, ...] = (
         reason="Kafka acquires what ends before it begins, where batches have no records",
     ),
     Rule(
+        api="ShareGroupHeartbeat",
+        path=r"assignment",
+        theirs=lambda one: one in ("some", None),
+        ours=lambda one: one in ("some", None),
+        whole=lambda tree, theirs, _: 0 < tree["member_epoch"] < theirs["member_epoch"],
+        reason="with a new epoch each assignor takes partitions from other members, or gives them",
+    ),
+    Rule(
         api="ShareFetch",
         path=_RECORDS,
         whole=_takes_another_first,

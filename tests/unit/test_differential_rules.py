@@ -236,3 +236,21 @@ def test_a_batch_that_one_takes_by_design_is_hidden_without_a_response(
     topic = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
     tree = {"acks": acks, "topic_data": [topic]}
     assert has_hidden_effect(Request(key=0, version=13, tree=tree)) == is_hidden
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "is_known"), [(1, 121, True), (5, 121, False), (1, 0, False)]
+)
+def test_a_failure_of_kafka_is_known_where_a_verdict_reaches_to_nothing(
+    first: int, code: int, is_known: bool
+) -> None:
+    request = share_fetch(released=(first, 5))
+    failed = {"error_code": "unknown_server_error", "responses": []}
+    assert are_known(request, failed, shared([], acknowledge_code=code)) == is_known
+
+
+@pytest.mark.parametrize(("sent", "is_known"), [(9, True), (13, False), (0, False)])
+def test_another_assignment_is_known_with_a_new_epoch(sent: int, is_known: bool) -> None:
+    request = Request(key=76, version=1, tree={"member_epoch": sent})
+    theirs, ours = ({"member_epoch": 13, "assignment": one} for one in ("some", None))
+    assert are_known(request, theirs, ours) == is_known
