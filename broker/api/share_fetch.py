@@ -215,6 +215,7 @@ class ShareFetchCall:
             (bytes(16) if topic.topic_id is None else topic.topic_id.bytes, index)
             for topic in request.forgotten_topics_data
             for index in topic.partitions
+            if epoch != INITIAL_EPOCH  # there is nothing to forget yet
         ]
         named = [place for place, _ in places_of(request.topics)]
         known = len(self._services.state.streams)

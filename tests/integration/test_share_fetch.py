@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.share.share_counts import Outcome
 from lakehead.broker.share.share_partition_key import SharePartitionKey
@@ -205,6 +206,14 @@ async def test_a_released_record_does_not_hide_those_behind_what_others_have() -
         assert await a.code({0: [(0, 0, [RELEASE])]}) is NONE
         found = await b.fetch([0], max_records=2, share_acquire_mode=1)
         assert found == {0: [(0, 0, 2), (5, 5, 1)]}
+
+
+async def test_a_new_session_forgets_nothing_that_it_names() -> None:
+    async with shared(1) as (node, _):
+        a = await ShareMember.connect(node, "a")
+        module = schema(78, a.version).request_module
+        forgotten = entity(module, "ForgottenTopic", topic_id=a.topic_id, partitions=(0,))
+        assert await a.fetch([0], forgotten_topics_data=[forgotten]) == {0: [(0, 0, 1)]}
 
 
 async def test_an_acknowledgement_of_nothing_says_which_partitions_there_are_not() -> None:

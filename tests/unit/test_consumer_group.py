@@ -5,6 +5,7 @@ from collections.abc import Collection
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.consumer import classic_members
 from lakehead.broker.coordinator.group.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerGroupSettings,
@@ -255,6 +256,14 @@ def test_a_regular_expression_counts_once_it_is_resolved() -> None:
     rig.group.leave("m2", None, -1)
     assert not rig.group.store.regexes
     assert rig.group.cost == 0
+
+
+def test_leave_group_removes_members_of_both_protocols() -> None:
+    rig = Rig()
+    rig.join("m1", [])
+    codes = classic_members.leave(rig.group, [("m1", None), ("m2", None)])
+    assert codes == [ErrorCode.none, ErrorCode.unknown_member_id]
+    assert not rig.group.members
 
 
 def test_a_group_has_so_many_regular_expressions_at_most() -> None:

@@ -135,7 +135,9 @@ def heartbeat(
 
 
 def leave(group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-    """Handle a LeaveGroup, of (member id, instance id); return a code for each."""
+    """Handle a LeaveGroup, of (member id, instance id); return a code for each. It removes members
+    of both protocols, as in Kafka 4.3.
+    """
     codes, gone = [], {}
     for member_id, instance_id in leaving:
         try:
@@ -143,7 +145,7 @@ def leave(group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> li
             if instance_id is not None and member_id == UNKNOWN_MEMBER:
                 static = group.store.static_member(instance_id)
                 named = UNKNOWN_MEMBER if static is None else static.member_id
-            member, _ = _classic(group, named, instance_id)
+            member = group.known(named, instance_id)
         except KafkaError as error:
             codes.append(error.code)
             continue
