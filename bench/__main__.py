@@ -1,7 +1,8 @@
 """`make bench`: Lakehead and its peers on this machine, in turn, under Kafka's own clients.
 
 LOADS=core      loads to run: core, all, names or patterns, between commas (bench/loads.py)
-ONLY=lakehead   some contenders alone, between commas: lakehead, kafka, kafka-flush
+ONLY=lakehead   some contenders alone, between commas: lakehead, kafka, kafka-flush,
+                    lakehead-s3 (object WAL and store on a local S3 server; by choice alone)
 ROUNDS=3        how often each load is run against each contender
 RECORDS=400000  size of a run, in records of 1 KiB
 QUICK=1         one round of short runs, to see that they work
@@ -82,7 +83,9 @@ class Plan:
             sizes = replace(sizes, run_bytes=int(records) * KIB)
         return cls(
             loads=loads,
-            contenders=tuple(one for one in CONTENDERS if not only or one.key in only),
+            contenders=tuple(
+                one for one in CONTENDERS if (one.key in only if only else one.by_default)
+            ),
             rounds=int(os.environ.get("ROUNDS") or (1 if quick else 3)),
             sizes=sizes,
             security=security,

@@ -19,6 +19,7 @@ from bench.librdkafka import performance
 from bench.loads import BASE, KIB, LOADS, MIB, PACED_S, Client, Kind, Load
 from bench.process import ServerFailed, ServerProcess
 from bench.report import Sample
+from bench.store_use import counted
 from bench.workloads import Figures, RunFailed
 
 CACHE_BYTES = 640 * MIB
@@ -156,17 +157,18 @@ class Rig:
     def _on_topic(self, server: ServerProcess, topic: str, turn: Turn) -> Figures:
         load = turn.load
         records = load.records(int(self.sizes.run_bytes * turn.contender.volume))
+        moved = records * load.record_bytes
         is_java = load.client is Client.JAVA
         produce = workloads.produce if is_java else performance.produce
         consume = workloads.consume if is_java else performance.consume
         match load.kind:
             case Kind.PRODUCE:
-                return produce(server, topic, load, records)
+                return counted(server, lambda: produce(server, topic, load, records), moved)
             case Kind.PACED:
                 return self._paced(server, topic, load)
             case Kind.CONSUME:
                 self._fill(server, topic, load, records)
-                return consume(server, topic, load, records)
+                return counted(server, lambda: consume(server, topic, load, records), moved)
             case Kind.TAIL:
                 return performance.tail(server, topic, load, records)
             case Kind.MIXED:

@@ -3,29 +3,54 @@
 Contenders may share a server: Apache Kafka with a flush for each batch is a topic's config.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.apache_kafka.server import kafka_server
 from bench.lakehead_server import lakehead_server
 from bench.loads import Kind, Load
-from bench.process import ServerProcess
+from bench.maven import MissingTool
+from bench.process import ServerProcess, free_port
+from bench.s3_server import NotBuilt, program, running_server
 from bench.tls_and_sasl import TlsAndSasl
 
-Start = Callable[[Path, TlsAndSasl | None], ServerProcess]
-"""Makes a server with its data in a folder, not started."""
+Start = Callable[[Path, TlsAndSasl | None], AbstractContextManager[ServerProcess]]
+"""Runs a server with its data in a folder within a `with`. Raises MissingTool."""
 
 
 def _lakehead(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
-    return lakehead_server(folder, secured=secured)
+    return lakehead_server(folder, secured=secured, metrics_port=free_port())
+
+
+@contextmanager
+def _lakehead_s3(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerProcess]:
+    try:
+        program()
+    except NotBuilt as error:
+        raise MissingTool(str(error)) from None
+    with running_server(folder / "s3") as s3:
+        server = lakehead_server(
+            folder,
+            *("--store", f"{s3.uri}/bench", "--wal", "object:"),
+            environment=s3.environment,
+            secured=secured,
+            metrics_port=free_port(),
+        )
+        with server:
+            yield server
 
 
 def _kafka(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
     return kafka_server(folder, secured=secured)
 
 
-SERVERS: dict[str, Start] = {"lakehead": _lakehead, "kafka": _kafka}
+SERVERS: dict[str, Start] = {
+    "lakehead": _lakehead,
+    "lakehead-s3": _lakehead_s3,
+    "kafka": _kafka,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +66,8 @@ class Contender:
     """Loads that it takes part in."""
     volume: float = 1.0
     """Of the bytes of a run: a slow one moves fewer in the same time."""
+    by_default: bool = True
+    """Part of a run without a choice of contenders."""
     sets_full_rate: bool = True
     """Paced loads are a share of the lowest full rate of these."""
 
@@ -60,4 +87,11 @@ KAFKA_FLUSHING = Contender(
     volume=0.25,
     sets_full_rate=False,
 )
-CONTENDERS = (LAKEHEAD, KAFKA, KAFKA_FLUSHING)
+LAKEHEAD_S3 = Contender(
+    key="lakehead-s3",
+    name="Lakehead, object WAL",
+    server="lakehead-s3",
+    by_default=False,
+    sets_full_rate=False,
+)
+CONTENDERS = (LAKEHEAD, KAFKA, KAFKA_FLUSHING, LAKEHEAD_S3)

@@ -5,11 +5,9 @@ it again; there is no supervisor.
 """
 
 import contextlib
-import re
 import signal
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +53,7 @@ class ClusterNode:
             log=folder / f"node-{node_id}.log",
             environment={"PYTHONPATH": PYTHON_PATH} | dict(place.environment),
             host=place.host,
+            metrics_port=self.metrics_port,
         )
 
     def pause(self) -> None:
@@ -72,12 +71,7 @@ class ClusterNode:
 
     def metric(self, name: str) -> float:
         """The sum of a metric over all its labels, as the node's page has it now."""
-        page = f"http://{self.server.host}:{self.metrics_port}/metrics"
-        with urllib.request.urlopen(page, timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(
-            float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line)
-        )
+        return self.server.metric(name)
 
     def log_tail(self, lines: int = 15) -> str:
         """The end of what it printed in all its lives."""

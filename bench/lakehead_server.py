@@ -28,6 +28,7 @@ def lakehead_server(
     under: Sequence[str] = (),
     secured: TlsAndSasl | None = None,
     root: Path = ROOT,
+    metrics_port: int = 0,
 ) -> ServerProcess:
     """A broker of default settings with its data in `folder`, not started; it keeps no declared
     tables by itself, so that only a test or bench writes them.
@@ -35,6 +36,7 @@ def lakehead_server(
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).
     Where it is `secured`, its clients use SASL_SSL. `root` is the checkout that it runs.
+    With a `metrics_port` it has a page of metrics there.
     """
     port = free_port() if port is None else port
     own, variables = ([], {}) if secured is None else secured.lakehead(port)
@@ -43,6 +45,7 @@ def lakehead_server(
         *under,
         *("-m", "lakehead", "start"),
         *("--data", str(folder / "data"), "--port", str(port), "--maintain.tables", "false"),
+        *(("--metrics.port", str(metrics_port)) if metrics_port else ()),
         *own,
         *flags,
     ]
@@ -53,4 +56,5 @@ def lakehead_server(
         log=folder / "lakehead.log",
         environment={"PYTHONPATH": python_path(root)} | variables | dict(environment or {}),
         client=None if secured is None else secured.client,
+        metrics_port=metrics_port,
     )

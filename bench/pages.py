@@ -22,6 +22,8 @@ from bench.report import COMPARED, Report, Spread, number, shown
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "benchmarks"
 README = ROOT / "README.md"
+SHOWN = (*COMPARED, "requests_per_gb", "dollars_per_tb")
+"""Figures of the page's table."""
 BEGIN = "<!-- speed: made by `python -m bench.pages` -->"
 END = "<!-- end of speed -->"
 
@@ -152,12 +154,15 @@ def page(name: str, report: Report) -> str:
 
 
 def _table(report: Report) -> Iterator[str]:
-    heads = ("MB/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU s/GB", "Ratio, MB/s", "Ratio, p99")
+    heads = (
+        *("MB/s", "p50 ms", "p99 ms", "p99.9 ms", "CPU s/GB", "Requests/GB", "Dollars/TB"),
+        *("Ratio, MB/s", "Ratio, p99"),
+    )
     yield "## All figures\n"
     yield "| Load | Broker | " + " | ".join(heads) + " |"
     yield "| --- | --- |" + " ---: |" * len(heads)
     for load, contender in report.cells():
-        cells = [shown(report.spread(load, contender, figure)) for figure in COMPARED]
+        cells = [shown(report.spread(load, contender, figure)) for figure in SHOWN]
         cells += [
             shown(report.ratio(load, figure, contender)) if contender != "Lakehead" else ""
             for figure in ("mb_per_second", "p99_ms")
@@ -201,6 +206,19 @@ def drawings(name: str, report: Report) -> list[Drawing]:
                 x_label="",
                 y_label="CPU seconds per GB",
                 series=costs,
+            )
+        )
+    prices = [
+        series for one in contenders if (series := _by_load(report, one, "dollars_per_tb", moved))
+    ]
+    if prices:
+        found.append(
+            Drawing(
+                file=f"{name}-cost.svg",
+                title="Requests to the object store, at S3 Standard's list prices",
+                x_label="",
+                y_label="dollars per TB",
+                series=prices,
             )
         )
     return found

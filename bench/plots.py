@@ -15,7 +15,12 @@ from typing import Any
 from bench.own_environment import environment_of
 
 _DRAW_S = 600
-COLOURS = {"Lakehead": "#1b6ca8", "Kafka": "#d1495b", "Kafka, flush.messages=1": "#edae49"}
+COLOURS = {
+    "Lakehead": "#1b6ca8",
+    "Lakehead, object WAL": "#66a182",
+    "Kafka": "#d1495b",
+    "Kafka, flush.messages=1": "#edae49",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,7 @@ class ServerProcess:
 
     `command` is run with `environment` added to ours; its output goes to `log`. It counts as ready
     when its port takes connections on `host`. `client` is what clients need beside its address.
+    A server with a page of metrics has it at `metrics_port`.
     """
 
     def __init__(
@@ -106,8 +108,10 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
         client: ClientSettings | None = None,
+        metrics_port: int = 0,
     ) -> None:
         self.name = name
+        self.metrics_port = metrics_port
         self.client = client or ClientSettings()
         self.host = host
         self.port = port
@@ -203,6 +207,15 @@ class ServerProcess:
             cpu += times.user + times.system + times.children_user + times.children_system
             rss += _peak_rss_bytes(member.pid)
         return Usage(cpu_seconds=cpu, peak_rss_bytes=rss)
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over all its labels, as the page of metrics has it now."""
+        page = f"http://{self.host}:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(page, timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line)
+        )
 
     def __enter__(self) -> Self:
         return self.start()

@@ -83,6 +83,8 @@ UNITS = {
     "cpu_seconds_per_gb": "CPU s/GB",
     "peak_rss_bytes": "bytes",
     "offered_mb_per_second": "MB/s",
+    "requests_per_gb": "requests/GB",
+    "dollars_per_tb": "dollars/TB",
 }
 """Unit of each figure."""
 MORE_IS_BETTER = frozenset({"mb_per_second"})

@@ -43,6 +43,10 @@ class Figures:
     """Of the server since it started, at the end of the run."""
     offered_mb_per_second: float | None = None
     """Rate that a paced producer was given."""
+    requests_per_gb: float | None = None
+    """To the object store, with the uploads that follow a run."""
+    dollars_per_tb: float | None = None
+    """Price of those requests at S3 Standard's list prices; TB as 2^40 bytes of values."""
 
 
 def create_topic(

@@ -49,6 +49,8 @@ def report() -> Report:
                 cpu_seconds_per_gb=value / 20,
                 peak_rss_bytes=value * 2**24,
                 offered_mb_per_second=5.0 if load.share else None,
+                requests_per_gb=value if contender is LAKEHEAD else None,
+                dollars_per_tb=value / 10 if contender is LAKEHEAD else None,
             )
             samples.append(
                 Sample(
@@ -122,7 +124,7 @@ def test_a_page_has_the_machine_each_load_and_each_failure() -> None:
     assert "- latency, Kafka: no leader" in text
     rows = [line for line in text.splitlines() if re.match(r"\| [\w-]+ \| (Lakehead|Kafka)", line)]
     assert len(rows) == len(made.cells())
-    assert {row.replace("\\|", "").count("|") for row in rows} == {10}
+    assert {row.replace("\\|", "").count("|") for row in rows} == {12}
 
 
 def test_a_plot_shows_the_least_and_the_most_beside_each_median() -> None:
@@ -133,8 +135,9 @@ def test_a_plot_shows_the_least_and_the_most_beside_each_median() -> None:
                 least < y < most
                 for least, y, most in zip(series.least, series.y, series.most, strict=True)
             )
-    latency, cpu = drawings("day", made)
+    latency, cpu, cost = drawings("day", made)
     assert [series.name for series in latency.series][:2] == ["Lakehead, p50", "Lakehead, p99"]
+    assert [series.name for series in cost.series] == ["Lakehead"]
     spread = made.spread("produce-16k", LAKEHEAD.name, "cpu_seconds_per_gb")
     assert spread == Spread(
         median=cpu.series[0].y[0], least=cpu.series[0].least[0], most=cpu.series[0].most[0]
@@ -158,6 +161,8 @@ def test_a_page_is_written_with_the_same_plots_each_time(
     except NotInstalled as error:
         pytest.skip(str(error))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
-    assert set(first) == {f"{name}{end}" for end in (".json", ".md", "-cpu.svg", "-latency.svg")}
+    assert set(first) == {
+        f"{name}{end}" for end in (".json", ".md", "-cost.svg", "-cpu.svg", "-latency.svg")
+    }
     assert speed(name, Report.from_document(json.loads(raw.read_text()))) in readme.read_text()
     draw([], tmp_path)
