@@ -65,6 +65,8 @@ class _State:
     """The state of a share-partition in one state epoch. `begin` is its first offset."""
 
     begin: int
+    members: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Members that got an offset."""
     used_up: set[int] = field(default_factory=set)
     """Offsets that were delivered as often as they may be."""
     verdicts: Counter[int] = field(default_factory=Counter)
@@ -108,10 +110,19 @@ class _Book:
     """The last delivery of each offset by a leader that is not stale."""
     given: dict[tuple[str, str, int], Delivery] = field(default_factory=dict)
     """The last delivery of an offset by a process to a member."""
+    verdicts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """The number of verdicts of a member that may have ended an offset, in any state."""
 
     @property
     def state_epoch(self) -> int:
         return max(self.states, default=-1)
+
+    def is_settled(self, state: _State, offset: int) -> bool:
+        """Return true if a record may be done in a state: also by a verdict on its delivery in
+        another state, which names no epoch, of a member that has it again in this one.
+        """
+        members = state.members.get(offset, ())
+        return state.is_settled(offset) or any(self.verdicts[one, offset] > 0 for one in members)
 
 
 class Loading(NamedTuple):
@@ -194,7 +205,7 @@ class ShareJudge:
             )
         for offset in range(known.behind, state.start_offset):
             self._expect(
-                known.is_settled(offset),
+                book.is_settled(known, offset),
                 f"{what} from {state.start_offset}, and {offset} is not done",
             )
         known.behind = max(known.behind, state.start_offset)
@@ -286,6 +297,7 @@ class ShareJudge:
                 )
                 mine.counts[offset] = count
                 mine.held[offset] = (request.member_id, count, request.deadline_ms)
+                known.members[offset].add(request.member_id)
                 known.most[offset] = max(count, known.most.get(offset, 0))
                 if count >= limit:
                     known.used_up.add(offset)
@@ -313,11 +325,15 @@ class ShareJudge:
 
     def sent(self, verdict: Verdict) -> None:
         """A member sends its verdicts: from now on they may count."""
-        self._state(verdict).verdicts.update(_endings(verdict))
+        ended = _endings(verdict)
+        self._state(verdict).verdicts.update(ended)
+        self._books[verdict.key].verdicts.update((verdict.member_id, one) for one in ended)
 
     def refused(self, verdict: Verdict) -> None:
         """A member's verdicts certainly do not count."""
-        self._state(verdict).verdicts.subtract(_endings(verdict))
+        ended = _endings(verdict)
+        self._state(verdict).verdicts.subtract(ended)
+        self._books[verdict.key].verdicts.subtract((verdict.member_id, one) for one in ended)
 
     def confirm(self, verdict: Verdict) -> None:
         """A member's verdicts were taken, with a response."""
@@ -355,7 +371,7 @@ class ShareJudge:
         state = book.states[book.state_epoch]
         if moved_to is not None and state.begin != moved_to:
             raise Violation(f"{key.text} begins at {state.begin}, it was moved to {moved_to}")
-        lost = [o for o in range(state.begin, end_offset) if not state.is_settled(o)]
+        lost = [o for o in range(state.begin, end_offset) if not book.is_settled(state, o)]
         if lost:
             raise Violation(f"{key.text}: offsets {lost[:5]} of {end_offset} were never done")
 
