@@ -46,7 +46,7 @@ def not_current(patch: pytest.MonkeyPatch) -> None:
 FETCHES: dict[str, Patch] = {
     "confirm": not_current,
     "evaluate": lambda patch: patch.setattr(FetchCall, "_read_partition", broken),
-    "cold read": lambda patch: patch.setattr(cold_reads, "_spared", broken),
+    "cold read": lambda patch: patch.setattr(cold_reads, "spared", broken),
     "plan": lambda patch: patch.setattr(reader, "_runs", broken),
     "read": lambda patch: patch.setattr(ColdReader, "_read_run", broken_later),
     "index": lambda patch: patch.setattr(reader, "_row", broken),
