@@ -5,14 +5,12 @@ One seed is one world; a failure prints it: `make sim SEED=n` shows what happene
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
 
+from tests.simulation.other_process import printed_elsewhere
 from tests.simulation.quiet import silence_logs
 from tests.simulation.wals import WALS
 from tests.simulation.world import run_world
@@ -20,7 +18,6 @@ from tests.support.repetitions import repetitions
 
 SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", repetitions(120, 40)))
 CHUNK = 20
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -59,22 +56,7 @@ def digests() -> dict[str, list[str]]:
 
 
 def test_one_seed_is_one_world_in_every_process() -> None:
-    script = (
-        "from tests.simulation.quiet import silence_logs\n"
-        "from tests.simulation.test_worlds import digests\n"
-        "silence_logs()\n"
-        "print(digests())\n"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    assert there.stdout.strip() == str(digests())
+    assert printed_elsewhere(__name__, digests.__name__) == str(digests())
 
 
 def test_seeds_are_different_worlds() -> None:

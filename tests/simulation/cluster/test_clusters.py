@@ -9,11 +9,8 @@ One seed is one world; a failure prints it: `make sim CLUSTERS=1 SEED=n` shows w
 """
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
@@ -22,10 +19,10 @@ from lakehead.broker.share.record_state import AcknowledgeType
 from tests.checker.transaction_history import Fate
 from tests.simulation.cluster.cluster_world import Kind, run_cluster
 from tests.simulation.cluster.consumer_clients import ConsumerClients
+from tests.simulation.other_process import printed_elsewhere
 from tests.simulation.quiet import silence_logs
 from tests.support.repetitions import repetitions
 
-ROOT = Path(__file__).resolve().parents[3]
 SEEDS = int(os.environ.get("LAKEHEAD_CLUSTERS", repetitions(8, 4)))
 CHUNK = 4
 JUDGED_MAX = 20
@@ -50,27 +47,12 @@ def test_no_promise_is_broken_in_cluster(first: int) -> None:
 
 
 def digest() -> str:
-    """What happened in a cluster with all kinds of clients."""
+    """The digest of the trace of a cluster with all kinds of clients."""
     return run_cluster(6, kinds=list(Kind)).trace.digest()
 
 
 def test_a_seed_is_one_cluster_in_every_process() -> None:
-    script = (
-        "from tests.simulation.cluster.test_clusters import digest\n"
-        "from tests.simulation.quiet import silence_logs\n"
-        "silence_logs()\n"
-        "print(digest())\n"
-    )
-    there = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    assert there.stdout.strip() == digest()
+    assert printed_elsewhere(__name__, digest.__name__) == digest()
 
 
 def test_transactions_end_in_every_way() -> None:
