@@ -6,13 +6,14 @@ trusted.
 """
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from bench.user_cache import cache_folder
 
 FETCH_SECONDS_MAX = 600
 
@@ -46,7 +47,7 @@ def jars_folder(title: str, artefacts: Sequence[Artefact], *, with_needed: bool 
     """
     if shutil.which("java") is None:
         raise MissingTool(f"{title} needs Java 17 or newer: apt-get install default-jre-headless")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
+    cache = cache_folder()
     jars = cache / title
     if not jars.is_dir():
         cache.mkdir(parents=True, exist_ok=True)

@@ -4,11 +4,11 @@ made at the first use from a file of hashed requirements.
 
 import fcntl
 import hashlib
-import os
-import subprocess
 import sys
 import venv
 from pathlib import Path
+
+from bench.user_cache import StepFailed, cache_folder, run_step
 
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements"
 _INSTALL_S = 3600
@@ -26,9 +26,8 @@ def environment_of(tool: str, requirements: str) -> Path:
     first call on a machine makes it. Raises NotInstalled.
     """
     wanted = REQUIREMENTS / f"{requirements}.txt"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
     made_for = hashlib.sha256(wanted.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    folder = cache / f"{tool}-{made_for}"
+    folder = cache_folder() / f"{tool}-{made_for}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one of several workers installs, the others wait
@@ -50,16 +49,6 @@ def _install(program: Path, wanted: Path, tool: str) -> None:
         "--disable-pip-version-check",
     ]
     try:
-        done = subprocess.run(
-            [*command, "--no-compile", "--require-hashes", "-r", wanted],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_INSTALL_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotInstalled(f"{tool} was not installed in {_INSTALL_S} seconds") from None
-    if done.returncode:
-        raise NotInstalled(f"{tool} cannot be installed: {done.stdout.strip().splitlines()[-1:]}")
+        run_step([*command, "--no-compile", "--require-hashes", "-r", wanted], _INSTALL_S)
+    except StepFailed as error:
+        raise NotInstalled(f"{tool} cannot be installed: {error}") from None

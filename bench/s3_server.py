@@ -9,7 +9,6 @@ it.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import socket
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.process import free_port
+from bench.user_cache import StepFailed, built_once, run_step
 
 VERSION = "v1.8.0"
 _MODULE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
@@ -37,38 +37,20 @@ class NotBuilt(Exception):
 
 def program() -> Path:
     """Return the server's executable; the first call on a machine builds it, in minutes."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
-    folder = cache / f"versitygw-{VERSION}"
-    built = folder / "versitygw"
-    if built.exists():
-        return built
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one of several workers builds, the others wait
-        if not built.exists():
-            _build(folder / "building")
-            (folder / "building" / "versitygw").rename(built)
-            (folder / "building").rmdir()
-    return built
+    return built_once(f"versitygw-{VERSION}", "versitygw", _build)
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path) -> Path:
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         raise NotBuilt("versitygw cannot be built: the Go tool chain (`go`) is not on the path")
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [go, "install", "-ldflags=-s -w", _MODULE],
-        env={**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_BUILD_S,
-        check=False,
-    )
-    if done.returncode:
-        raise NotBuilt(f"versitygw cannot be built: {done.stdout.strip().splitlines()[-1:]}")
+    environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
+    try:
+        run_step([go, "install", "-ldflags=-s -w", _MODULE], _BUILD_S, environment=environment)
+    except StepFailed as error:
+        raise NotBuilt(f"versitygw cannot be built: {error}") from None
+    return folder / "versitygw"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,14 +3,13 @@
 The crate `rdkafka-sys` carries these sources whole, so that cargo fetches them.
 """
 
-import fcntl
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.maven import MissingTool
+from bench.user_cache import StepFailed, built_once, run_step
 
 CRATE_VERSION = "4.10.0+2.12.1"
 VERSION = CRATE_VERSION.partition("+")[2]
@@ -31,18 +30,7 @@ def program() -> Path:
 
     Raises MissingTool if cargo, make or a C compiler is missing, or a step fails.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
-    folder = cache / f"librdkafka-{VERSION}"
-    built = folder / "rdkafka_performance"
-    if built.exists():
-        return built
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one of several processes builds, the others wait
-        if not built.exists():
-            _build(folder / "building").rename(built)
-            shutil.rmtree(folder / "building")
-    return built
+    return built_once(f"librdkafka-{VERSION}", "rdkafka_performance", _build)
 
 
 def _build(folder: Path) -> Path:
@@ -64,17 +52,6 @@ def _build(folder: Path) -> Path:
 
 def _step(command: Sequence[str], folder: Path) -> None:
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_BUILD_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise MissingTool(f"{command[0]} did not end within {_BUILD_S:.0f} s") from None
-    if done.returncode:
-        raise MissingTool(f"librdkafka: {command[0]}: {done.stdout.strip().splitlines()[-1:]}")
+        run_step(command, _BUILD_S, folder=folder)
+    except StepFailed as error:
+        raise MissingTool(f"librdkafka: {command[0]}: {error}") from None

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.user_cache import cache_folder
+
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
 RECIPE = SOURCE.parent / "packer" / "lakehead.pkr.hcl"
 MIRROR = Path("/opt/tf-plugins")
-BUILT = (
-    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead" / "tf-providers"
-)
+BUILT = cache_folder() / "tf-providers"
 """The mirror that `make tf-provider` makes (`tests/terraform/provider_build.py`)."""
 
 STEP_SECONDS = 2400
