@@ -13,7 +13,7 @@ from bench.workloads import Figures
 SETTLE_S = 30.0
 """Longer than data waits for its upload (`upload.age.ms`)."""
 SETTLED_BYTES = 1 << 20
-"""What the log may still hold then: records of the broker's own topics."""
+"""Bytes that the log may hold after the wait: records of the broker's own topics."""
 _POLL_S = 0.25
 
 

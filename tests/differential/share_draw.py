@@ -91,7 +91,7 @@ class ShareDraw:
         self._sessions: dict[str, int] = {}
         self._held: dict[str, dict[tuple[str, int], list[tuple[int, int]]]] = {}
         self._ends: dict[tuple[str, int], int] = {}
-        """Where the logs of partitions end that have records."""
+        """Ends of the logs that have records, by partition."""
         self._may_begin_again = self.configs["share.auto.offset.reset"] == "earliest"
         """False if nothing fetches after all have left: the group would begin at another end of a
         log, of which Kafka has stored nothing yet, or outside of it, where Kafka goes to its start.

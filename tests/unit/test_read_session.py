@@ -199,7 +199,7 @@ def test_a_node_that_lacks_a_named_entry_has_no_proof_from_those_that_lack_it_to
         await asyncio.sleep(2 * SESSION)
         assert not await session.ensure()
         log.refresh = refresh  # type: ignore[method-assign]
-        assert await session.ensure(), "nobody has written that entry"
+        assert await session.ensure(), "no node has written that entry"
         log.refresh = fail  # type: ignore[method-assign, assignment]
         await asyncio.sleep(2 * SESSION)
         assert await session.ensure()
