@@ -127,13 +127,14 @@ LOADS = (
     Load(name="consume-zstd", kind=Kind.CONSUME, consumers=1, compression="zstd", volume=0.5),
     Load(name="latency", kind=Kind.LATENCY, consumers=1, core=True),
     *(
-        Load(name=f"paced-{percent}", kind=Kind.PACED, share=percent / 100, core=True)
-        for percent in (10, 50, 80)
+        Load(name=f"paced-{percent}", kind=Kind.PACED, share=percent / 100, core=percent != 25)
+        for percent in (10, 25, 50, 80)
     ),
     Load(name="mixed", kind=Kind.MIXED, consumers=1, older=True, share=0.25),
     Load(name="transactions", kind=Kind.TRANSACTIONS, record_bytes=100, core=True),
     _librdkafka("produce-16k", core=True),
     _librdkafka("produce-1m", batch_bytes=MIB, core=True),
+    _librdkafka("produce-4-producers", producers=4),
     _librdkafka("produce-10-producers", producers=10),
     _librdkafka("produce-100-producers", producers=100),
     *(

@@ -19,8 +19,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import KAFKA, KAFKA_FLUSHING, LAKEHEAD
-from bench.figures import Figure
+from bench.contenders import LAKEHEAD
 from bench.workloads import Figures
 
 
@@ -57,24 +56,6 @@ class Spread:
         return cls(median=statistics.median(values), least=min(values), most=max(values))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """Lakehead's figure is at least (latencies, CPU: at most) `ratio` times that of the peer."""
-
-    load: str
-    figure: str
-    peer: str
-    ratio: float
-
-
-GOALS = (
-    Goal(load="produce-16k", figure="mb_per_second", peer=KAFKA.name, ratio=1.2),
-    Goal(load="produce-16k", figure="mb_per_second", peer=KAFKA_FLUSHING.name, ratio=2.0),
-    Goal(load="consume-recent", figure="mb_per_second", peer=KAFKA.name, ratio=1.0),
-    Goal(load="consume-older", figure="mb_per_second", peer=KAFKA.name, ratio=1.0),
-    Goal(load="latency", figure="p99_ms", peer=KAFKA.name, ratio=1.0),
-    Goal(load="latency", figure="p999_ms", peer=KAFKA.name, ratio=1.0),
-)
 UNITS = {
     "mb_per_second": "MB/s",
     "p50_ms": "ms",
@@ -122,8 +103,13 @@ class Report:
         """Return Lakehead's figure as a multiple of a peer's in the same round; None if no round
         has both.
         """
-        ours = self.by_round(load, LAKEHEAD.name, figure)
-        theirs = self.by_round(load, peer, figure)
+        return self.ratio_of((load, LAKEHEAD.name), (load, peer), figure)
+
+    def ratio_of(self, cell: tuple[str, str], other: tuple[str, str], figure: str) -> Spread | None:
+        """Return a figure of a load and contender as a multiple of that of another pair in the same
+        round; None if no round has both.
+        """
+        ours, theirs = self.by_round(*cell, figure), self.by_round(*other, figure)
         return Spread.of([ours[n] / theirs[n] for n in ours if theirs.get(n)])
 
     def peak_rss_bytes(self, contender: str) -> float | None:
@@ -136,24 +122,6 @@ class Report:
             ),
             default=None,
         )
-
-    def goals(self) -> list[Figure]:
-        """Return the goals of loads that were run, beside what was reached."""
-        return [
-            Figure(
-                part=goal.load,
-                name=UNITS[goal.figure] if goal.figure in MORE_IS_BETTER else goal.figure,
-                value=ours.median,
-                unit=UNITS[goal.figure],
-                peer=goal.peer,
-                peer_value=ours.median / ratio.median if ratio.median else None,
-                goal=goal.ratio,
-                more_is_better=goal.figure in MORE_IS_BETTER,
-            )
-            for goal in GOALS
-            if (ours := self.spread(goal.load, LAKEHEAD.name, goal.figure))
-            and (ratio := self.ratio(goal.load, goal.figure, goal.peer))
-        ]
 
     def document(self) -> dict[str, Any]:
         """Return all of it as JSON has it: samples, medians, ratios."""

@@ -37,7 +37,7 @@ def test_records_that_were_sent_and_not_delivered_are_a_failure() -> None:
 
 
 def test_several_producers_are_librdkafkas() -> None:
-    assert {load.producers for load in LOADS if load.client is Client.LIBRDKAFKA} == {1, 10, 100}
+    assert {load.producers for load in LOADS if load.client is Client.LIBRDKAFKA} >= {1, 10, 100}
     assert {load.producers for load in LOADS if load.client is Client.JAVA} == {1}
 
 

@@ -58,14 +58,6 @@ def test_a_round_that_lacks_one_of_both_has_no_ratio() -> None:
     assert found.ratio(LOAD, "mb_per_second", KAFKA_FLUSHING.name) is None
 
 
-def test_a_goal_is_judged_by_the_ratio() -> None:
-    reached = {
-        goal.peer: goal.is_reached
-        for goal in report(ours=[100.0], theirs=[90.0], flushed=[20.0]).goals()
-    }
-    assert reached == {KAFKA.name: False, KAFKA_FLUSHING.name: True}
-
-
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     made = report(ours=[100.0, 50.0], theirs=[80.0, 30.0])
     save(made, tmp_path / "raw" / "one.json")
