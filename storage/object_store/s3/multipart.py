@@ -22,10 +22,10 @@ from lakehead.storage.object_store.s3.settings import S3Settings
 
 _log = structlog.get_logger("storage.object_store")
 
-PART_SIZE = 8 * 1024 * 1024
-"""S3 takes at most 10,000 parts of an object: objects of up to 78 GiB."""
-PARTS_AT_ONCE = 4
-"""One connection to S3 moves some 50 to 90 MB/s; four parts of 8 MiB hold 40 MiB of memory."""
+PART_SIZE = 16 * 1024 * 1024
+"""S3 bills each part like a put, and takes at most 10,000 of an object: up to 156 GiB."""
+PARTS_AT_ONCE = 3
+"""One connection to S3 moves some 50 to 90 MB/s; three parts of 16 MiB hold 64 MiB of memory."""
 _ATTEMPTS = 5
 _PAUSE_S = 0.1
 _PAUSE_MAX_S = 5.0
