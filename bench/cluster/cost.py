@@ -52,8 +52,8 @@ REPLICAS = 3
 class Prices:
     """List prices of us-east-1 in dollars, 26 November 2026: those of infra/terraform."""
 
-    instance_hour: float = 0.0816
-    """m7g.large: two cores, 8 GiB."""
+    instance_hour: float = 0.0408
+    """m7g.medium: one core, 4 GiB."""
     gp3_gib: float = 0.08
     io2_gib: float = 0.125
     io2_iops: float = 0.065

@@ -8,7 +8,7 @@ locals {
   large_hour = {
     c6i = 0.085, c7i = 0.08925, c7g = 0.0725, m6i = 0.096, m7i = 0.1008, m7g = 0.0816, r6i = 0.126, r7i = 0.1323, r7g = 0.1071
   }
-  larges = { large = 1, xlarge = 2, "2xlarge" = 4, "4xlarge" = 8, "8xlarge" = 16, "12xlarge" = 24, "16xlarge" = 32, "24xlarge" = 48 }
+  larges = { medium = 0.5, large = 1, xlarge = 2, "2xlarge" = 4, "4xlarge" = 8, "8xlarge" = 16, "12xlarge" = 24, "16xlarge" = 32, "24xlarge" = 48 }
 
   airflow_type = var.airflow_host == null ? var.instance_type : coalesce(var.airflow_host.instance_type, var.instance_type)
   table_hours = {
