@@ -42,7 +42,7 @@ from bench.contenders import CONTENDERS, SERVERS, Contender
 from bench.librdkafka.program import VERSION, program
 from bench.loads import KIB, Client, Load, NoSuchLoad, chosen
 from bench.maven import MissingTool
-from bench.process import NotEnoughCores, ServerFailed, ServerProcess, cores, on_cores
+from bench.process import CUT_SHORT, NotEnoughCores, ServerFailed, ServerProcess, cores, on_cores
 from bench.report import Report, Sample, machine, save, show
 from bench.tls_and_sasl import TlsAndSasl
 from bench.workloads import RunFailed
@@ -195,6 +195,9 @@ def main() -> None:
     except (MissingTool, NotEnoughCores, ServerFailed, RunFailed, KafkaException) as error:
         console.print(f"bench: {error}", markup=False)
         sys.exit(1)
+    except KeyboardInterrupt:
+        console.print(f"bench: cut short; KEEP={path} goes on with it", markup=False)
+        sys.exit(CUT_SHORT)
     show(report, console)
     if reached := goals.judged(report):
         figures.show("Goals", reached, console)

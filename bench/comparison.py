@@ -110,11 +110,10 @@ def warm_up(server: ServerProcess, sizes: Sizes) -> None:
     """Run unmeasured first: a JVM compiles for most of a minute, and caches fill."""
     load = next(load for load in LOADS if load.name == BASE)
     records = load.records(sizes.run_bytes)
-    workloads.create_topic(server, "bench-warm", {})
-    for _ in range(WARM_RUNS):
-        workloads.produce(server, "bench-warm", load, records)
-    workloads.consume(server, "bench-warm", load, records)
-    workloads.delete_topic(server, "bench-warm")
+    with workloads.made_topic(server, "bench-warm", {}):
+        for _ in range(WARM_RUNS):
+            workloads.produce(server, "bench-warm", load, records)
+        workloads.consume(server, "bench-warm", load, records)
 
 
 def run(order: Iterable[Turn], measure: Callable[[Turn], Figures]) -> Iterator[Sample]:
@@ -148,11 +147,8 @@ class Rig:
         load, contender = turn.load, turn.contender
         server = self.servers[contender.server]
         topic = f"bench-{load.name}-{contender.key}-{turn.round_number}"
-        workloads.create_topic(server, topic, contender.topic_config, load.partitions)
-        try:
+        with workloads.made_topic(server, topic, contender.topic_config, load.partitions):
             return self._on_topic(server, topic, turn)
-        finally:
-            workloads.delete_topic(server, topic)
 
     def _on_topic(self, server: ServerProcess, topic: str, turn: Turn) -> Figures:
         load = turn.load
@@ -184,9 +180,8 @@ class Rig:
         workloads.produce(server, topic, load, records)
         if load.older:
             later = f"{topic}-later"
-            workloads.create_topic(server, later, {})
-            workloads.produce(server, later, _FILLED, _FILLED.records(self.sizes.cache_bytes))
-            workloads.delete_topic(server, later)
+            with workloads.made_topic(server, later, {}):
+                workloads.produce(server, later, _FILLED, _FILLED.records(self.sizes.cache_bytes))
 
     def _paced(self, server: ServerProcess, topic: str, load: Load) -> Figures:
         rate = load.share * full_rate(self.samples)
@@ -196,15 +191,14 @@ class Rig:
     def _mixed(self, server: ServerProcess, topic: str, load: Load, records: int) -> Figures:
         """Read the topic while a producer writes another one at its pace."""
         written = f"{topic}-written"
-        workloads.create_topic(server, written, {}, load.partitions)
-        try:
-            with ThreadPoolExecutor(1) as pool:
-                producing = pool.submit(self._paced, server, written, load)
-                time.sleep(TOOL_S)  # the producer's JVM is up, and writes
-                read = workloads.consume(server, topic, load, records)
-                beside = producing.result()
-        finally:
-            workloads.delete_topic(server, written)
+        with (
+            workloads.made_topic(server, written, {}, load.partitions),
+            ThreadPoolExecutor(1) as pool,
+        ):
+            producing = pool.submit(self._paced, server, written, load)
+            time.sleep(TOOL_S)  # the producer's JVM is up, and writes
+            read = workloads.consume(server, topic, load, records)
+            beside = producing.result()
         return Figures(
             mb_per_second=read.mb_per_second,
             p50_ms=beside.p50_ms,

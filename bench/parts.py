@@ -26,6 +26,7 @@ from rich.console import Console
 
 from bench.figures import Figure, save, show
 from bench.maven import MissingTool
+from bench.process import CUT_SHORT
 from bench.report import machine
 
 Figures = Sequence[Figure]
@@ -74,6 +75,9 @@ def main(package: ModuleType) -> None:
             figures.extend(measure(run, quick=quick))
         except MissingTool as error:
             console.print(f"bench: {part} is not measured: {error}", markup=False)
+        except KeyboardInterrupt:
+            console.print(f"bench: {part} was cut short")
+            sys.exit(CUT_SHORT)
     if not figures:
         sys.exit(1)
     stamp = time.strftime("%Y%m%dT%H%M%S")

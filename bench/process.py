@@ -19,6 +19,8 @@ import psutil
 
 from bench.tls_and_sasl import ClientSettings
 
+CUT_SHORT = 130
+"""Exit status of a benchmark that Ctrl-C ended, as shells have it."""
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 

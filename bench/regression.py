@@ -33,7 +33,7 @@ from bench.lakehead_server import ROOT, lakehead_server
 from bench.loads import BASE as PRODUCE
 from bench.loads import LOADS
 from bench.maven import MissingTool
-from bench.process import NotEnoughCores, ServerFailed, ServerProcess, cores, on_cores
+from bench.process import CUT_SHORT, NotEnoughCores, ServerFailed, ServerProcess, cores, on_cores
 from bench.report import MORE_IS_BETTER, UNITS, Spread, shown
 from bench.workloads import Figures, RunFailed
 
@@ -109,14 +109,11 @@ def _git(*arguments: str) -> bytes:
 
 def measured(server: ServerProcess, topic: str, records: int) -> dict[str, Figures]:
     """Produce, consume the same, and delete it."""
-    workloads.create_topic(server, topic, {})
-    try:
+    with workloads.made_topic(server, topic, {}):
         return {
             PRODUCE: workloads.produce(server, topic, _LOAD, records),
             CONSUME: workloads.consume(server, topic, _LOAD, records),
         }
-    finally:
-        workloads.delete_topic(server, topic)
 
 
 def rounds_of(
@@ -161,6 +158,9 @@ def main() -> None:
     ) as error:
         console.print(f"bench-quick: {error}", markup=False)
         sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("bench-quick: cut short")
+        sys.exit(CUT_SHORT)
     comparisons = compared(rounds)
     show(comparisons, rounds, console)
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())

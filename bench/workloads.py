@@ -8,8 +8,10 @@ import os
 import re
 import statistics
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from confluent_kafka import Producer
@@ -58,10 +60,20 @@ def create_topic(
     admin.create_topics([new])[topic].result(60)
 
 
-def delete_topic(server: ServerProcess, topic: str) -> None:
-    """Delete a topic and wait for the response."""
-    admin = _admin(server)
-    admin.delete_topics([topic])[topic].result(60)
+@contextmanager
+def made_topic(
+    server: ServerProcess, topic: str, config: Mapping[str, str], partitions: int = PARTITIONS
+) -> Iterator[None]:
+    """Create a topic, and delete it after the block, also after one that failed. After Ctrl-C it
+    stays: the signal has ended the server too, and its data goes with it.
+    """
+    create_topic(server, topic, config, partitions)
+    try:
+        yield
+    finally:
+        if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+            admin = _admin(server)
+            admin.delete_topics([topic])[topic].result(60)
 
 
 def _admin(server: ServerProcess) -> AdminClient:
