@@ -13,7 +13,8 @@ from bench.lakehead_server import lakehead_server
 from bench.loads import Kind, Load
 from bench.maven import MissingTool
 from bench.process import ServerProcess, free_port
-from bench.s3_server import NotBuilt, program, running_server
+from bench.s3_server import NotBuilt, S3Server, program, running_server
+from bench.tansu import tansu_server
 from bench.tls_and_sasl import TlsAndSasl
 
 Start = Callable[[Path, TlsAndSasl | None], AbstractContextManager[ServerProcess]]
@@ -25,12 +26,18 @@ def _lakehead(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
 
 
 @contextmanager
-def _lakehead_s3(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerProcess]:
+def _s3(folder: Path) -> Iterator[S3Server]:
     try:
         program()
     except NotBuilt as error:
         raise MissingTool(str(error)) from None
     with running_server(folder / "s3") as s3:
+        yield s3
+
+
+@contextmanager
+def _lakehead_s3(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerProcess]:
+    with _s3(folder) as s3:
         server = lakehead_server(
             folder,
             *("--store", f"{s3.uri}/bench", "--wal", "object:"),
@@ -42,6 +49,14 @@ def _lakehead_s3(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerPro
             yield server
 
 
+@contextmanager
+def _tansu(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerProcess]:
+    if secured is not None:
+        raise MissingTool("Tansu is measured without TLS alone")
+    with _s3(folder) as s3, tansu_server(folder, s3) as server:
+        yield server
+
+
 def _kafka(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
     return kafka_server(folder, secured=secured)
 
@@ -50,6 +65,7 @@ SERVERS: dict[str, Start] = {
     "lakehead": _lakehead,
     "lakehead-s3": _lakehead_s3,
     "kafka": _kafka,
+    "tansu": _tansu,
 }
 
 
@@ -94,4 +110,12 @@ LAKEHEAD_S3 = Contender(
     by_default=False,
     sets_full_rate=False,
 )
-CONTENDERS = (LAKEHEAD, KAFKA, KAFKA_FLUSHING, LAKEHEAD_S3)
+TANSU = Contender(
+    key="tansu",
+    name="Tansu on S3",
+    server="tansu",
+    volume=0.25,
+    by_default=False,
+    sets_full_rate=False,
+)
+CONTENDERS = (LAKEHEAD, KAFKA, KAFKA_FLUSHING, LAKEHEAD_S3, TANSU)

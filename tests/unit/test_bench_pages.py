@@ -122,7 +122,9 @@ def test_a_page_has_the_machine_each_load_and_each_failure() -> None:
     text = page("day", Report(samples=(*made.samples, failed), environment=made.environment))
     assert "| Load at the start, at the end | 0.5, 2.5 |" in text
     assert "- latency, Kafka: no leader" in text
-    rows = [line for line in text.splitlines() if re.match(r"\| [\w-]+ \| (Lakehead|Kafka)", line)]
+    rows = [
+        line for line in text.splitlines() if re.match(r"\| [\w-]+ \| (Lakehead|Kafka|Tansu)", line)
+    ]
     assert len(rows) == len(made.cells())
     assert {row.replace("\\|", "").count("|") for row in rows} == {12}
 
