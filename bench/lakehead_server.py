@@ -36,7 +36,7 @@ def lakehead_server(
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).
     Where it is `secured`, its clients use SASL_SSL. `root` is the checkout that it runs.
-    With a `metrics_port` it has a page of metrics there.
+    With a `metrics_port` it has a page of metrics there. It has bytecode, as an installed one has.
     """
     port = free_port() if port is None else port
     own, variables = ([], {}) if secured is None else secured.lakehead(port)
@@ -54,7 +54,9 @@ def lakehead_server(
         command,
         port=port,
         log=folder / "lakehead.log",
-        environment={"PYTHONPATH": python_path(root)} | variables | dict(environment or {}),
+        environment={"PYTHONPATH": python_path(root), "PYTHONDONTWRITEBYTECODE": ""}
+        | variables
+        | dict(environment or {}),
         client=None if secured is None else secured.client,
         metrics_port=metrics_port,
     )

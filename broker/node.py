@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -60,7 +61,6 @@ from lakehead.broker.network.sasl_listeners import sasl_listener, sasl_settings
 from lakehead.broker.network.server import Server, bind_sockets
 from lakehead.broker.network.tls_contexts import TlsContexts
 from lakehead.broker.observability.health import health
-from lakehead.broker.observability.page import ObservabilityPage
 from lakehead.broker.observability.page_access import PageAccess
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
@@ -117,6 +117,9 @@ from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
 from lakehead.storage.wal.address import locate_wal, public_address
 from lakehead.storage.wal.deadline import OnStuck
 from lakehead.storage.wal.holder import HostProcesses, host_name
+
+if TYPE_CHECKING:
+    from lakehead.broker.observability.page import ObservabilityPage
 
 EXPIRY_S = 600.0
 STOP_REPORT_S = 5.0
@@ -227,10 +230,12 @@ class Node:
     """True if this node serves."""
     is_stopping: bool = field(default=False, init=False)
     """True if this node has begun to stop."""
-    page: ObservabilityPage = field(init=False)
+    page: "ObservabilityPage | None" = field(default=None, init=False)
+    """The page of metrics, if this node serves one."""
+    page_access: PageAccess = field(init=False)
 
     def __post_init__(self) -> None:
-        self.page = ObservabilityPage(self, PageAccess(self.settings))
+        self.page_access = PageAccess(self.settings)
 
     @property
     def state(self) -> MetadataImage:
@@ -288,7 +293,7 @@ class Node:
         if self.services.delegation_tokens.is_enabled:
             self.scope.spawn_loop(self._expire_tokens, name="remove expired delegation tokens")
         if settings.metrics_port >= 0:
-            self.page.start(settings.metrics_port)
+            self._start_page(settings.metrics_port)
         await self.server.listen()
         await check_advertised_address(self.network, self.lifecycle.own, self.state)
         self.lifecycle.serve()
@@ -313,6 +318,12 @@ class Node:
             port=self.advertised_port,
             topics=len(self.topics.by_name),
         )
+
+    def _start_page(self, port: int) -> None:
+        from lakehead.broker.observability.page import ObservabilityPage
+
+        self.page = ObservabilityPage(self, self.page_access)
+        self.page.start(port)
 
     async def wait_failed(self) -> Exception:
         """Return the error that made this node unable to go on, once there is one."""
@@ -345,7 +356,8 @@ class Node:
         await _close_engine(self.engine, now + timeout_s)
         await self.server.close()
         await self.scope.close()
-        self.page.close()
+        if self.page is not None:
+            self.page.close()
         await self.store.close()
         if self.is_ready:
             _log.info("node_stopped", node_id=self.node_id)

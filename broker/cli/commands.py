@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import typer
 
-from lakehead.broker.cli.help_page import CommandLine, HelpGroup
+from lakehead.broker.cli.help_page import CommandLine, HelpGroup, as_texts
+from lakehead.broker.cli.imports import uncollected
 from lakehead.storage.jobs import FORMER_JOBS
 
 _JOB = "job:"
@@ -188,6 +189,10 @@ class LazyGroup(HelpGroup):
         super().__init__(**attributes)
         self.commands: Any = _Commands()
 
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, which are flags."""
+        return as_texts(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as Typer calls it
         """Return the names, in the order in which they are shown."""
         return list(self.commands)
@@ -232,7 +237,8 @@ def _built(name: str, place: str) -> Any:
 
 def _function(place: str) -> Any:
     module, _, attribute = place.partition(".")
-    return getattr(import_module(f"lakehead.broker.cli.{module}"), attribute)
+    with uncollected():
+        return getattr(import_module(f"lakehead.broker.cli.{module}"), attribute)
 
 
 def _job_command(place: str) -> Any:

@@ -42,6 +42,31 @@ class HelpCommand(TyperCommand):
         write_parameters(self.get_params(ctx), ctx, formatter)
 
 
+class TextCommand(HelpCommand):
+    """A command that takes its values as texts, as they are given."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, that of help among them."""
+        return as_texts(super().get_params(ctx))
+
+
+def as_texts(parameters: Sequence[Any]) -> Sequence[Any]:
+    """Return parameters that take texts (and flags) as they are given: Typer would load Pydantic,
+    and make a checker of each.
+    """
+    for parameter in parameters:
+        parameter.get_runtime_param = _Text
+    return parameters
+
+
+class _Text:
+    """Takes the value of a parameter, where Typer's own would check and convert it."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 - as Typer calls it
+        """Return the value; of a parameter that may be repeated an empty one for none."""
+        return () if value is None and param.multiple else value
+
+
 class HelpGroup(TyperGroup):
     """A group of commands with a page of this module."""
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from lakehead.broker.cli.help_page import TextCommand
+from lakehead.broker.cli.imports import uncollected
 from lakehead.broker.cli.sections import sections, shown_default
 from lakehead.broker.setting_sources import (
     SETTINGS,
@@ -100,6 +102,7 @@ def _command() -> Any:
     start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     start.__annotations__ = annotations
     start.command_options = {  # type: ignore[attr-defined]
+        "cls": TextCommand,
         "help": _HELP,
         "context_settings": {"token_normalize_func": _dotted},
     }
@@ -157,9 +160,10 @@ def _option(setting: Setting, panel: str) -> Any:
 
 def _serve(settings: Settings) -> None:
     """Run a node to its end. Of several on this machine, it says which one it is."""
-    from lakehead.broker.process import run
-    from lakehead.broker.supervisor.lifeline import stop_with_supervisor
-    from lakehead.broker.supervisor.supervisor import FENCED, UNAVAILABLE
+    with uncollected():
+        from lakehead.broker.process import run
+        from lakehead.broker.supervisor.lifeline import stop_with_supervisor
+        from lakehead.broker.supervisor.supervisor import FENCED, UNAVAILABLE
 
     if not is_supervised(os.environ):
         run(settings, on_ready=lambda address: _announce(address, settings))

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
 import structlog
 from kio.schema.errors import ErrorCode
 
@@ -69,6 +68,8 @@ def _java_hash(key: str) -> int:
     A client may name thousands of long keys in one request, so this is done by numpy: the sum of
     all UTF-16 units, each times a power of 31, modulo 2^32.
     """
+    import numpy as np
+
     units = np.frombuffer(key.encode("utf-16-be", "surrogatepass"), ">u2")
     factors = np.full(len(units), 31, np.uint32)
     factors[:1] = 1

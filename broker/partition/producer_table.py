@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-import numpy as np
-
 from lakehead.storage.format.partition_state import (
     NONE,
     PackedState,
@@ -242,6 +240,8 @@ class ProducerTable:
         """Take over what states held, the oldest first; return where the transactions of producers
         begin that are open. May run in another thread. Raises ValueError.
         """
+        import numpy as np
+
         if not any(state.producers for state in states):
             return {}  # as most partitions, of which thousands may be opened at once
         found = newest_producers(states)
@@ -259,6 +259,8 @@ class ProducerTable:
 
     def _restore_within_capacity(self) -> None:
         """States may hold producers that others have replaced: the newest stay."""
+        import numpy as np
+
         excess = sum(map(len, self._shards)) - self.limits.producers
         if excess <= 0:
             return

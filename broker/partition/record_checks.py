@@ -9,7 +9,6 @@ loop, and inflate to a multiple of the topic's `max.message.bytes` at most.
 import asyncio
 from typing import NamedTuple
 
-import numpy as np
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Topic
@@ -232,6 +231,8 @@ def _as_long(value: int) -> int:
 
 def _by_kernel(records: memoryview, header: BatchHeader, times: TimeRange) -> list[tuple[int, int]]:
     """Do as `places_out_of_time` for very many records."""
+    import numpy as np
+
     from lakehead.broker.partition import record_kernels as kernel
 
     strange = np.empty((_PLACES_MAX, 2), np.int64)
@@ -299,6 +300,8 @@ def records_without_key(records: memoryview, count: int) -> list[int]:
 
 def _keyless_by_kernel(records: memoryview, count: int) -> list[int]:
     """Do the same for very many records."""
+    import numpy as np
+
     from lakehead.broker.partition import record_kernels as kernel
 
     missing = np.empty(_REFUSED_MAX, np.int64)

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.hazmat.primitives.serialization.pkcs12 import (
-    PKCS12KeyAndCertificates,
-    load_pkcs12,
-)
+from typing import TYPE_CHECKING
 
 from lakehead.storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 Value = Callable[[str], str]
 """Returns the value of a setting such as ssl.keystore.location; empty without one."""
@@ -181,6 +179,12 @@ def _key_store(value: Value) -> tuple[bytes, str]:
     data = _read("ssl.keystore.location", path)
     if _kind("ssl.keystore", value, data) == _PEM:
         return data, value("ssl.key.password")
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
     found = _pkcs12("ssl.keystore", data, value("ssl.keystore.password"))
     if found.key is None or found.cert is None:
         raise SettingsError(f"ssl.keystore.location: {path} has no key with a certificate")
@@ -203,6 +207,8 @@ def _trust_store(value: Value) -> str:
     data = _read("ssl.truststore.location", path)
     if _kind("ssl.truststore", value, data) == _PEM:
         return data.decode("ascii", "replace")
+    from cryptography.hazmat.primitives.serialization import Encoding
+
     found = _pkcs12("ssl.truststore", data, value("ssl.truststore.password"))
     certificates = ([found.cert] if found.cert else []) + list(found.additional_certs)
     return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in certificates).decode()
@@ -228,7 +234,9 @@ def _kind(store: str, value: Value, data: bytes) -> str:
     return kind
 
 
-def _pkcs12(store: str, data: bytes, password: str) -> PKCS12KeyAndCertificates:
+def _pkcs12(store: str, data: bytes, password: str) -> "PKCS12KeyAndCertificates":
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
     try:
         return load_pkcs12(data, password.encode() if password else None)
     except ValueError as error:

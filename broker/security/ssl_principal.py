@@ -4,29 +4,32 @@ Java's X500Principal writes it, through `ssl.principal.mapping.rules` (KIP-371).
 
 import re
 from collections.abc import Callable, Iterator
-
-from cryptography import x509
-from cryptography.x509.oid import NameOID
+from typing import TYPE_CHECKING
 
 from lakehead.broker.security.principal import USER, KafkaPrincipal
 from lakehead.storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 SETTING = "ssl.principal.mapping.rules"
 _RULE = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _SPLITTER = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _PARSER = re.compile(_RULE)
 _KEYWORDS = {
-    NameOID.COMMON_NAME: "CN",
-    NameOID.COUNTRY_NAME: "C",
-    NameOID.LOCALITY_NAME: "L",
-    NameOID.STATE_OR_PROVINCE_NAME: "ST",
-    NameOID.ORGANIZATION_NAME: "O",
-    NameOID.ORGANIZATIONAL_UNIT_NAME: "OU",
-    NameOID.STREET_ADDRESS: "STREET",
-    NameOID.DOMAIN_COMPONENT: "DC",
-    NameOID.USER_ID: "UID",
+    "2.5.4.3": "CN",
+    "2.5.4.6": "C",
+    "2.5.4.7": "L",
+    "2.5.4.8": "ST",
+    "2.5.4.10": "O",
+    "2.5.4.11": "OU",
+    "2.5.4.9": "STREET",
+    "0.9.2342.19200300.100.1.25": "DC",
+    "0.9.2342.19200300.100.1.1": "UID",
 }
-"""Those of RFC 2253; Java writes any other attribute as its number and its DER in hexadecimal."""
+"""Those of RFC 2253, by their numbers in X.520 and RFC 4519. Java writes any other attribute as its
+number and its DER in hexadecimal.
+"""
 _ESCAPED = frozenset(',+"\\<>;')
 
 Rule = Callable[[str], str | None]
@@ -56,6 +59,8 @@ class SslPrincipalMapper:
         """Return the principal of a certificate (DER). Raises NoMatchingRule, and ValueError for a
         certificate that is not readable.
         """
+        from cryptography import x509
+
         try:
             subject = distinguished_name(x509.load_der_x509_certificate(certificate).subject)
         except Exception as error:  # noqa: BLE001 - OpenSSL lets in what this library refuses
@@ -63,7 +68,7 @@ class SslPrincipalMapper:
         return KafkaPrincipal(USER, self.name(subject))
 
 
-def distinguished_name(name: x509.Name) -> str:
+def distinguished_name(name: "x509.Name") -> str:
     """Return a name in RFC 2253's form, the last part first."""
     return ",".join(
         "+".join(map(_attribute, sorted(part, key=lambda one: one.oid.dotted_string)))
@@ -73,15 +78,17 @@ def distinguished_name(name: x509.Name) -> str:
     )
 
 
-def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
-    keyword = _KEYWORDS.get(attribute.oid)
+def _attribute(attribute: "x509.NameAttribute[str | bytes]") -> str:
+    keyword = _KEYWORDS.get(attribute.oid.dotted_string)
     if keyword is None or isinstance(attribute.value, bytes):
         return f"{attribute.oid.dotted_string}=#{_der(attribute).hex()}"
     return f"{keyword}={_escaped(attribute.value)}"
 
 
-def _der(attribute: x509.NameAttribute[str | bytes]) -> bytes:
+def _der(attribute: "x509.NameAttribute[str | bytes]") -> bytes:
     """Return the DER of an attribute's value: the end of that of a name which has it alone."""
+    from cryptography import x509
+
     der = x509.Name([attribute]).public_bytes()
     for _ in range(3):  # the name, its only part, the pair of number and value
         der = _content(der)

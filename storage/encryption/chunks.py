@@ -28,10 +28,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from lakehead.storage.encryption.key_provider import WrappedKey
 from lakehead.storage.errors import CorruptObject, SettingsError, UnsupportedFormat
@@ -141,6 +137,10 @@ class ObjectCipher:
     __slots__ = ("_aes", "_chunk", "_last", "_name", "_prefix", "size")
 
     def __init__(self, name: str, trailer: Trailer, data_key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         self.size = trailer.plain_size
         self._name = name
         self._chunk = 1 << trailer.chunk_bits
@@ -178,6 +178,8 @@ class ObjectCipher:
 
         Raises CorruptObject, which names the chunk.
         """
+        from cryptography.exceptions import InvalidTag
+
         decrypt, chunk = self._aes.decrypt, self._chunk
         number = start // chunk
         skipped = start % chunk

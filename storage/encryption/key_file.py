@@ -18,8 +18,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
-
 from lakehead.storage.encryption.key_provider import DATA_KEY_BYTES, FILE, DataKey, WrappedKey
 from lakehead.storage.errors import KeyUnavailable, SettingsError
 
@@ -36,12 +34,16 @@ class KeyFile:
 
     async def new_key(self) -> DataKey:
         """See `KeyProvider.new_key`."""
+        from cryptography.hazmat.primitives.keywrap import aes_key_wrap
+
         key_id, wrapping = next(iter((await self._keys()).items()))
         plain = self._rng.randbytes(DATA_KEY_BYTES)
         return DataKey(plain, WrappedKey(FILE, key_id, aes_key_wrap(wrapping, plain)))
 
     async def unwrap(self, key: WrappedKey) -> bytes:
         """See `KeyProvider.unwrap`."""
+        from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
+
         wrapping = (await self._keys()).get(key.key_id)
         if wrapping is None:
             raise KeyUnavailable(f"the key {key.key_id!r} is not in {self._path}")

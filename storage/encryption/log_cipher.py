@@ -9,14 +9,12 @@ bytes and its position, i64, which is never used twice. So no key encrypts more 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from typing import TYPE_CHECKING, NamedTuple
 
 from lakehead.storage.encryption.key_provider import WrappedKey
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 Buffer = bytes | bytearray | memoryview
 
@@ -62,7 +60,7 @@ class LogCipher:
         self._salt = salt
         self._data_key = data_key
         self._window = -1
-        self._aes = AESGCM(bytes(32))
+        self._aes: AESGCM | None = None
 
     def encrypt(self, position: int, payload: Buffer, header: Buffer) -> bytes:
         """Return the record at `position`, encrypted, and its tag, which covers `header` too."""
@@ -70,6 +68,8 @@ class LogCipher:
 
     def decrypt(self, position: int, stored: Buffer, header: Buffer) -> bytes | None:
         """Return the payload of the record at `position`; None: it is not what was encrypted."""
+        from cryptography.exceptions import InvalidTag
+
         try:
             return self._aes_of(position).decrypt(_NONCE.pack(position), stored, header)
         except (InvalidTag, ValueError):
@@ -77,7 +77,11 @@ class LogCipher:
 
     def _aes_of(self, position: int) -> AESGCM:
         window = position >> _WINDOW_BITS
-        if window != self._window:
+        if self._aes is None or window != self._window:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+            from cryptography.hazmat.primitives.hashes import SHA256
+            from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
             info = _INFO + self._name + _NUMBER.pack(window)
             key = HKDF(SHA256(), length=32, salt=self._salt, info=info).derive(self._data_key)
             self._aes, self._window = AESGCM(key), window

@@ -24,11 +24,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
 
 from lakehead.storage.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 VERSION = 3
@@ -104,6 +104,8 @@ class NewestProducers(NamedTuple):
 
     def open(self) -> dict[int, int]:
         """Return where the open transaction begins, by producer id."""
+        import numpy as np
+
         rows = np.flatnonzero(self.transaction_starts >= 0)
         starts = self.transaction_starts[rows].tolist()
         return dict(zip(self.ids[rows].tolist(), starts, strict=True))
@@ -152,6 +154,8 @@ def newest_producers(states: Sequence[PackedState]) -> NewestProducers:
 
     A new leader waits for this, so what can be done for a million records at once is.
     """
+    import numpy as np
+
     data = b"".join([state.producers for state in states])
     places = np.array(_places(data), np.int64)
     ids = _int64_at(data, places[:-1])
@@ -179,12 +183,16 @@ def _places(data: bytes) -> list[int]:
 
 def _int64_at(data: bytes, places: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
     """Return the big-endian integers at places."""
+    import numpy as np
+
     everywhere = np.ndarray(max(0, len(data) - 7), ">i8", data, strides=(1,))
     return everywhere[places].astype(np.int64)
 
 
 def newest(states: Sequence[PackedState]) -> PackedState:
     """Return what counts of incremental states, the oldest first. Raises ValueError."""
+    import numpy as np
+
     found = newest_producers(states)
     records = found.records(np.argsort(found.firsts))
     return PackedState(b"".join(records), union_of_aborted([one.aborted for one in states]))
@@ -216,6 +224,8 @@ def union_of_aborted(parts: Sequence[bytes]) -> bytes:
     held = [part for part in parts if part]
     if len(held) <= 1:
         return held[0] if held else b""
+    import numpy as np
+
     rows = np.frombuffer(b"".join(held), ">i8").reshape(-1, _ABORTED_FIELDS)
     _, first = np.unique(rows[:, _MARKER], return_index=True)
     return rows[first].tobytes()

@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 from crc32c import crc32c
 
 from lakehead.storage.errors import CorruptObject, UnsupportedFormat
@@ -270,6 +269,8 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
 
 def _streams_of(index: memoryview) -> set[int]:
     """Return the ids of the streams in an index: few, and each in many neighbouring rows."""
+    import numpy as np
+
     rows = len(index) // INDEX_ITEM_SIZE
     ids = np.ndarray(rows, ">i8", index, strides=(INDEX_ITEM_SIZE,))
     changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1

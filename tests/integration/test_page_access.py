@@ -158,5 +158,6 @@ def test_scrapes_need_credentials_over_tls_and_probes_of_load_balancers_none(
 
 async def test_a_page_without_settings_listens_at_the_loopback_address() -> None:
     async with running(metrics_port=0) as node:
+        assert node.page is not None
         assert node.page.port > 0
         assert PageAccess(node.settings).host == LOOPBACK

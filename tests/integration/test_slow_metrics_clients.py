@@ -36,6 +36,7 @@ async def test_silent_and_slow_connections_are_few_and_are_let_go(
 
     with contextlib.ExitStack() as connections:
         async with running(metrics_port=0) as node:
+            assert node.page is not None
             port = node.page.port
             address = ("127.0.0.1", port)
             most = 0
