@@ -1,8 +1,9 @@
 """Reads from the object store, shared by the requests that want the same."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
 
 from lakehead.storage.errors import StorageError
 from lakehead.storage.stream.stream import Stream
@@ -12,6 +13,8 @@ _BUFFER_MAX = 8
 """The batches of a read keep at most this many times their bytes in memory, of each buffer that
 brought them.
 """
+
+_BUFFER, _BATCH = attrgetter("obj"), itemgetter(1)
 
 Found = Sequence[memoryview] | StorageError
 
@@ -50,12 +53,11 @@ async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:
 
 def spared(batches: Sequence[memoryview]) -> Sequence[memoryview]:
     """Return batches, as copies where they would keep a much larger buffer from being freed."""
-    held = Counter[int]()
-    for batch in batches:
-        held[id(batch.obj)] += len(batch)
-    return [
-        memoryview(bytes(batch))
-        if memoryview(batch.obj).nbytes > _BUFFER_MAX * held[id(batch.obj)]
-        else batch
-        for batch in batches
-    ]
+    found: list[memoryview] = []
+    buffers = list(map(_BUFFER, batches))
+    for _, group in groupby(zip(map(id, buffers), batches, strict=True), itemgetter(0)):
+        held = list(map(_BATCH, group))
+        if memoryview(held[0].obj).nbytes > _BUFFER_MAX * sum(map(len, held)):
+            held = [memoryview(bytes(batch)) for batch in held]
+        found += held
+    return found

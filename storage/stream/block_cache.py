@@ -14,6 +14,8 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import accumulate
+from operator import add, sub
 
 import structlog
 
@@ -32,7 +34,8 @@ from lakehead.storage.object_store.protocol import Buffer, ObjectStore
 from lakehead.storage.tasks import TaskScope
 
 _BLOCK_MEMORY = 1000
-"""About what a block takes beside its bytes and 16 bytes a batch."""
+"""About what a block takes beside its bytes and `_BATCH_MEMORY` a batch."""
+_BATCH_MEMORY = 20
 
 BlockName = tuple[str, int]
 """An object's key and a position in it."""
@@ -41,23 +44,23 @@ BlockName = tuple[str, int]
 class Block:
     """The batches of one index item: the place of each in the bytes that were read."""
 
-    __slots__ = ("_data", "_end_offsets", "_ends", "_starts", "end_offset")
+    __slots__ = ("_data", "_end_offsets", "_ends", "_sizes", "_starts", "end_offset")
 
     def __init__(self, key: str, item: IndexItem, data: memoryview) -> None:
         """Check `data` and find its batches. Raises CorruptObject."""
         check_item(key, item, data)
         self.end_offset = item.end_offset
         self._data = data
-        self._end_offsets = array("q")
-        self._starts = array("I")
-        self._ends = array("I")
         try:
-            for _, _, base, count, start, end in record_places(data):
-                self._end_offsets.append(base + count)
-                self._starts.append(start)
-                self._ends.append(end)
+            places = list(record_places(data))
         except ValueError as error:
             raise CorruptObject(key, item.position, str(error)) from error
+        _, _, bases, counts, starts, ends = zip(*places, strict=True) if places else ((),) * 6
+        self._end_offsets = array("q", map(add, bases, counts))
+        self._starts = array("I", starts)
+        self._ends = array("I", ends)
+        self._sizes = array("I", accumulate(map(sub, ends, starts), initial=0))
+        """Bytes of all batches before each."""
 
     def __len__(self) -> int:
         return len(self._end_offsets)
@@ -67,14 +70,13 @@ class Block:
         that from the next one: at least one, else up to `max_bytes`; and the offset after the last
         of them.
         """
-        data, starts, ends = self._data, self._starts, self._ends
-        found: list[memoryview] = []
-        for index in range(bisect_right(self._end_offsets, offset), len(starts)):
-            max_bytes -= ends[index] - starts[index]
-            if max_bytes < 0 and found:
-                return found, self._end_offsets[index - 1]
-            found.append(data[starts[index] : ends[index]])
-        return found, self.end_offset
+        data, sizes = self._data, self._sizes
+        first = bisect_right(self._end_offsets, offset)
+        last = bisect_right(sizes, sizes[first] + max(max_bytes, 0), lo=first) - 1
+        last = max(last, first + 1)
+        places = zip(self._starts[first:last], self._ends[first:last], strict=True)
+        found = [data[start:end] for start, end in places]
+        return found, self.end_offset if last >= len(self) else self._end_offsets[last - 1]
 
 
 class Segment:
@@ -94,7 +96,7 @@ class Segment:
             self.names.append(name)
             batches += len(block)
         self.unread = set(self.names)
-        self.charge = size + 16 * batches + _BLOCK_MEMORY * len(self.names)
+        self.charge = size + _BATCH_MEMORY * batches + _BLOCK_MEMORY * len(self.names)
         self.on_wasted = on_wasted
 
 

@@ -7,13 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakehead.broker.partition.cold_reads import spared
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.stream_object import (
+    BLOCK_FLAGS,
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
+    RECORD_HEADER,
+    RECORD_MAGIC,
+    IndexItem,
+)
 from lakehead.storage.metadata.records import CommittedObject, CommittedRange, ReplaceObjects
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.block_cache import BlockCache
+from lakehead.storage.stream.block_cache import Block, BlockCache
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.reader import (
     READAHEAD_MAX,
@@ -328,6 +339,30 @@ def test_the_block_cache_charges_the_buffers_that_its_slices_pin() -> None:
     cache.is_read(("k", 4))
     cache.add({("k", 9): block}, b"x" * 400, None)
     assert wasted == [0, 1, 2, 3], "what was read is not wasted"
+
+
+def block_of(*sizes: int) -> Block:
+    """Return a block of batches of these sizes, each of one offset."""
+    body = b"".join(
+        RECORD_HEADER.pack(RECORD_MAGIC, 1, 0, offset, 1, size) + bytes([offset]) * size
+        for offset, size in enumerate(sizes)
+    )
+    data = BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_FLAGS, len(sizes), len(body)) + body
+    item = IndexItem(1, 0, len(sizes), len(sizes), 0, len(data), crc32c(data), 0)
+    return Block("k", item, memoryview(data))
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=40), st.data())
+def test_a_block_gives_as_many_whole_batches_as_fit_and_one_at_least(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    offset = data.draw(st.integers(0, len(sizes) - 1))
+    max_bytes = data.draw(st.integers(-1, sum(sizes) + 10))
+    found, end = block_of(*sizes).fetch(offset, max_bytes)
+    assert found == [bytes([number]) * sizes[number] for number in range(offset, end)]
+    size = sum(map(len, found))
+    assert end == offset + 1 or size <= max_bytes
+    assert end == len(sizes) or size + sizes[end] > max_bytes
 
 
 async def engine_memory(engine: StreamEngine) -> int:
