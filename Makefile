@@ -16,6 +16,7 @@ DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
 PYTEST_WORKERS ?= 3
 SUITES ?= ../shared/conformance
 AIRFLOW ?= $(shell sed -n 's/^apache-airflow==\([0-9.]*\).*/\1/p' requirements/dev.txt)
+SPARKS ?= 3.5.6 4.0.1 4.1.0
 AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
 
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
@@ -24,7 +25,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -233,6 +234,24 @@ registry: $(STAMP) ## 2,100 generated and damaged schemas of each kind, judged b
 
 spark: $(STAMP) ## Tests with Spark, the slow ones too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/spark
+
+spark-versions: $(foreach spark,$(SPARKS),build/spark-$(spark)/bin/python) ## Tests of the source by the other Sparks that it runs on; SPARKS="3.5.6 4.0.1 4.1.0"
+	@for spark in $(SPARKS); do \
+		echo "Spark $$spark"; \
+		build/spark-$$spark/bin/python -m pytest -q --timeout 900 $(SPARKS_WARNINGS) \
+			tests/spark/test_source.py tests/spark/test_streams.py tests/spark/test_frames.py || exit 1; \
+	done
+
+# Sparks before 4.2 leave sockets to the garbage collector, and Spark 3.5 uses what Python gives up.
+SPARKS_WARNINGS = -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::ResourceWarning -W ignore::DeprecationWarning
+
+# A Spark lies before that of .venv; all else is what .venv has.
+build/spark-%/bin/python: | $(STAMP)
+	@$(BIN)/python -m venv --clear build/spark-$*
+	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check setuptools wheel
+	@build/spark-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation pyspark==$*
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+		> "$$(build/spark-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/lakehead.pth"
 
 examples: $(STAMP) ## The programs of examples/, those with Spark too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/examples

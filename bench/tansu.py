@@ -1,4 +1,4 @@
-"""Tansu, a broker in Rust that keeps its records in S3, built once from crates.io.
+"""Tansu, a broker in Rust that keeps its records in S3, built once from its crate.
 
 It is a peer of the object WAL: an acknowledgement waits for a put. `python -m bench.tansu` builds
 it, which takes an hour or so on two cores.

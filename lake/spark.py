@@ -271,7 +271,6 @@ def spark_session(
     jars that cannot be fetched.
     """
     try:
-        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
     except ImportError:
         raise SettingsError("Spark is not installed: pip install 'lakehead[lake]'") from None
@@ -283,8 +282,11 @@ def spark_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # PySpark logs every failed query as a page of JSON beside raising it.
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    # PySpark logs every failed query as a page of JSON beside raising it, from Spark 4.0 on.
+    with contextlib.suppress(ImportError):
+        from pyspark.logger import PySparkLogger
+
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with worker_environment(), _jvm_output(quiet):
         return builder.getOrCreate()
 

@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR, catalog_tables
 from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import Split
+from lakehead.lake.source.arrow_schema import arrow_schema_of
 from lakehead.lake.source.options import CatalogOptions, ReadOptions
 from lakehead.lake.source.rows import Rows
-from lakehead.lake.source.splits import SplitPartition, plan_partitions, read_split
+from lakehead.lake.source.split_partition import SplitPartition, partitions_of, split_of
+from lakehead.lake.source.splits import read_split, splits_of_read
 from lakehead.lake.source.view import View, Viewer
 from lakehead.storage.errors import SettingsError
 
@@ -43,11 +45,11 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, view: View) -> list[InputPartition]:
         requested = resolve(view.snapshot, list(view.logs.values()), self._options.bounds)
-        return plan_partitions(self._options, view.snapshot, requested)
+        return partitions_of(splits_of_read(self._options, view.snapshot, requested))
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the records of a split as Arrow batches."""
-        yield from read_split(self._options, self._rows, partition)
+        yield from read_split(self._options, self._rows, split_of(partition))
 
 
 def catalog_schema(options: CatalogOptions) -> StructType:
@@ -67,7 +69,7 @@ class CatalogReader(DataSourceReader):
                     f"{', '.join(whole.fieldNames())}"
                 )
         self._options = options
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema_of(schema)
 
     def partitions(self) -> list[InputPartition]:
         """Return the one task."""

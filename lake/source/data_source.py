@@ -1,5 +1,7 @@
 """The Spark data source `lakehead`."""
 
+from importlib.util import find_spec
+
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -56,10 +58,21 @@ class LakeheadDataSource(DataSource):
         return BatchReader(options, rows_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return the reader of a stream of `schema`. Raises SettingsError."""
+        """Return the reader of a stream of `schema`. Raises SettingsError, before Spark 4.2 when
+        the stream starts.
+        """
+        if not _has_admission_control():
+            from lakehead.lake.source.unlimited_stream_reader import UnlimitedStreamReader
+
+            return UnlimitedStreamReader(self.options, schema)
         from lakehead.lake.source.options import stream_options
         from lakehead.lake.source.rows import rows_of
         from lakehead.lake.source.stream_reader import StreamReader
 
         options = stream_options(self.options)
         return StreamReader(options, rows_of(options, schema))
+
+
+def _has_admission_control() -> bool:
+    """Return whether Spark requests a batch with its start and a limit: from 4.2 on."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None

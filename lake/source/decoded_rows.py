@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.errors import UndecodableValue
 from lakehead.lake.jobs.table_settings import value_spec
+from lakehead.lake.source.arrow_schema import arrow_schema_of
 from lakehead.lake.source.options import Decoding, ReadOptions, Undecodable
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
@@ -110,7 +111,7 @@ def decoded_rows(
     declared = _declared(options, decoding)
     if declared is None:
         return None
-    requested = to_arrow_schema(schema, timezone="UTC")
+    requested = arrow_schema_of(schema)
     own = _metadata()
     plain = parse_schema(to_ddl(requested))
     for field in plain:

@@ -5,8 +5,6 @@ import gc
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import InputPartition
-
 from lakehead.lake.moved_ranges import plan_moved, read_moved
 from lakehead.lake.planner import OffsetRange, Split
 from lakehead.lake.snapshot import Snapshot
@@ -21,19 +19,11 @@ _SPLITS_WANTED = 16
 """Splits of a small read: a data source cannot know the number of cores."""
 
 
-class SplitPartition(InputPartition):
-    """A split, as Spark hands it to a task."""
-
-    def __init__(self, split: Split) -> None:
-        super().__init__(split)
-        self.split = split
-
-
-def plan_partitions(
+def splits_of_read(
     options: ReadOptions, snapshot: Snapshot, requested: Sequence[OffsetRange]
-) -> list[InputPartition]:
+) -> tuple[Split, ...]:
     """Return the splits of a read. Raises DataLoss, CorruptObject, StoreUnavailable."""
-    splits = plan_moved(
+    return plan_moved(
         snapshot,
         requested,
         splits_min=options.splits_min,
@@ -41,25 +31,21 @@ def plan_partitions(
         offsets_max=options.offsets_in_split_max,
         fail_on_data_loss=options.bounds.fail_on_data_loss,
     )
-    return [SplitPartition(split) for split in splits]
 
 
-def read_split(
-    options: ReadOptions, rows: Rows, partition: InputPartition
-) -> Iterator["pa.RecordBatch"]:
+def read_split(options: ReadOptions, rows: Rows, split: Split) -> Iterator["pa.RecordBatch"]:
     """Yield the rows of a split as Arrow batches."""
     # Only tasks decode: the planner, and the worker that returns the schema, start quicker.
     from lakehead.lake.decode.decoder import RecordDecoder
     from lakehead.lake.decode.invalid import ByMode
     from lakehead.lake.record_reader import decode_fetched
 
-    assert isinstance(partition, SplitPartition)
     _keep_modules()
     reader = store_reader(options.path)
     decoder = RecordDecoder(rows.record_columns, invalid=ByMode(mode=options.mode))
     make = rows.maker()
     fail_on_data_loss = options.bounds.fail_on_data_loss
-    for fetched in read_moved(reader, partition.split.ranges, fail_on_data_loss=fail_on_data_loss):
+    for fetched in read_moved(reader, split.ranges, fail_on_data_loss=fail_on_data_loss):
         for batch in decode_fetched(fetched, decoder):
             yield make(batch)
 

@@ -25,7 +25,7 @@ from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.decode.invalid import Mode, checked_mode
 from lakehead.lake.source.options import Undecodable
-from lakehead.lake.source.splits import SplitPartition
+from lakehead.lake.source.split_partition import SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE
 from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
@@ -370,7 +370,8 @@ def read_small(sources: Mapping[str, ViewSource]) -> dict[str, LocalRows]:
 def _rows(source: ViewSource, bytes_max: int) -> LocalRows | None:
     """Return the rows of a view; None for more than `bytes_max`, or than the limits above."""
     import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from lakehead.lake.source.arrow_schema import arrow_schema_of
 
     if source.offsets > OFFSETS_MAX:
         return None
@@ -385,5 +386,5 @@ def _rows(source: ViewSource, bytes_max: int) -> LocalRows | None:
             return None
         batches.append(batch)
     if not batches:
-        return LocalRows(table=to_arrow_schema(schema, timezone="UTC").empty_table(), schema=schema)
+        return LocalRows(table=arrow_schema_of(schema).empty_table(), schema=schema)
     return LocalRows(table=pa.Table.from_batches(batches), schema=schema)

@@ -4,6 +4,7 @@ acknowledged is there, once.
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from confluent_kafka.cimpl import NewTopic
 
 import lakehead
 from lakehead.lake.offsets import resolve
+from lakehead.lake.planner import Split
 from lakehead.lake.source.options import ReadOptions, batch_options
 from lakehead.lake.source.rows import RecordRows
-from lakehead.lake.source.splits import plan_partitions, read_split
+from lakehead.lake.source.splits import read_split, splits_of_read
 from lakehead.lake.source.view import View, Viewer
 from lakehead.lake.topic_scan import Scan
 from lakehead.storage.errors import SettingsError
@@ -31,9 +33,9 @@ LOOKS = repetitions(6, 3)
 def read(given: ReadOptions) -> Counter[bytes]:
     """Every value that is there, with how often."""
 
-    def splits(view: View) -> list:  # type: ignore[type-arg]
+    def splits(view: View) -> Sequence[Split]:
         asked = resolve(view.snapshot, list(view.logs.values()), given.bounds)
-        return plan_partitions(given, view.snapshot, asked)
+        return splits_of_read(given, view.snapshot, asked)
 
     found: Counter[bytes] = Counter()
     for split in Viewer(given).look(splits):

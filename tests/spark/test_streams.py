@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
+
+pytest.importorskip("pyspark.sql.datasource", reason="Spark 3.5 has no data sources in Python")
+
+HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
+needs_limits = pytest.mark.skipif(not HAS_LIMITS, reason="from Spark 4.2 on")
 
 
 def batch(start: int, count: int = 10, **options: Any) -> bytes:
@@ -66,6 +72,7 @@ def expected(**ends: list[int]) -> Counter[tuple[str, int, int]]:
     )
 
 
+@needs_limits
 def test_runs_go_on_where_the_last_one_ended(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, maxOffsetsPerTrigger="20")
     query.cluster.create_topic("orders", 2)
@@ -105,6 +112,7 @@ def test_a_running_stream_takes_what_comes(spark: SparkSession, tmp_path: Path) 
     assert query.rows() == new + expected(oranges=[10])
 
 
+@needs_limits
 def test_partitions_and_topics_that_change_under_a_stream_are_read_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -132,6 +140,7 @@ def test_partitions_and_topics_that_change_under_a_stream_are_read_once(
     assert query.rows() == expected(orders=[20, 10, 10]) + first + expected(oranges=[4, 3])
 
 
+@needs_limits
 def test_once_reads_everything(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, maxOffsetsPerTrigger="5")
     query.cluster.create_topic("orders")
@@ -155,3 +164,26 @@ def test_what_retention_took_fails_a_stream_unless_told_otherwise(
     assert set(expected(orders=[30])) - set(query.rows()) == {
         ("orders", 0, offset) for offset in range(10, 20)
     }
+
+
+def test_a_stream_without_limits_goes_on_where_it_ended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path)
+    query.cluster.create_topic("orders", 2)
+    query.cluster.write({("orders", 0): [batch(0), batch(10)], ("orders", 1): [batch(0)]})
+    query.run()
+    assert query.rows() == expected(orders=[20, 10])
+    query.cluster.add_partitions("orders", 1)
+    query.cluster.write({("orders", 1): [batch(10)], ("orders", 2): [batch(0)]})
+    query.run(startingOffsets="latest")
+    assert query.rows() == expected(orders=[20, 20, 10])
+    assert not query.run()[0]["numInputRows"]
+
+
+@pytest.mark.skipif(HAS_LIMITS, reason="this Spark has limits")
+def test_limits_are_refused_where_spark_has_none(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, maxOffsetsPerTrigger="5")
+    query.cluster.create_topic("orders")
+    with pytest.raises(StreamingQueryException, match=r"'maxOffsetsPerTrigger' needs Spark 4\.2"):
+        query.run()

@@ -12,7 +12,7 @@ from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.source.batch_reader import BatchReader
 from lakehead.lake.source.options import batch_options
 from lakehead.lake.source.rows import RecordRows
-from lakehead.lake.source.splits import SplitPartition
+from lakehead.lake.source.split_partition import SplitPartition
 from lakehead.lake.store_reader import StoreReader
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.stream_object import SUFFIX_GUESS

@@ -12,7 +12,7 @@ from lakehead.lake.snapshot import Snapshot
 from lakehead.lake.source.options import stream_options
 from lakehead.lake.source.progress import offsets_behind_latest
 from lakehead.lake.source.stream_offsets import StreamOffsets, rate_limited
-from lakehead.lake.source.stream_reader import StreamPlanner
+from lakehead.lake.source.stream_planner import StreamPlanner
 from lakehead.storage.errors import UnknownTopic
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 
 from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.offsets import resolve
+from lakehead.lake.planner import Split
 from lakehead.lake.source.options import ReadOptions, batch_options
 from lakehead.lake.source.rows import RecordRows
-from lakehead.lake.source.splits import plan_partitions, read_split
+from lakehead.lake.source.splits import read_split, splits_of_read
 from lakehead.lake.source.view import View, Viewer
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
@@ -98,12 +99,12 @@ def options(folder: Path, **given: str) -> ReadOptions:
     return batch_options({"path": str(folder), "subscribe": "t", "tail": "wal"} | given)
 
 
-def plan(given: ReadOptions, view: View) -> list[Any]:
+def plan(given: ReadOptions, view: View) -> Sequence[Split]:
     asked = resolve(view.snapshot, list(view.logs.values()), given.bounds)
-    return plan_partitions(given, view.snapshot, asked)
+    return splits_of_read(given, view.snapshot, asked)
 
 
-def read(given: ReadOptions, splits: list[Any]) -> dict[int, list[int]]:
+def read(given: ReadOptions, splits: Sequence[Split]) -> dict[int, list[int]]:
     """Return the offsets in each partition; each record has its offset as its value."""
     found: dict[int, list[int]] = {0: [], 1: []}
     rows = RecordRows(record_columns=("partition", "offset", "value"))
