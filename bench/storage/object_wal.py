@@ -38,6 +38,7 @@ MIB = 1024 * 1024
 RECORD = bytes(16 * 1024)
 STREAMS = 4
 LATENCY_S = 0.02
+TAIL_S, TAIL_SHARE = 0.5, 0.01
 LOAD_MB_PER_S = 20.0
 PENDING = 64 * MIB
 TICK_S = 0.001
@@ -47,15 +48,21 @@ IN_FLIGHT = (1, 2, 4, 8)
 
 
 class Delayed:
-    """A store whose puts take longer by `latency_s`."""
+    """A store whose puts take longer by `latency_s`, and a share of them by `tail_s`."""
 
-    def __init__(self, inner: ObjectStore, latency_s: float) -> None:
+    def __init__(
+        self, inner: ObjectStore, latency_s: float, *, tail_s: float = 0.0, tail_share: float = 0.0
+    ) -> None:
         self.uri = inner.uri
         self._inner = inner
         self._latency_s = latency_s
+        self._tail_s = tail_s
+        self._tail_share = tail_share
+        self._rng = random.Random(1)
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
-        await asyncio.sleep(self._latency_s)
+        is_slow = self._rng.random() < self._tail_share
+        await asyncio.sleep(self._tail_s if is_slow else self._latency_s)
         await self._inner.create(key, pieces)
 
     async def get(self, key: str) -> bytes:
@@ -221,6 +228,8 @@ async def _on_server(server: S3Server, folder: Path, seconds: float, rounds: int
     plain = [await throughput(store, seconds) for _ in range(rounds)]
     delayed = Delayed(store, LATENCY_S)
     waited = [await latency(delayed, seconds, LOAD_MB_PER_S) for _ in range(rounds)]
+    tailed = Delayed(store, LATENCY_S, tail_s=TAIL_S, tail_share=TAIL_SHARE)
+    raced = [await latency(tailed, seconds, LOAD_MB_PER_S) for _ in range(rounds)]
     by_slots = []
     for slots in IN_FLIGHT:
         batching = BatchingSettings(
@@ -243,6 +252,8 @@ async def _on_server(server: S3Server, folder: Path, seconds: float, rounds: int
         _figure(f"append to release, p50, {at_load}", _rank(waited, 50), "ms", goal=45.0),
         _figure(f"append to release, p99, {at_load}", _rank(waited, 99), "ms", goal=120.0),
         _figure(f"puts, {at_load}", statistics.median(p for _, p in waited), "/MiB"),
+        _figure(f"p50, {at_load}, 1 % by 500 ms", _rank(raced, 50), "ms", goal=45.0),
+        _figure(f"p99, {at_load}, 1 % by 500 ms", _rank(raced, 99), "ms", goal=90.0),
         *(
             _figure(f"256 KiB groups, 20 ms added, {slots} in flight", speed, "MB/s")
             for slots, speed in zip(IN_FLIGHT, by_slots, strict=True)

@@ -518,7 +518,11 @@ _WAL = (
         "Object WAL: bytes of record batches appended.",
         _objects(lambda s: s.appended_bytes),
     ),
-    counter("wal_puts", "Object WAL: puts, repeated ones included.", _objects(lambda s: s.puts)),
+    counter(
+        "wal_puts",
+        "Object WAL: puts, repeated ones and hedges included.",
+        _objects(lambda s: s.puts),
+    ),
     counter(
         "wal_put_bytes",
         "Object WAL: bytes of the objects, index and footer included.",
@@ -531,6 +535,16 @@ _WAL = (
         "wal_unknown_puts",
         "Object WAL: puts of unknown outcome, after timeouts and lost responses.",
         _objects(lambda s: s.put_unknown),
+    ),
+    counter(
+        "wal_hedged_puts",
+        "Object WAL: second puts of the same bytes, sent beside slow ones.",
+        _objects(lambda s: s.hedges),
+    ),
+    counter(
+        "wal_hedges_won",
+        "Object WAL: second puts that ended before the slow one.",
+        _objects(lambda s: s.hedges_won),
     ),
     counter(
         "wal_trimmed_objects",

@@ -12,6 +12,7 @@ from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.wal import ObjectWal, ObjectWalSettings
 from lakehead.storage.wal.object import BatchingSettings, is_seal_size
+from lakehead.storage.wal.object.hedging import HedgingSettings
 from lakehead.storage.wal.protocol import WalFloor
 from tests.support.object_wal_tools import make_sealer, make_wal, offsets
 from tests.support.s3_proxy import (
@@ -46,8 +47,10 @@ async def proxy(s3_server: S3Server) -> AsyncIterator[FaultProxy]:
         yield running
 
 
-async def begun(store: S3Store) -> tuple[ObjectWal, Listener]:
-    wal = make_wal(store, HASTY)
+async def begun(
+    store: S3Store, wal_settings: ObjectWalSettings = HASTY
+) -> tuple[ObjectWal, Listener]:
+    wal = make_wal(store, wal_settings)
     await wal.seal(WalFloor(0, 0), before=0)
     listener = Listener()
     await wal.start(epoch=0, listener=listener)
@@ -114,6 +117,25 @@ async def test_a_live_writer_is_sealed_under_a_storm_and_is_told_nothing_false(
     assert len(ends) > acknowledged, "the writer was at work when its log was sealed"
     again = await make_sealer(plain).seal(WalFloor(0, 0), before=1)
     assert again.objects == sealed.objects
+    await wal.close()
+    for store in (spoilt, plain):
+        await store.close()
+
+
+async def test_slow_puts_of_a_server_are_raced_and_each_record_is_there_once(
+    s3_server: S3Server, proxy: FaultProxy
+) -> None:
+    spoilt = S3Store(f"{s3_server.uri}/p?endpoint={proxy.endpoint}")
+    plain = S3Store(f"{s3_server.uri}/p")
+    hedging = HedgingSettings(share=0.3, puts_min=5)
+    wal, listener = await begun(spoilt, ObjectWalSettings(hedging=hedging))
+    for offset in range(20):
+        await listener.wait_released(wal.append(1, 0, offset, 1, b"x"))
+    proxy.rules = [Rule(fault=Delay(3.0), operations=("PUT",), first=1)]
+    async with asyncio.timeout(60):
+        await listener.wait_released(wal.append(1, 0, 20, 1, b"slow"))
+    assert wal.stats.hedges_won >= 1
+    assert offsets(await make_sealer(plain).seal(WalFloor(0, 0), before=1)) == list(range(21))
     await wal.close()
     for store in (spoilt, plain):
         await store.close()

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from hypothesis import given, settings
@@ -17,11 +18,13 @@ from hypothesis import strategies as st
 from lakehead.storage.errors import OutcomeUnknown
 from lakehead.storage.object_store import MemoryStore, ObjectMeta
 from lakehead.storage.object_store.protocol import Owns, every_key
-from lakehead.storage.wal import ObjectWal
+from lakehead.storage.wal import ObjectWal, ObjectWalSettings
 from lakehead.storage.wal.object import LogSealer
+from lakehead.storage.wal.object.hedging import HedgingSettings
 from lakehead.storage.wal.protocol import Buffer, SealedLog, WalFloor
 from tests.simulation.loop import simulate
 from tests.support.object_wal_tools import (
+    QUICK,
     HeldStore,
     make_sealer,
     make_wal,
@@ -90,10 +93,10 @@ class SteppedStore:
 class Writer:
     """A real log whose puts are held, and what it acknowledged."""
 
-    def __init__(self) -> None:
+    def __init__(self, wal_settings: ObjectWalSettings = QUICK) -> None:
         self.store = HeldStore(MemoryStore())
         self.listener = Listener()
-        self.wal: ObjectWal = make_wal(self.store)
+        self.wal: ObjectWal = make_wal(self.store, wal_settings)
         self.ends: list[int] = []
 
     async def begin(self, groups: int) -> None:
@@ -105,6 +108,13 @@ class Writer:
     async def append(self) -> None:
         self.ends.append(self.wal.append(1, 0, len(self.ends), 1, b"r%d" % len(self.ends)))
         await turns(4)
+
+    async def append_if_alive(self) -> None:
+        """Append and let the put land, unless the log has noticed that it has ended."""
+        if not self.listener.errors:
+            await self.append()
+            self.land(len(self.ends) - 1)
+            await turns()
 
     def land(self, number: int, *, answers: bool = True) -> None:
         if number in self.store.numbers():
@@ -154,6 +164,72 @@ def test_every_interleaving_of_four_puts_with_a_seal() -> None:
         sealed = simulate(partial(check, 5, landings, frozenset(), frozenset()), seed=0)
         found.add(len(sealed.objects))
     assert found == {0, 1, 2, 3, 4}, "the schedules reach every possible end of the log"
+
+
+HEDGED = replace(
+    QUICK, put_timeout_s=5.0, hedging=HedgingSettings(share=1.0, puts_min=1, delay_s_min=0.005)
+)
+
+
+async def check_hedged(landings: Sequence[int], silent: Sequence[bool]) -> tuple[int, int]:
+    """Run a writer that has sent each of two puts twice, and a sealer; try `n` lands before step
+    `landings[n]` of the sealer. Return how many records were sealed and acknowledged.
+    """
+    writer = Writer(HEDGED)
+    await writer.begin(1)
+    writer.land(0)
+    await turns(4)
+    for _ in range(2):
+        await writer.append()
+    await asyncio.sleep(0.02)
+    tries = [ticket for number in (1, 2) for ticket in writer.store.tickets(number)]
+    assert len(tries) == 4
+    assert writer.wal.stats.hedges == 2
+
+    def before(step: int) -> None:
+        for ticket, when, is_silent in zip(tries, landings, silent, strict=True):
+            if when == step and ticket in writer.store.held:
+                writer.store.decide(ticket, answers=not is_silent)
+
+    stepped = SteppedStore(writer.store.inner, before, frozenset())
+    sealed = await make_sealer(stepped).seal(WalFloor(0, 0), before=1)
+    assert offsets(sealed) == list(range(len(sealed.objects))), "a prefix of the log, without holes"
+    for step in range(stepped.steps, max(landings) + 1):
+        before(step)
+        await turns(3)
+    await asyncio.sleep(1)
+    while writer.store.numbers():
+        for number in writer.store.numbers():
+            writer.land(number)
+        await turns(4)
+    acknowledged = writer.acknowledged
+    assert acknowledged <= len(sealed.objects), "an acknowledged record is not in the seal"
+    await writer.append_if_alive()
+    assert writer.acknowledged <= len(sealed.objects)
+    again = await make_sealer(writer.store.inner).seal(WalFloor(0, 0), before=1)
+    assert again.objects == sealed.objects, "a seal once made says the same for ever"
+    return len(sealed.objects), acknowledged
+
+
+def test_every_interleaving_of_two_tries_of_two_numbers_with_a_seal() -> None:
+    """Exhaustive: each try lands before any of the sealer's first steps, or after its last."""
+    found = set()
+    for landings in itertools.product(range(6), repeat=4):
+        found.add(simulate(partial(check_hedged, landings, [False] * 4), seed=0))
+    assert {sealed for sealed, _ in found} == {1, 2, 3}
+    assert {(1, 1), (2, 2), (3, 3)} <= found
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    landings=st.lists(st.integers(0, 10), min_size=4, max_size=4),
+    silent=st.lists(st.booleans(), min_size=4, max_size=4),
+    seed=st.integers(0, 1000),
+)
+def test_two_tries_of_a_number_with_lost_answers_and_a_seal(
+    landings: list[int], silent: list[bool], seed: int
+) -> None:
+    simulate(lambda: check_hedged(landings, silent), seed=seed)
 
 
 @settings(max_examples=examples(300), deadline=None)

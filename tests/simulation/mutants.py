@@ -60,6 +60,14 @@ def acknowledge_out_of_sequence(patch: Patch) -> None:
     patch.setattr(ObjectWal, "_release", mutant)
 
 
+def count_a_hedge_before_its_response(patch: Patch) -> None:
+    async def mutant(self: Any, key: str, put: Any, tries: Any) -> float:
+        self._hedging.ended(put)
+        return 0.0
+
+    patch.setattr(Putter, "_race", mutant)
+
+
 def take_any_object_for_ones_own(patch: Patch) -> None:
     patch.setattr(Putter, "_check_writer", lambda self, key, found: None)
 
@@ -286,6 +294,7 @@ MUTANTS = [
     Mutant(acknowledge_before_durable, "block"),
     Mutant(acknowledge_before_durable, "object"),
     Mutant(acknowledge_out_of_sequence, "object", first_seed=10),
+    Mutant(count_a_hedge_before_its_response, "object"),
     Mutant(take_any_object_for_ones_own, "object", first_seed=10),
     Mutant(seal_without_a_tombstone, "object", first_seed=6),
     Mutant(recover_from_the_first_number, "object"),

@@ -13,6 +13,7 @@ from lakehead.storage.wal import BlockWal, BlockWalSettings, MemoryWal, WriteAhe
 from lakehead.storage.wal.block_takeover import take_slice
 from lakehead.storage.wal.deadline import Deadline, DeadlineDevice
 from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.hedging import HedgingSettings
 from lakehead.storage.wal.object.log import ObjectWal
 from lakehead.storage.wal.object.settings import ObjectWalSettings
 from lakehead.storage.wal.protocol import WalOwner
@@ -215,6 +216,9 @@ class BucketWal:
             put_timeout_s=world.rng.choice([0.1, 5.0]),
             batching=BatchingSettings(
                 object_size=4 * 1024, object_size_max=8 * 1024, linger_s=0.004, budget=0
+            ),
+            hedging=HedgingSettings(
+                share=world.rng.choice([0.0, 0.3, 1.0]), delay_s_min=0.001, puts_min=3
             ),
         )
 

@@ -216,10 +216,19 @@ class HeldStore:
         names = [WalName.parse(key) for key, _, _ in self.held.values()]
         return [name.number for name in names if name]
 
-    def settle(self, number: int, *, lands: bool = True, answers: bool = True) -> None:
-        """Decide the oldest held put of a number."""
+    def settle(
+        self, number: int, *, lands: bool = True, answers: bool = True, which: int = 0
+    ) -> None:
+        """Decide a held put of a number: the oldest, or the `which` oldest after it."""
+        self.decide(self.tickets(number)[which], lands=lands, answers=answers)
+
+    def tickets(self, number: int) -> list[int]:
+        """Return the tickets of a number's held puts, in the order of their arrival."""
         names = {ticket: WalName.parse(key) for ticket, (key, _, _) in self.held.items()}
-        ticket = next(t for t, name in names.items() if name and name.number == number)
+        return [ticket for ticket, name in names.items() if name and name.number == number]
+
+    def decide(self, ticket: int, *, lands: bool = True, answers: bool = True) -> None:
+        """Decide a held put by its ticket."""
         key, body, future = self.held.pop(ticket)
         error: Exception | None = None
         if lands and key in self.inner.objects:

@@ -5,6 +5,7 @@ put; then it becomes a whole stream object under the next number of this epoch, 
 Numbers are released strictly in order: number k counts once this writer has put all of 0..k. A put
 of unknown outcome is repeated with the same bytes under the same name until its outcome is known. A
 number that another writer has taken, by a seal as a rule, ends the log: nothing more is released.
+A slow put is raced by a second one of the same bytes under the same name (see `put`).
 
 Trimmed objects are deleted in the background; objects that a crash leaves are found by the sweep.
 Owned by one event loop. `seal` handles earlier epochs.
@@ -188,8 +189,10 @@ class ObjectWal:
             clock=owner.clock,
             rng=owner.rng,
         )
-        self._putter = Putter(store, owner, self._batching, self._settings, self._stats)
         self._deleter = Deleter(store, owner.scope, owner.rng)
+        self._putter = Putter(
+            store, owner, self._batching, self._settings, self._stats, self._deleter.add
+        )
         self._marks = None if are_shared else LogMarks(self._reading, owner)
         self._sealed: SealedLog | None = None
         self._sealed_before = 0
@@ -340,7 +343,7 @@ class ObjectWal:
         self._first_number += count
         del self._ends[:count]
         self._stats.objects_trimmed += count
-        self._deleter.add(self._key(number) for number in numbers)
+        self._deleter.add(self._putter.deletable(map(self._key, numbers)))
 
     async def close(self) -> None:
         """Put what was appended, wait for it and, a while, for deletes. Idempotent."""
@@ -354,6 +357,7 @@ class ObjectWal:
                 self._pump()
                 self._wake_if_drained()
                 await self._drained
+                await self._putter.close()
             await self._deleter.close()
         finally:
             self._stop_timer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.hedging import HedgingSettings
 
 _MIB = 1024 * 1024
 
@@ -23,6 +24,7 @@ class ObjectWalSettings:
     put_timeout_s: float = 5.0
     """A put that takes longer, and longer than 1 MB/s explains, is tried again beside it."""
     batching: BatchingSettings = field(default_factory=BatchingSettings)
+    hedging: HedgingSettings = field(default_factory=HedgingSettings)
 
 
 @dataclass(slots=True)
@@ -30,13 +32,17 @@ class ObjectWalStats:
     """For operators. Counts since the start, and the newest values of what adapts."""
 
     puts: int = 0
-    """Puts sent, repeated ones included."""
+    """Puts sent, repeated ones and hedges included."""
     put_bytes: int = 0
     """Bytes of objects that exist, index and footer included."""
     put_retries: int = 0
     """Puts repeated, whatever the reason."""
     put_unknown: int = 0
     """Puts of unknown outcome: timeouts and lost responses."""
+    hedges: int = 0
+    """Second puts sent beside slow ones."""
+    hedges_won: int = 0
+    """Hedges that ended before the put that they were sent beside."""
     appended_bytes: int = 0
     """Bytes appended: record batches and their headers in objects."""
     objects_trimmed: int = 0
