@@ -55,6 +55,7 @@ environment:
 	@$(PIP) --require-hashes -r requirements/build.txt
 	@$(PIP) --require-hashes --no-build-isolation -r requirements/dev.txt
 	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(BIN)/python scripts/compile-kernels
 	@$(BIN)/python -c "from lakehead.lake.spark import spark_session; spark_session().stop()"
 	@touch $(STAMP)
 	@echo "Ready: $(BIN)/lakehead --help"
