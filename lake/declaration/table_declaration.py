@@ -128,11 +128,31 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         least=1 << 20,
     ),
     TableConfig(
+        name="formats",
+        kind="string",
+        default="delta",
+        note="Formats of the table: with iceberg, an Iceberg table names the same files too.",
+        choices=("delta", "delta,iceberg"),
+    ),
+    TableConfig(
         name="freshness.ms",
         kind="long",
         default="60000",
         note="The longest time that the table may be behind the records in objects, in ms.",
         least=1000,
+    ),
+    TableConfig(
+        name="iceberg.catalog",
+        kind="string",
+        default="default",
+        note="The catalog of the Iceberg table, by its name in PyIceberg's settings on the machine "
+        "that writes the table.",
+    ),
+    TableConfig(
+        name="iceberg.name",
+        kind="string",
+        default="",
+        note="Namespace and name of the Iceberg table. Empty: lakehead.TOPIC, with _ for each dot.",
     ),
     TableConfig(
         name="keys",
@@ -271,6 +291,9 @@ class TableDeclaration:
     scd: int
     freshness_ms: int
     file_bytes: int
+    has_iceberg: bool
+    iceberg_catalog: str
+    iceberg_name: str
     optimize_interval_ms: int
     optimize_small_percent: int
     vacuum_interval_ms: int
@@ -305,6 +328,9 @@ class TableDeclaration:
             scd=int(values["scd"]),
             freshness_ms=int(values["freshness.ms"]),
             file_bytes=int(values["file.bytes"]),
+            has_iceberg=values["formats"] == "delta,iceberg",
+            iceberg_catalog=values["iceberg.catalog"],
+            iceberg_name=values["iceberg.name"],
             optimize_interval_ms=int(values["optimize.interval.ms"]),
             optimize_small_percent=int(values["optimize.small.percent"]),
             vacuum_interval_ms=int(values["vacuum.interval.ms"]),
@@ -320,6 +346,11 @@ class TableDeclaration:
     def uri(self, store: str) -> str:
         """Return the root of the table, given the URI of the cluster's objects."""
         return self.path or default_table_uri(store, self.topic)
+
+    @property
+    def iceberg_table(self) -> str:
+        """The Iceberg table's namespace and name."""
+        return self.iceberg_name or f"lakehead.{self.topic.replace('.', '_')}"
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -400,6 +431,10 @@ def _check_together(declared: TableDeclaration) -> None:
     _require(
         declared.value_format != "raw" or not declared.schema,
         f"{PREFIX}schema does not apply to raw values: set {PREFIX}value.format as well",
+    )
+    _require(
+        bool(re.fullmatch(r"[\w-]+(\.[\w-]+)+", declared.iceberg_table)),
+        f"{PREFIX}iceberg.name is a namespace and a name: lake.orders",
     )
     if declared.path:
         try:

@@ -18,6 +18,7 @@ from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.backfill import Beginning, begin_at
+from lakehead.lake.jobs.iceberg_publisher import IcebergPublisher
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
@@ -210,12 +211,14 @@ class DeclaredTables:
         self._written_by = written_by
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
+        self._publisher = IcebergPublisher(path)
         self._kept: dict[str, _Kept] = {}
         self._troubles: dict[str, str] = {}
         self._snapshots = Snapshots(store_reader(path), select=self._streams) if tail else None
 
     def close(self) -> None:
-        """Give the leases back."""
+        """Publish what waits for a catalog, and give the leases back."""
+        self._publisher.close()
         self._leases.close()
 
     # ------------------------------------------------------------------------------------- once
@@ -244,6 +247,8 @@ class DeclaredTables:
             with self._lease(declared, needed=not dry_run), self._reported(declared):
                 run = self._open_run(declared, dry_run=dry_run)
                 run.catch_up(catalog)
+            if not dry_run:
+                self._publisher.take(declared)
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
             error = as_error(caught, f"table of topic {declared.topic}")
         on_table(self._outcome(catalog, declared, run, error))
@@ -389,6 +394,7 @@ class DeclaredTables:
         failed.
         """
         declared = kept.declared
+        is_first = kept.run is None
         before = MaterializeResult() if kept.run is None else kept.run.result
         error: LakeheadError | None = None
         try:
@@ -398,6 +404,8 @@ class DeclaredTables:
                 kept.run = kept.run or self._open_run(declared)
                 self._round(catalog, reader, kept.run)
             kept.backoff.reset()
+            if is_first or kept.run.result.commits != before.commits:
+                self._publisher.take(declared)
             if kept.run.result.commits == before.commits:  # undecided transactions, for one
                 kept.not_before = self._clock.monotonic() + declared.freshness_ms / 2000
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others

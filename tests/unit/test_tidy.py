@@ -165,8 +165,8 @@ def imported(folder: str) -> set[str]:
         ("storage", ()),
         # The demo, in broker/cli, and the fixtures of pytest are why this is not base alone.
         ("broker", ("lake", "testing")),
-        ("lake", ("lake", "notebook")),
-        ("tests", ("airflow", "lake", "dev", "emulator")),
+        ("lake", ("iceberg", "lake", "notebook")),
+        ("tests", ("airflow", "iceberg", "lake", "dev", "emulator")),
         ("bench", ("lake", "dev", "plots")),
     ],
 )
