@@ -19,6 +19,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -172,6 +173,22 @@ most of a short statement's time for what runs only once, and still optimizes wh
 for each row.
 """
 
+_WORKER_PYTHON = """\
+#!/bin/sh
+# Spark puts archives of PySpark before the installed one. Each process compiles those again.
+kept=
+set -f
+IFS=:
+for entry in $PYTHONPATH; do
+  case $entry in
+    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
+    *) kept=$kept${{kept:+:}}$entry ;;
+  esac
+done
+unset IFS
+PYTHONPATH=$kept exec {python} "$@"
+"""
+
 _LOG_SETTINGS = """\
 status = error
 appenders = stderr
@@ -287,8 +304,20 @@ def spark_session(
         from pyspark.logger import PySparkLogger
 
         PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    with worker_environment(), _jvm_output(quiet):
+    with worker_environment(worker_python(cache_folder())), _jvm_output(quiet):
         return builder.getOrCreate()
+
+
+def worker_python(folder: Path) -> str:
+    """Return the program that starts Python workers: this Python, with the installed PySpark.
+
+    It is a script in `folder`, and on a file system without scripts this Python itself, whose
+    workers start slower.
+    """
+    key = hashlib.sha256(sys.executable.encode()).hexdigest()[:_KEY_LENGTH]
+    path = folder / f"worker-python-{key}"
+    write_file(path, _WORKER_PYTHON.format(python=shlex.quote(sys.executable)), mode=0o755)
+    return str(path) if os.access(path, os.X_OK) else sys.executable
 
 
 def has_s3a(session: "SparkSession") -> bool:

@@ -123,14 +123,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def worker_environment() -> Iterator[None]:
-    """Environment for the JVM's birth: it starts Python workers with this Python and these
-    packages.
+def worker_environment(python: str = sys.executable) -> Iterator[None]:
+    """Environment for the JVM's birth: it starts Python workers by the program `python` and with
+    these packages.
     """
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     wanted = {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         # Ports of the JVM and its workers must not be reachable from other machines.
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -147,10 +147,11 @@ def worker_environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write a small file so that a reader in another process sees it whole."""
     if path.exists() and path.read_text() == text:
         return
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(text)
+    new.chmod(mode)
     new.replace(path)

@@ -263,3 +263,15 @@ def test_mode_says_what_becomes_of_a_batch_and_of_a_time_that_cannot_be_read(
     query.awaitTermination()
     seen = spark.sql("SELECT offset FROM poison_rows").collect()
     assert sorted(row.offset for row in seen) == readable
+
+
+def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
+    import pyspark
+
+    def imported(_: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    # Each process compiles the archive that Spark brings: seconds of a first query.
+    assert spark.sparkContext.parallelize([0], 1).map(imported).collect() == [pyspark.__file__]

@@ -1,5 +1,8 @@
 """What a session needs before it can start, and what a user is told without it."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +108,24 @@ def test_s3_takes_credentials_from_the_environment_or_where_the_sdk_looks(
     assert elsewhere[f"{of_bucket}.aws.credentials.provider"].endswith("DefaultCredentialsProvider")
     with pytest.raises(SettingsError, match="AWS_PROFILE"):
         s3a_settings("s3://b/tables/t?profile=me")
+
+
+def test_workers_start_without_the_archives_of_pyspark(tmp_path: Path) -> None:
+    kept = ["/a folder/*", "/jobs/python/lib/own.zip", "$HOME"]
+    archives = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
+    code = "import os, sys; print(os.environ['PYTHONPATH']); print(sys.executable, sys.argv[1:])"
+    run = subprocess.run(
+        [spark.worker_python(tmp_path), "-c", code, "two words"],
+        env={**os.environ, "PYTHONPATH": ":".join([*archives, *kept])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.splitlines() == [":".join(kept), f"{sys.executable} ['two words']"]
+
+
+def test_workers_start_by_this_python_where_no_script_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # a file system that was mounted so
+    assert spark.worker_python(tmp_path) == sys.executable
