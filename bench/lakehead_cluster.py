@@ -106,7 +106,8 @@ class LakeheadCluster:
         self.wal = wal
         self.client = client
         size = wal_size * (slices or nodes)
-        volume = f"block:{folder / 'volume'}?size={size}&slices={slices or nodes}"
+        self.volume = folder / "volume"
+        volume = f"block:{self.volume}?size={size}&slices={slices or nodes}"
         self._flags = ("--wal", "object:" if wal == "object" else volume, *flags)
         self.nodes = [
             self._node(number, places[number] if places else Place()) for number in range(nodes)

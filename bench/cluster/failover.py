@@ -40,6 +40,7 @@ from bench.cluster.load import (
 from bench.cluster.log_events import log_events
 from bench.figures import Figure
 from bench.lakehead_cluster import ClusterNode, LakeheadCluster, Place
+from bench.new_space import wait_filled
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.secure_cluster import SecureCluster
@@ -250,6 +251,8 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
         make_topic(cluster.bootstrap, "bulk", PARTITIONS, cluster.client)
         led = leaders(cluster.bootstrap, "bulk", cluster.client)
         mine = [partition for partition, node in led.items() if node == victim.node_id]
+        if wal == "block":
+            wait_filled(cluster.volume)
         fill(cluster.bootstrap, "bulk", mine, size, cluster.client)
         producer = _producer(cluster, history, "killed")
         producer.start()

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.figures import Figure
+from bench.new_space import wait_filled
 from bench.storage.fio import FioResult, sequential_writes
 from lakehead.storage.wal import BlockWal, BlockWalSettings, open_wal
 
@@ -67,6 +68,7 @@ async def _open(path: Path, epoch: int) -> tuple[BlockWal, Clocked]:
         settings=BlockWalSettings(block_size=GROUP, writes_in_flight_max=DEPTH),
     )
     assert isinstance(wal, BlockWal)
+    await asyncio.to_thread(wait_filled, path)
     async for _ in wal.recover():
         pass
     listener = Clocked()

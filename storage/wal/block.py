@@ -80,6 +80,8 @@ class BlockWal:
         *,
         settings: BlockWalSettings | None = None,
     ) -> None:
+        self.extent = (entry.start + RING_OFFSET, entry.start + entry.length)
+        """The place of its records on the device, from byte to byte."""
         self._device = device
         self._store = store
         self._ring = Ring(

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -103,6 +104,7 @@ class BlockAddress:
 class _Place:
     """An open device, and its reservation if it is a disk that has one."""
 
+    file: FileDevice
     device: DeadlineDevice
     reservation: Reservation | None
     is_disk: bool
@@ -144,7 +146,7 @@ async def open_block_wal(
             await _format_if_given(
                 address, place, image, host_id, cluster_id, may_be_new=may_be_new
             )
-        return await open_slice(
+        wal = await open_slice(
             place.device,
             node_id=node_id,
             host_id=host_id,
@@ -156,6 +158,9 @@ async def open_block_wal(
             claim=claim,
             may_be_new=may_be_new,
         )
+        unwritten = partial(place.file.unwritten, *wal.extent)
+        place.file.fill(await opening.run(unwritten, "a look for space that was never written"))
+        return wal
 
     opening = _Opening(address, settings, on_stuck)
     async with opening.explained():
@@ -249,7 +254,7 @@ class _Opening:
         """Open the device. Raises OSError, SettingsError."""
         path, address = self._address.path, self._address
         device = await self.run(lambda: FileDevice.open(path, self.threads), "opening it")
-        place = _Place(DeadlineDevice(device, self._deadline), None, is_disk=False)
+        place = _Place(device, DeadlineDevice(device, self._deadline), None, is_disk=False)
         self._place = place
         place.is_disk = await self.run(path.is_block_device, "a look at its kind")
         if place.is_disk and address.reserves and not address.is_exclusive:

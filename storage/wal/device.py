@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 
 from lakehead.storage.errors import Fenced, WalFailed
 from lakehead.storage.wal.kernel_aio import KernelAio
+from lakehead.storage.wal.zero_fill import PIECE, Extent, ZeroFill, unwritten_extents
 
 T = TypeVar("T")
 
@@ -149,6 +150,7 @@ class FileDevice:
         self._threads = threads
         self._aio: KernelAio | None = None
         self._may_have_aio = direct
+        self._zero_fill: ZeroFill | None = None
         self._closed = False
         self._flushing = threading.Lock()
 
@@ -168,13 +170,36 @@ class FileDevice:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         return cls(path, fd, os.lseek(fd, 0, os.SEEK_END), threads, direct=direct)
 
+    def unwritten(self, start: int, end: int) -> list[Extent]:
+        """Return what was never written from `start` to `end`. Blocks shortly."""
+        return unwritten_extents(self._fd, start, end)
+
+    def fill(self, extents: list[Extent]) -> None:
+        """Write zeros to `extents` beside the writes from now on. They were never written, and
+        this process has them locked.
+        """
+        if extents:
+            self._zero_fill = ZeroFill(
+                self.name, extents, aligned_buffer(PIECE), fill=self._in_thread, write=self._start
+            )
+
     def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         """Start a write; see WalDevice."""
+        if self._zero_fill is not None:
+            if self._zero_fill.left:
+                return self._zero_fill.write(offset, buffer)
+            self._zero_fill = None
+        return self._start(offset, buffer)
+
+    def _start(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         if self._may_have_aio:
             self._may_have_aio = False
             self._aio = _open_aio(self._fd)  # here, since it belongs to the loop
         if self._aio is not None:
             return self._aio.write(offset, buffer)
+        return self._in_thread(offset, buffer)
+
+    def _in_thread(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         return self._threads.run(lambda: self._write(offset, buffer))
 
     async def read(self, offset: int, length: int) -> memoryview:
@@ -204,6 +229,8 @@ class FileDevice:
             return
         self._closed = True
         try:
+            if self._zero_fill is not None:
+                await self._zero_fill.stop()
             if self._aio is not None:
                 await self._aio.close()
         finally:

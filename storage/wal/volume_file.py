@@ -1,8 +1,9 @@
 """The file that a volume lies in: made on first use, made larger on request.
 
-A file is filled with zeros and made durable before it gets its name, so that no later write has to
-allocate; it is made under another name with a lock on it, so that one of two processes that try
-wins. A file that is there and is not a volume is never touched.
+The space of a file is reserved, durably, before it gets its name, so that no later write fails for
+want of it; `zero_fill` writes to all of it later. A file is made under another name with a lock on
+it, so that one of two processes that try wins. A file that is there and is not a volume is never
+touched.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from lakehead.storage.errors import SettingsError, StorageError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.wal.block_format import SECTOR, VolumeHeader, newest
 from lakehead.storage.wal.device import lock_range
-
-_MIB = 1024 * 1024
 
 
 def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> bool:
@@ -43,14 +42,14 @@ def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> bool:
             return True
         try:
             os.ftruncate(fd, 0)
-            _fill(fd, 0, size)
+            os.posix_fallocate(fd, 0, size)
             for offset, sector in image:
                 os.pwrite(fd, sector, offset)
             os.fsync(fd)
         except OSError:
             draft.unlink()
             raise
-        failpoint("wal_file_filled")
+        failpoint("wal_file_reserved")
         draft.rename(path)
     finally:
         os.close(fd)
@@ -90,8 +89,8 @@ def grow_file(path: Path, size: int) -> None:
                 "name another path for a smaller WAL"
             )
         if os.fstat(fd).st_size < size:
-            # Zeros from the end that is in use: an earlier attempt may have been cut off.
-            _fill(fd, header.capacity, size)
+            os.posix_fallocate(fd, header.capacity, size - header.capacity)
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -116,15 +115,6 @@ def _is_still(path: Path, fd: int) -> bool:
         return path.stat().st_ino == os.fstat(fd).st_ino
     except FileNotFoundError:
         return False
-
-
-def _fill(fd: int, start: int, end: int) -> None:
-    zeros = bytes(_MIB)
-    for offset in range(start, end, _MIB):
-        piece = zeros[: end - offset]
-        if os.pwrite(fd, piece, offset) != len(piece):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.fsync(fd)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -55,10 +55,10 @@ SHARE_GROUPS_ALONE = {"dead_letters_begun", "dead_letters_written"}
 """Fail-points that only share groups come to: test_share_letter_kills."""
 AT_FIRST_START = (
     *("log_begun", "metadata_entry_planned", "metadata_entry_put", "node_registered"),
-    *("wal_file_filled", "wal_header_written", "wal_objects_committed", "wal_sealed"),
+    *("wal_file_reserved", "wal_header_written", "wal_objects_committed", "wal_sealed"),
 )
 """Fail-points that the first start of a cluster comes to."""
-FIRST_START_ALONE = {"wal_file_filled"}
+FIRST_START_ALONE = {"wal_file_reserved"}
 TRIES = 4
 """A kill leaves something to recover or not, by the moment."""
 CHAIN = 5
