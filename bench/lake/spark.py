@@ -71,7 +71,7 @@ def _compare(session: "SparkSession", folder: Path, shape: Shape, size: int) -> 
     )
     shutil.rmtree(store)
     with kafka_server(folder) as server:
-        _fill(server, shape, written)
+        fill(server, shape, written)
         theirs = _read(
             session.read.format("kafka")
             .option("kafka.bootstrap.servers", server.bootstrap)
@@ -131,8 +131,8 @@ def _read(source: "DataFrameReader", written: Written) -> Read:
     return Read(seconds=statistics.median(seconds), watch=watch)
 
 
-def _fill(server: ServerProcess, shape: Shape, written: Written) -> None:
-    """Produce as many records of the same values, in batches of the same size and codec."""
+def fill(server: ServerProcess, shape: Shape, written: Written) -> None:
+    """Produce as many records of the same values to Kafka, in batches of that size and codec."""
     create_topic(server, TOPIC, {})
     producer = Producer(
         {
