@@ -82,25 +82,31 @@ def check(data: memoryview, table: npt.NDArray[np.int64], items: Sequence[tuple[
     """Raise ChecksumFault unless `items`, (size, checksum) each, are what `data` is made of, and
     the batches in `table` are as their producers sent them. Without items only batches are checked.
     """
-    places = table[:, [scan.BATCH_POSITION, scan.BATCH_SIZE]].tolist()
-    sums, batch, at, end = np.empty((2, len(places)), np.int64), 0, 0, 0
+    positions = table[
+        :, scan.BATCH_POSITION
+    ].tolist()  # flat: nothing that garbage is looked for in
+    ends = (table[:, scan.BATCH_POSITION] + table[:, scan.BATCH_SIZE]).tolist()
+    before: list[int] = []
+    after: list[int] = []
+    batch, count, at, end = 0, len(positions), 0, 0
     for size, expected in items or ((len(data), -1),):
         start, end, crc = end, end + size, 0
-        while batch < len(places) and sum(places[batch]) <= end:
-            position, length = places[batch]
-            crc = crc32c(data[at : position + ATTRIBUTES_POSITION], crc)
-            sums[0, batch] = crc
-            at = position + length
-            crc = crc32c(data[position + ATTRIBUTES_POSITION : at], crc)
-            sums[1, batch] = crc
+        while batch < count and ends[batch] <= end:
+            covered = positions[batch] + ATTRIBUTES_POSITION
+            crc = crc32c(data[at:covered], crc)
+            before.append(crc)
+            at = ends[batch]
+            crc = crc32c(data[covered:at], crc)
+            after.append(crc)
             batch += 1
         crc = crc32c(data[at:end], crc)
         if expected not in (-1, crc):
             raise ChecksumFault(start)
         at = end
-    if batch < len(places):  # it lies in none of the items
-        raise ChecksumFault(places[batch][0], batch)
+    if batch < count:  # it lies in none of the items
+        raise ChecksumFault(positions[batch], batch)
     sizes = table[:, scan.BATCH_SIZE] - ATTRIBUTES_POSITION
-    wrong = first_wrong(sums[0], sums[1], sizes, np.ascontiguousarray(table[:, scan.CRC]))
+    crcs = np.ascontiguousarray(table[:, scan.CRC])
+    wrong = first_wrong(np.array(before, np.int64), np.array(after, np.int64), sizes, crcs)
     if wrong >= 0:
-        raise ChecksumFault(places[wrong][0], int(wrong))
+        raise ChecksumFault(positions[wrong], int(wrong))

@@ -143,28 +143,31 @@ class RecordDecoder:
             return table[first:], {}
         if self._views or not len(self._inflated):  # views keep the old buffer alive
             self._inflated = empty(self._inflated_bytes_max, np.uint8)
-        bodies = table[first:, [scan.BODY_POSITION, scan.BODY_SIZE]].tolist()
-        places: list[tuple[int, int]] = []
+        # Flat lists: the collector would look through pairs.
+        starts = table[first:, scan.BODY_POSITION].tolist()
+        sizes = table[first:, scan.BODY_SIZE].tolist()
         reasons: dict[int, str] = {}
-        filled = largest = 0
-        for (start, size), codec in zip(bodies, codecs.tolist(), strict=True):
+        taken = filled = largest = 0
+        for codec in codecs.tolist():
             if codec:
                 if filled and len(self._inflated) - filled <= largest:
                     break  # batches are mostly alike: to try would be to inflate one twice
-                body = data[start : start + size]
+                start = starts[taken]
+                body = data[start : start + sizes[taken]]
                 try:
                     size = self._inflate_batch(codec, body, filled)
                 except BufferTooSmall:
                     break
                 except ValueError as error:
-                    reasons[len(places)] = str(error)
+                    reasons[taken] = str(error)
                     size = 0
-                start = ~filled
+                starts[taken], sizes[taken] = ~filled, size
                 filled += size
                 largest = max(largest, size)
-            places.append((start, size))
-        group = table[first : first + len(places)].copy()
-        group[:, [scan.BODY_POSITION, scan.BODY_SIZE]] = places
+            taken += 1
+        group = table[first : first + taken].copy()
+        group[:, scan.BODY_POSITION] = starts[:taken]
+        group[:, scan.BODY_SIZE] = sizes[:taken]
         return group, reasons
 
     def _inflate_batch(self, codec: int, body: memoryview, filled: int) -> int:
