@@ -843,7 +843,7 @@ class Settings:
         least=1 * MIB,
     )
     cache_size: int = _setting(
-        512 * MIB,
+        320 * MIB,
         "Memory for recent data, which consumers at the tail read.",
         unit="bytes",
         least=8 * MIB,
