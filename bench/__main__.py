@@ -1,8 +1,8 @@
 """`make bench`: Lakehead and its peers on this machine, in turn, under Kafka's own clients.
 
 LOADS=core      loads to run: core, all, names or patterns, between commas (bench/loads.py)
-ONLY=lakehead   some contenders alone, between commas: lakehead, kafka, kafka-flush,
-                    lakehead-s3 (object WAL and store on a local S3 server; by choice alone)
+ONLY=lakehead   some contenders alone, between commas: lakehead, kafka, kafka-flush, and by choice
+                    alone lakehead-s3 (object WAL and store on a local S3 server) and tansu
 ROUNDS=3        how often each load is run against each contender
 RECORDS=400000  size of a run, in records of 1 KiB
 QUICK=1         one round of short runs, to see that they work
