@@ -6,6 +6,8 @@ invariants that this rests on are in `block_format`.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -15,6 +17,7 @@ from crc32c import crc32c
 from lakehead.storage.encryption.log_cipher import LogCipher
 from lakehead.storage.encryption.settings import REQUIRED
 from lakehead.storage.errors import NotEncrypted, WalCorrupted
+from lakehead.storage.tasks import TaskScope, log_failure
 from lakehead.storage.wal.block_format import (
     BODY,
     BODY_MAGIC,
@@ -35,6 +38,8 @@ from lakehead.storage.wal.device import WalDevice
 from lakehead.storage.wal.protocol import WalRecord
 
 _CHUNK = 4 * 1024 * 1024
+_AHEAD_MAX = 4
+"""Chunks that are read ahead at most."""
 
 CipherOf = Callable[[EpochRange], Awaitable[LogCipher]]
 """Returns the cipher of a segment's records. Raises KeyUnavailable, StoreUnavailable."""
@@ -58,13 +63,23 @@ class Ring:
 
 
 class RingReader:
-    """Views of a ring's bytes by position, read in large pieces."""
+    """Views of a ring's bytes by position, read in large pieces. The further a scan has come, the
+    further it reads ahead, beside what is done with the records.
+    """
 
     def __init__(self, device: WalDevice, ring: Ring) -> None:
         self._device = device
         self.ring = ring
         self._start = 0
         self._chunk = memoryview(b"")
+        self._scope = TaskScope(log_failure)
+        self._ahead: deque[asyncio.Task[memoryview]] = deque()
+        self._ahead_end = 0
+        self._depth = 0
+
+    async def close(self) -> None:
+        """End the reads ahead."""
+        await self._scope.close()
 
     async def view(self, position: int, length: int) -> memoryview:
         """Return `length` bytes, or fewer where the lap ends first."""
@@ -72,12 +87,44 @@ class RingReader:
         found = self.at_hand(position, length)
         if found is not None:
             return found
+        end = self._start + len(self._chunk)
+        if not (self._ahead and self._start <= position < end + _CHUNK):
+            return await self._read_at(position, length)
+        before = self._chunk[max(0, position - self._start) :]
+        self._start, self._chunk = end, await self._ahead.popleft()
+        self._read_ahead()
+        rest = length - len(before)
+        if position >= end:
+            return await self.view(position, length)
+        if rest > len(self._chunk):
+            return await self._read_at(position, length)
+        return memoryview(b"".join((before, self._chunk[:rest])))
+
+    async def _read_at(self, position: int, length: int) -> memoryview:
+        """Read at a position that nothing was read ahead for."""
+        for task in self._ahead:
+            task.cancel()
+        self._ahead.clear()
+        is_next = self._start <= position <= self._start + len(self._chunk)
+        self._depth = self._depth if is_next else 0
         self._start = sector_down(position)
         wanted = max(_CHUNK, sector_up(position + length) - self._start)
         size = min(wanted, self.ring.left_in_lap(self._start))
         self._chunk = await self._device.read(self.ring.offset_of(self._start), size)
+        self._ahead_end = self._start + size
+        if is_next:
+            self._read_ahead()
         at = position - self._start
         return self._chunk[at : at + length]
+
+    def _read_ahead(self) -> None:
+        self._depth = min(self._depth + 1, _AHEAD_MAX)
+        while len(self._ahead) < self._depth:
+            start = self._ahead_end
+            size = min(_CHUNK, self.ring.left_in_lap(start))
+            reading = self._device.read(self.ring.offset_of(start), size)
+            self._ahead.append(self._scope.spawn(reading, name="read ahead", is_awaited=True))
+            self._ahead_end = start + size
 
     def at_hand(self, position: int, length: int) -> memoryview | None:
         """Return `length` bytes if they have been read."""
@@ -118,6 +165,13 @@ class RingScan:
         what was encrypted; NotEncrypted for a plain record that is refused; and what `cipher_of`
         raises.
         """
+        try:
+            async for record in self._records():
+                yield record
+        finally:
+            await self._reader.close()
+
+    async def _records(self) -> AsyncGenerator[WalRecord, None]:
         for segment in self._header.segments:
             cipher = None
             if segment.key and self._cipher_of is not None:
