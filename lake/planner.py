@@ -110,10 +110,13 @@ def plan_splits(
     split_bytes: int = SPLIT_BYTES,
     splits_min: int = 1,
     splits_wanted: int = 1,
+    workers: int = 1,
     offsets_max: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> tuple[Split, ...]:
     """Return splits of even size, at most about `split_bytes` each, that cover the offsets.
+
+    Of several splits there are as many for each of `workers`: none works alone at the end.
 
     `splits_wanted` requests more of at least `SPLIT_BYTES_MIN`, so that all cores have work;
     `splits_min` for more still, down to one index item each; no split has more than `offsets_max`
@@ -128,6 +131,7 @@ def plan_splits(
     total = sum(piece.length for piece in pieces)
     spread = min(splits_wanted, total // SPLIT_BYTES_MIN)
     count = max(-(-total // split_bytes), spread, splits_min, 1)
+    count = -(-count // workers) * workers if count > 1 else count
     target = max(-(-total // count), 1)
     splits: list[Split] = []
     held: list[ByteRange] = []

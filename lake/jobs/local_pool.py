@@ -3,9 +3,10 @@
 Processes are spawned, never forked: delta-rs and obstore hang in a child whose parent used them.
 Each ends when its parent does, however that ends. They take seconds to start, and memory of their
 own each. Threads are for work of compiled code and input (kernels, Arrow, the store's loop), which
-runs without the interpreter's lock.
+runs without the interpreter's lock. One that waits for a store has another thread work meanwhile.
 """
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -66,10 +67,34 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
+class _Turns(threading.local):
+    """The turns to work that the threads of a pool share; None in a thread of no pool."""
+
+    shared: threading.Semaphore | None = None
+
+
+_turns = _Turns()
+
+
+@contextlib.contextmanager
+def giving_turn() -> Iterator[None]:
+    """Let another thread of the pool work while this one waits for a store."""
+    shared = _turns.shared
+    if shared is None:
+        yield
+        return
+    shared.release()
+    try:
+        yield
+    finally:
+        shared.acquire()
+
+
 def run_in_threads(
     work: Callable[[Item], Result], items: Sequence[Item], *, workers: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield (item, work(item)) as they are done.
+    """Yield (item, work(item)) as they are done. `workers` work at once, beside one that waits
+    (`giving_turn`).
 
     The first error of an item is raised, and what had not begun is dropped.
     """
@@ -77,9 +102,16 @@ def run_in_threads(
         for item in items:
             yield item, work(item)
         return
-    pool = ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="work-item")
+    shared = threading.Semaphore(workers)
+
+    def take_turn(item: Item) -> Result:
+        _turns.shared = shared
+        with shared:
+            return work(item)
+
+    pool = ThreadPoolExecutor(min(workers + 1, len(items)), thread_name_prefix="work-item")
     try:
-        futures = {pool.submit(work, item): item for item in items}
+        futures = {pool.submit(take_turn, item): item for item in items}
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:

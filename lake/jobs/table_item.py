@@ -13,6 +13,7 @@ import pyarrow as pa
 from lakehead.lake.declaration.table_declaration import OnError
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
+from lakehead.lake.jobs.local_pool import giving_turn
 from lakehead.lake.moved_ranges import read_moved
 from lakehead.lake.planner import Split
 from lakehead.lake.record_reader import decode_all
@@ -302,5 +303,6 @@ class TableFiles:
 
     def _write(self, writer: DataFileWriter) -> None:
         self._writer = None
-        self._files.append(writer.finish())
+        with giving_turn():
+            self._files.append(writer.finish())
         failpoint("materialize_file_written")

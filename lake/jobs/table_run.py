@@ -83,6 +83,7 @@ def _plan_round(
     *,
     split_bytes: int,
     commit_bytes: int,
+    workers: int,
 ) -> TableRound:
     """Plan from the table's progress (none without a table) to `ends`, offsets by partition.
 
@@ -97,7 +98,7 @@ def _plan_round(
             # A table begins where the topic begins; later, a gap is a loss.
             lost += start - (last + 1) if _has_begun(table, log) else 0
             requested.append(OffsetRange(log=log, start=start, end=ends[log.id.partition]))
-    splits = plan_moved(reader, requested, split_bytes=split_bytes)
+    splits = plan_moved(reader, requested, split_bytes=split_bytes, workers=workers)
     chosen = _first_bytes(splits, commit_bytes)
     return TableRound(
         splits=chosen,
@@ -403,6 +404,7 @@ class TableRun:
             self._end,
             split_bytes=self._settings.split_bytes,
             commit_bytes=self._settings.round_bytes,
+            workers=self._settings.workers,
         )
 
     def _work(self, plan: TableRound, layout: TableLayout) -> list[TableItemResult]:

@@ -232,6 +232,8 @@ def test_splits_are_even_and_cover_everything_once(tmp_path: Path) -> None:
     assert len(many) == 4
     assert sum(split.length for split in many) == one.length
     assert max(split.length for split in many) < 2 * min(split.length for split in many)
+    assert len(plan(reader, "big", split_bytes=4 << 20, workers=3)) == 6  # none works alone
+    assert plan(reader, "big", workers=3) == (one,)
     reached = {TopicPartition("big", number): 0 for number in range(3)}
     for range_ in (range_ for split in many for range_ in split.ranges):
         assert range_.first_offset == reached[range_.id]
