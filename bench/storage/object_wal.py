@@ -68,7 +68,7 @@ class Delayed:
     async def get(self, key: str) -> bytes:
         return await self._inner.get(key)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         return await self._inner.get_range(key, start, length)
 
     async def get_range_into(self, key: str, start: int, target: memoryview) -> None:

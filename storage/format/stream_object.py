@@ -212,6 +212,7 @@ async def read_index(store: ObjectStore, key: str, suffix_size: int = SUFFIX_GUE
     Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat (written by a newer
     version).
     """
+    suffix: Buffer
     suffix, size = await store.get_suffix(key, suffix_size)
     start = metadata_start(key, suffix, size)
     if size - start > len(suffix):

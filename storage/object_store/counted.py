@@ -91,7 +91,7 @@ class CountedStore:
             self.stats.get, lambda: self._inner.get(key), lambda body: (1, len(body))
         )
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See `ObjectStore.get_range`."""
         return await self._count(
             self.stats.get,

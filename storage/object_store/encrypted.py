@@ -94,16 +94,16 @@ class EncryptedStore:
         await _worked(cipher.size, lambda: cipher.decrypt_into(stored, 0, target))
         return bytes(plain)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See `ObjectStore.get_range`. Raises KeyUnavailable, NotEncrypted,
         UnsupportedFormat, too.
         """
         cipher = await self._cipher_of(key)
         if cipher is None:
             return await self._inner.get_range(key, start, length)
-        plain = bytearray(length)
-        await self._decrypt_range(key, cipher, start, memoryview(plain))
-        return bytes(plain)
+        plain = memoryview(bytearray(length))
+        await self._decrypt_range(key, cipher, start, plain)
+        return plain.toreadonly()
 
     async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
         """See `ObjectStore.get_range_into`. Raises KeyUnavailable, NotEncrypted,

@@ -56,7 +56,7 @@ class FaultyStore:
         await self._before_read(key)
         return await self._inner.get(key)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See `ObjectStore.get_range`."""
         await self._before_read(key)
         return await self._inner.get_range(key, start, length)

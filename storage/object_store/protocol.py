@@ -45,8 +45,9 @@ class ObjectStore(Protocol):
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ObjectNotFound, StoreUnavailable."""
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `start`. Raises ObjectNotFound, StoreUnavailable,
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        """Return exactly `length` bytes from `start`, as the store has received them: a view of
+        memory that does not change spares a copy. Raises ObjectNotFound, StoreUnavailable,
         CorruptObject (short).
         """
 

@@ -70,7 +70,7 @@ class RetryingStore:
         """See `ObjectStore.get`."""
         return await self.repeat(key, lambda: self._inner.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See `ObjectStore.get_range`."""
         return await self.repeat(
             key, lambda: self._inner.get_range(key, start, length), waits_for_key=False

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import obstore
 import pytest
 
 from bench.s3_server import S3Server
@@ -306,3 +307,12 @@ async def test_what_is_below_the_size_of_parts_goes_in_one_request(spoilt: Spoil
     assert await spoilt.store.get("large") == b"".join(pieces)
     assert sum(map(len, pieces)) < MULTIPART_SIZE_MIN
     assert spoilt.proxy.seen.requests == {"PUT": 1, "GET": 1}
+
+
+async def test_a_range_is_a_view_of_what_the_client_received(s3_server: S3Server) -> None:
+    store = S3Store(f"{s3_server.uri}/views")
+    await store.create("k", [bytes(range(200))])
+    found = await store.get_range("k", 10, 100)
+    assert found == bytes(range(10, 110))
+    assert isinstance(found.obj, obstore.Bytes), "no copy of it"
+    assert found.readonly, "batches of many responses are slices of it"

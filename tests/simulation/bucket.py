@@ -147,7 +147,7 @@ class RemoteStore:
         """See `ObjectStore.get`."""
         return await self._send(f"get {key}", self._faulty.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See `ObjectStore.get_range`."""
         return await self._send(f"get {key}", self._faulty.get_range(key, start, length))
 

@@ -17,6 +17,7 @@ from lakehead.storage.format.stream_object import (
 )
 from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.object_store import ObjectStore
+from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.wal.object.names import Seal, WalName
 from lakehead.storage.wal.object.seal import read_wal_object
 
@@ -180,7 +181,7 @@ def _item_row(index: ObjectIndex, item: IndexItem, crc: str) -> dict[str, Any]:
     }
 
 
-def _batch_rows(index: ObjectIndex, item: IndexItem, data: bytes) -> list[dict[str, Any]]:
+def _batch_rows(index: ObjectIndex, item: IndexItem, data: Buffer) -> list[dict[str, Any]]:
     rows = []
     for record in iter_records(data):
         for _, header in iter_headers(record.payload):

@@ -113,9 +113,9 @@ class S3Store:
         client = await self._open()
         return await self._until(self._deadlines.read(0), key, read)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> memoryview:
         """See `ObjectStore.get_range`."""
-        return (await self._get_range(key, start, length)).to_bytes()
+        return memoryview(await self._get_range(key, start, length))
 
     async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
         """See `ObjectStore.get_range_into`."""

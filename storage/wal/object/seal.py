@@ -101,7 +101,7 @@ async def read_wal_object(store: ObjectStore, key: str) -> Seal | ObjectIndex:
         return decode_seal(key, suffix)
     start = metadata_start(key, suffix, size)
     if size - start > len(suffix):
-        suffix = await store.get_range(key, start, size - start)
+        return parse_index(key, await store.get_range(key, start, size - start), size)
     return parse_index(key, suffix, size)
 
 
