@@ -1,0 +1,98 @@
+"""Catch-up from S3: a consumer reads a topic that its broker has in a local S3 server alone.
+
+The peer is obstore's client, which gets the same objects by ranges of 4 MiB, some at a time, and
+drops them: as fast as that server gives them away. Both take turns in one run. The peer shares the
+cores with the S3 server, the broker with its consumer too.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import obstore
+from obstore.store import S3Store
+
+from bench.figures import Figure
+from bench.lakehead_server import lakehead_server
+from bench.librdkafka.performance import consume, produce
+from bench.loads import KIB, MIB, Kind, Load
+from bench.maven import MissingTool
+from bench.s3_server import NotBuilt, S3Server, program, running_server
+from bench.workloads import Figures, create_topic
+
+PART = "catch-up from S3"
+TOPIC = "bench-catch-up"
+PREFIX = "bench"
+FILLED = Load(name=TOPIC, kind=Kind.PRODUCE)
+READ = Load(name=TOPIC, kind=Kind.CONSUME, consumers=1)
+RANGE = 4 * MIB
+AT_ONCE = 8
+ROUNDS = 3
+
+
+def run(folder: Path, quick: bool) -> Sequence[Figure]:
+    """Measure in `folder`. Raises MissingTool."""
+    try:
+        program()
+    except NotBuilt as error:
+        raise MissingTool(str(error)) from None
+    records = (256 if quick else 800) * MIB // KIB
+    with running_server(folder / "s3") as s3:
+        flags = ("--store", f"{s3.uri}/{PREFIX}")
+        with lakehead_server(folder, *flags, environment=s3.environment) as server:
+            create_topic(server, TOPIC, {})
+            produce(server, TOPIC, FILLED, records)
+        caught_up: list[Figures] = []
+        rates: list[float] = []
+        for _ in range(ROUNDS):  # the end of a broker uploads all; the next has nothing in memory
+            with lakehead_server(folder, *flags, environment=s3.environment) as server:
+                caught_up.append(consume(server, TOPIC, READ, records))
+            rates.append(asyncio.run(got_mb_per_second(s3)))
+    return [
+        Figure(
+            part=PART,
+            name="rate",
+            value=statistics.median(one.mb_per_second or 0.0 for one in caught_up),
+            unit="MB/s",
+            peer="obstore's GETs",
+            peer_value=statistics.median(rates),
+            goal=0.8,
+        ),
+        Figure(
+            part=PART,
+            name="CPU of the broker",
+            value=statistics.median(one.cpu_seconds_per_gb or 0.0 for one in caught_up),
+            unit="s/GB",
+            goal=1.0,
+            more_is_better=False,
+        ),
+    ]
+
+
+async def got_mb_per_second(s3: S3Server) -> float:
+    """Get the data of the cluster by ranges, some at a time; return the rate."""
+    client = S3Store(
+        s3.bucket,
+        endpoint=s3.endpoint,
+        region=s3.region,
+        access_key_id=s3.access_key,
+        secret_access_key=s3.secret_key,
+        client_options={"allow_http": True},
+    )
+    objects = await obstore.list(client, f"{PREFIX}/data").collect_async()
+    ranges = [
+        (one["path"], start, min(RANGE, one["size"] - start))
+        for one in objects
+        for start in range(0, one["size"], RANGE)
+    ]
+    waiting = iter(ranges)
+
+    async def worker() -> None:
+        for path, start, length in waiting:
+            await obstore.get_range_async(client, path, start=start, length=length)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return sum(length for *_, length in ranges) / MIB / (time.perf_counter() - began)
