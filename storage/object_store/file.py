@@ -37,7 +37,10 @@ _TEMPORARY = ".tmp"
 _TEMPORARY_NAME = re.compile(r"[0-9a-f]{24}")
 _TEMPORARY_AGE_S = 3600
 _DIRECT_SIZE_MIN = 1024 * 1024
-_DIRECT_BUFFER_SIZE = 4 * 1024 * 1024
+_DIRECT_BUFFER_SIZE = 512 * 1024
+"""Written at once. The write-ahead log may be on the same disk, and one of its writes waits behind
+one of these: 4 MiB take several milliseconds.
+"""
 _SECTOR = 4096
 _REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
 _REFUSES_UNNAMED = {errno.EOPNOTSUPP, errno.EISDIR}

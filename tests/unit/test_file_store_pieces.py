@@ -3,8 +3,10 @@
 import asyncio
 import mmap
 import random
+import re
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def piece(size: int, shift: int, *, is_readonly: bool) -> bytes | memoryview:
 
 
 SIZES = st.sampled_from(
-    (0, 1, SECTOR - 1, SECTOR, SECTOR + 1, MIB, MIB + 77, 4 * MIB, 4 * MIB + SECTOR, 9 * MIB + 5)
+    (0, 1, SECTOR - 1, SECTOR, SECTOR + 1, MIB // 2 + SECTOR, MIB, MIB + 77, 4 * MIB, 9 * MIB + 5)
 )
 
 
@@ -44,3 +46,19 @@ def test_an_object_is_its_pieces(parts: Sequence[tuple[int, int, bool]]) -> None
 
     with tempfile.TemporaryDirectory() as folder:
         assert asyncio.run(stored(folder)) == b"".join(pieces)
+
+
+async def test_a_write_of_the_log_waits_for_no_more_than_a_little_of_a_large_object(
+    tmp_path: Path,
+) -> None:
+    def writes() -> int:
+        found = re.search(r"syscw: (\d+)", Path("/proc/self/io").read_text())
+        assert found is not None
+        return int(found[1])
+
+    store = FileStore(tmp_path)
+    for body in (random.Random(1).randbytes(16 * MIB), memoryview(mmap.mmap(-1, 16 * MIB))):
+        before = writes()
+        await store.create(f"a/{type(body).__name__}", [body])
+        assert writes() - before >= 16, "a write of more than 1 MiB"
+    await store.close()
