@@ -35,6 +35,7 @@ from lakehead.lake.tables.delta_table import (
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.lake.tables.left_out import count_txns
 from lakehead.lake.tables.owner import check_topic, owner_txn
+from lakehead.lake.tables.range_digests import digest_note
 from lakehead.lake.tables.table_history import Change
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
@@ -336,6 +337,7 @@ class _Backfill:
                 "lakehead.topic": topic,
                 "lakehead.backfilled.from": str(txns),
                 **self._change(splits, rows).commit_info(),
+                **digest_note(one for result in results for one in result.digests),
             },
         )
         failpoint("backfill_committed")

@@ -27,6 +27,7 @@ from lakehead.lake.tables.layout import (
     dead_letters,
 )
 from lakehead.lake.tables.partitions import split_rows
+from lakehead.lake.tables.range_digests import RangeDigest, RangeDigester
 from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.lake.tables.values.formats import open_decoder
@@ -82,6 +83,7 @@ class Unreadable:
 class TableItemResult:
     """The files of an item. With `pause` and an unreadable record there are none; nor if the job
     has to decide on a schema (`found`). `left_out` counts the rows without some of their fields.
+    `digests` are of the records that the item read.
     """
 
     files: tuple[DataFile, ...] = ()
@@ -90,6 +92,7 @@ class TableItemResult:
     dropped: int = 0
     left_out: int = 0
     found: Any = None  # pa.Schema | None
+    digests: tuple[RangeDigest, ...] = ()
 
 
 def make_table_files(item: TableItem) -> TableItemResult:
@@ -119,9 +122,11 @@ class _Work:
         self._left_out = 0
         self._found: Any = None
         self._times: dict[tuple[int, int], int] = {}
+        self._digester = RangeDigester(item.split.ranges)
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Meet a batch that cannot be read."""
+        self._digester.add_batch(found)
         match self._item.on_error:
             case "pause":
                 self._pause(
@@ -150,6 +155,7 @@ class _Work:
         pausing = item.on_error == "pause"
         pieces = read_moved(store_reader(item.store_uri), item.split.ranges)
         for batch in _gathered(decode_all(pieces, decoder)):
+            self._digester.add(batch)
             made = item.layout.table_rows(
                 batch,
                 self._values,
@@ -165,6 +171,7 @@ class _Work:
             dead_letters=self._letters.finish(),
             dropped=self._dropped,
             left_out=self._left_out,
+            digests=self._digester.digests(),
         )
 
     def _take(self, batch: Any, made: TableRows) -> None:

@@ -49,6 +49,7 @@ from lakehead.lake.tables.layout import DEAD_LETTERS, check_made_from
 from lakehead.lake.tables.left_out import COUNTS, counted
 from lakehead.lake.tables.merge_engine import claim_all
 from lakehead.lake.tables.owner import is_of_topic, owner_txn
+from lakehead.lake.tables.range_digests import digest_note, held_digests
 from lakehead.lake.tables.table_history import Change
 from lakehead.lake.tables.table_root import check_place
 from lakehead.storage.clock import SystemClock
@@ -325,6 +326,7 @@ def _swap(
             "lakehead.topic": settings.topic,
             "lakehead.rebuilt": "in place",
             **change.commit_info(),
+            **digest_note(held_digests(new)),
         },
     )
 

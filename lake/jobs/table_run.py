@@ -51,6 +51,7 @@ from lakehead.lake.tables.merge_engine import (
     settle,
 )
 from lakehead.lake.tables.owner import OtherTopic, owner_txn
+from lakehead.lake.tables.range_digests import digest_note
 from lakehead.lake.tables.table_history import Change
 from lakehead.lake.tables.table_statistics import run_cost
 from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
@@ -459,6 +460,7 @@ class TableRun:
         commit_info |= run_cost(plan.splits, [*files, *letters], seconds).commit_info()
         rows = sum(file.record_count for file in files)
         commit_info |= self._change(plan, table, rows).commit_info()
+        commit_info |= digest_note(one for result in results for one in result.digests)
         dropped = sum(result.dropped for result in results)
         left_out = sum(result.left_out for result in results)
         counts = count_txns(table, left_out=left_out, dropped=dropped)

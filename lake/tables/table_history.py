@@ -61,9 +61,16 @@ class History(NamedTuple):
 
 
 def history_since(table: Table, version: int) -> History:
-    """Return the history above `version`. The log may not have all of it any more: Delta removes
-    entries that are older than the table's `delta.logRetentionDuration` (30 days). Raises
-    TableUnavailable.
+    """Return the history above `version`. Raises TableUnavailable."""
+    entries = entries_since(table, version)
+    at_ms = {one["version"]: int(one.get("timestamp", 0)) for one in entries}
+    return History(sorted(_read(entries, version), key=lambda one: one.version), at_ms)
+
+
+def entries_since(table: Table, version: int) -> list[dict[str, Any]]:
+    """Return the infos of the commits above `version`, with their versions. The log may not have
+    all of them any more: Delta removes entries that are older than the table's
+    `delta.logRetentionDuration` (30 days). Raises TableUnavailable.
     """
     from deltalake.exceptions import DeltaError
 
@@ -78,9 +85,7 @@ def history_since(table: Table, version: int) -> History:
             message = f"cannot read the history of {table.uri}: {one_line(error)}"
             raise TableUnavailable(message) from error
         now = delta_table.open_table(table.uri) or table
-    entries = [one for one in entries if version < one["version"] <= end]
-    at_ms = {one["version"]: int(one.get("timestamp", 0)) for one in entries}
-    return History(sorted(_read(entries, version), key=lambda one: one.version), at_ms)
+    return [one for one in entries if version < one["version"] <= end]
 
 
 def commits_since(table: Table, version: int) -> list[TableCommit]:
@@ -95,16 +100,24 @@ def _read(entries: list[dict[str, Any]], version: int) -> Iterator[TableCommit]:
             yield TableCommit(version=entry["version"], at_ms=at_ms, change=change)
 
 
+def noted(entry: Mapping[str, Any], name: str) -> Any:
+    """Return a note of a commit's info, also where Spark keeps it; None without it."""
+    if name in entry or not isinstance(entry.get(_SPARK_NOTES), str):
+        return entry.get(name)
+    try:
+        commit_info = json.loads(entry[_SPARK_NOTES])
+    except ValueError:
+        return None
+    return commit_info.get(name) if isinstance(commit_info, dict) else None
+
+
 def _change(entry: Mapping[str, Any]) -> Change | None:
     """Return the change of an entry; None for one of another program, or without the note."""
-    noted = entry.get(CHANGE)
+    note = noted(entry, CHANGE)
     try:
-        if noted is None and isinstance(entry.get(_SPARK_NOTES), str):
-            commit_info = json.loads(entry[_SPARK_NOTES])
-            noted = commit_info.get(CHANGE) if isinstance(commit_info, dict) else None
-        if noted is None:
+        if note is None:
             return None
-        change = json.loads(noted)
+        change = json.loads(note)
         offsets = {int(p): (int(first), int(end)) for p, (first, end) in change["offsets"].items()}
         return Change(
             kind=change["kind"], offsets=offsets, rows=int(change["rows"]), written_by=change["by"]

@@ -1,0 +1,121 @@
+"""Digests of the records that commits of a table were made from, by partition and offset range.
+
+A commit that brings records has the note `lakehead.digests`, JSON: the form of the digests and, for
+each partition and work item, [partition, first offset, end offset, records, digest]. They are of
+the records as they were read from objects (`lakehead.lake.decode.record_digest`), before values
+were decoded: dead letters and dropped records count too.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lakehead.lake.decode.invalid import InvalidBatch
+from lakehead.lake.decode.record_digest import DIGEST_FORM, RecordDigest
+from lakehead.lake.planner import ByteRange
+from lakehead.lake.tables.delta_table import Table, open_table
+from lakehead.lake.tables.table_history import CHANGE, entries_since, noted
+
+DIGESTS = "lakehead.digests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeDigest:
+    """The digest of the records of a partition in the offsets [first, end)."""
+
+    partition: int
+    first: int
+    end: int
+    records: int
+    digest: str
+
+
+class RangeDigester:
+    """Digests the records of byte ranges, which are in offset order in each partition."""
+
+    def __init__(self, ranges: Iterable[ByteRange]) -> None:
+        self._offsets: dict[int, tuple[int, int]] = {}
+        for one in ranges:
+            first, end = self._offsets.get(one.partition, (one.first_offset, one.end_offset))
+            bounds = min(first, one.first_offset), max(end, one.end_offset)
+            self._offsets[one.partition] = bounds
+        self._digests = {partition: RecordDigest() for partition in self._offsets}
+
+    def add(self, batch: Any) -> None:
+        """Take records of one partition, see `RecordDigest.add`."""
+        if batch.num_rows:
+            self._digests[batch.column("partition")[0].as_py()].add(batch)
+
+    def add_batch(self, found: InvalidBatch) -> None:
+        """Take a batch that cannot be read."""
+        self._digests[found.partition].add_batch(found)
+
+    def digests(self) -> tuple[RangeDigest, ...]:
+        """Return the digest of each partition."""
+        return tuple(
+            RangeDigest(
+                partition=partition,
+                first=first,
+                end=end,
+                records=self._digests[partition].records,
+                digest=self._digests[partition].hexdigest(),
+            )
+            for partition, (first, end) in self._offsets.items()
+        )
+
+
+def digest_note(digests: Iterable[RangeDigest]) -> dict[str, str]:
+    """Return the note of a commit; none without digests."""
+    ordered = sorted(digests, key=lambda one: (one.partition, one.first))
+    rows = [[one.partition, one.first, one.end, one.records, one.digest] for one in ordered]
+    note = json.dumps({"form": DIGEST_FORM, "ranges": rows}, separators=(",", ":"))
+    return {DIGESTS: note} if rows else {}
+
+
+def held_digests(table: Table) -> tuple[RangeDigest, ...]:
+    """Return the digests of the records that the version of `table` was made from, as far as its
+    log has them, in the order of their offsets. Raises TableUnavailable.
+    """
+    newest = open_table(table.uri) or table
+    held: list[RangeDigest] = []
+    for entry in sorted(entries_since(newest, -1), key=lambda one: -one["version"]):
+        if entry["version"] > table.version:
+            continue
+        held += _digests(noted(entry, DIGESTS))
+        if _replaces_all(noted(entry, CHANGE)):
+            break
+    return tuple(sorted(held, key=lambda one: (one.partition, one.first)))
+
+
+def _replaces_all(note: Any) -> bool:
+    return _parsed(note).get("kind") == "rebuild_table"
+
+
+def _parsed(note: Any) -> dict[str, Any]:
+    """Return a note, empty if it is none or was broken."""
+    try:
+        parsed = json.loads(note)
+    except (TypeError, ValueError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _digests(note: Any) -> tuple[RangeDigest, ...]:
+    """Return the digests of a note; none without one, and for digests of another form."""
+    found = _parsed(note)
+    if found.get("form") != DIGEST_FORM:
+        return ()
+    try:
+        return tuple(
+            RangeDigest(
+                partition=int(partition),
+                first=int(first),
+                end=int(end),
+                records=int(records),
+                digest=str(digest),
+            )
+            for partition, first, end, records, digest in found["ranges"]
+        )
+    except (KeyError, TypeError, ValueError):
+        return ()
