@@ -117,6 +117,10 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "REBUILD_TABLE",
             "Rebuild a topic's table from its records, as it is declared now.",
         ),
+        "attest": Command(
+            f"{_JOB}lakehead.lake.jobs.attest:JOB",
+            "Show that a table is its topic, row for row. Status 1 if it is not.",
+        ),
     },
     "Maintenance": {
         "maintain": Command(

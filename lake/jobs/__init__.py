@@ -3,7 +3,10 @@
 from typing import Final
 
 LAKE_JOBS: Final = {
-    name: f"{__name__}.table_jobs:{name.upper()}"
-    for name in ("materialize", "optimize", "vacuum", "replay", "backfill", "rebuild_table")
+    **{
+        name: f"{__name__}.table_jobs:{name.upper()}"
+        for name in ("materialize", "optimize", "vacuum", "replay", "backfill", "rebuild_table")
+    },
+    "attest": f"{__name__}.attest:JOB",
 }
 """The place of each job's declaration."""

@@ -719,7 +719,8 @@ def _at(options: BackfillOptions) -> Beginning:
     return options.begin[0]
 
 
-def _settings(context: JobContext, topic: str) -> "MaterializeSettings":
+def settings_of(context: JobContext, topic: str) -> "MaterializeSettings":
+    """Return the settings of a topic's declared table. Raises SettingsError, UnknownTopic."""
     from lakehead.lake.jobs.table_due import declared_tables
     from lakehead.lake.jobs.table_settings import declared_settings
     from lakehead.lake.store_reader import store_reader
@@ -739,7 +740,7 @@ def _preview_backfill(context: JobContext, options: BackfillOptions, topic: str)
     from lakehead.lake.store_reader import store_reader
 
     reader = store_reader(context.path)
-    plan = plan_begin(_settings(context, topic), reader, reader.open_catalog(), at=_at(options))
+    plan = plan_begin(settings_of(context, topic), reader, reader.open_catalog(), at=_at(options))
     starts = ", ".join(f"{partition}: {start}" for partition, start in sorted(plan.starts.items()))
     found = {
         "table_is_new": plan.is_new,

@@ -269,8 +269,9 @@ def _add_action(file: DataFile, modified_ms: int) -> "AddAction":
     )
 
 
-def open_table(uri: str) -> Table | None:
-    """Open the newest version of the table at `uri`; None if there is no table.
+def open_table(uri: str, version: int | None = None) -> Table | None:
+    """Open a version of the table at `uri`, the newest unless one is named; None if there is no
+    table.
 
     Raises TableUnavailable if it cannot be read.
     """
@@ -279,7 +280,7 @@ def open_table(uri: str) -> Table | None:
 
     try:
         place, options = location(uri)
-        return Table(uri, DeltaTable(place, storage_options=options))
+        return Table(uri, DeltaTable(place, version=version, storage_options=options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
