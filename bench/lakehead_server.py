@@ -35,7 +35,8 @@ def lakehead_server(
 
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).
-    Where it is `secured`, its clients use SASL_SSL. `root` is the checkout that it runs.
+    Where it is `secured`, its clients use SASL_SSL. `root` is the checkout that it runs,
+    not that of the current folder.
     With a `metrics_port` it has a page of metrics there. It has bytecode, as an installed one has.
     """
     port = free_port() if port is None else port
@@ -54,7 +55,11 @@ def lakehead_server(
         command,
         port=port,
         log=folder / "lakehead.log",
-        environment={"PYTHONPATH": python_path(root), "PYTHONDONTWRITEBYTECODE": ""}
+        environment={
+            "PYTHONPATH": python_path(root),
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONSAFEPATH": "1",
+        }
         | variables
         | dict(environment or {}),
         client=None if secured is None else secured.client,
