@@ -14,6 +14,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.cluster.described_topics import DescribedTopics
 from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
 from lakehead.broker.cluster.metadata_image import TopicPartition
 from lakehead.broker.cluster.read_replicas import ReadReplicas
@@ -98,6 +99,10 @@ class TopicAdmin(Protocol):
 
 class Leaders(Protocol):
     """The leaders of partitions: `cluster.metadata_image.MetadataCache`."""
+
+    @property
+    def described(self) -> DescribedTopics:
+        """Topics as responses of Metadata describe them."""
 
     def exists(self, where: TopicPartition) -> bool:
         """Return true if the partition exists."""

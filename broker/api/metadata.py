@@ -11,6 +11,7 @@ clients fetch from no node that is not among them.
 Racks are those of the nodes, so clients that know their own can choose.
 """
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -39,7 +40,7 @@ from lakehead.broker.security.access import (
     DESCRIBE_TOPIC,
 )
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.metadata.state import INTERNAL_TOPICS
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage
 
 _LISTED = DESCRIBE_TOPIC.silent("A denial leaves a topic out when all are requested.")
 _IN_CLUSTER = CREATE_IN_CLUSTER.silent("A denial leaves it to CREATE of each topic.")
@@ -192,8 +193,36 @@ async def _described(
     """
     module, state = context.response, context.services.state
     await turns.step()
-    unreachable = context.services.lifecycle.unreachable()
-    readers = context.services.replica_selector
+    unreachable = frozenset(context.services.lifecycle.unreachable())
+    described = context.services.metadata_cache.described
+    key = (topic.uuid, len(topic.stream_ids), module, context.listener, unreachable)
+    partitions = described.get(state, key)
+    if partitions is None:
+        partitions = await _partitions(topic, context, turns, state, unreachable)
+        if not context.services.replica_selector.is_enabled:  # it chooses by what changes meanwhile
+            described.put(state, key, partitions)
+    return entity(
+        module,
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.uuid,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+        topic_authorized_operations=on_topic(topic.name, context)
+        if wants_operations
+        else NOT_REQUESTED,
+    )
+
+
+async def _partitions(
+    topic: Topic,
+    context: RequestContext,
+    turns: Turns,
+    state: MetadataImage,
+    unreachable: Collection[int],
+) -> tuple[Any, ...]:
+    module, readers = context.response, context.services.replica_selector
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
         await turns.step()
@@ -217,18 +246,7 @@ async def _described(
                 offline_replicas=replicas.offline,
             )
         )
-    return entity(
-        module,
-        "MetadataResponseTopic",
-        error_code=ErrorCode.none,
-        name=topic.name,
-        topic_id=topic.uuid,
-        is_internal=topic.is_internal,
-        partitions=partitions,
-        topic_authorized_operations=on_topic(topic.name, context)
-        if wants_operations
-        else NOT_REQUESTED,
-    )
+    return tuple(partitions)
 
 
 def _leader_error(leader: Leader | None, context: RequestContext) -> ErrorCode:

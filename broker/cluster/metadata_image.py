@@ -9,6 +9,7 @@ open: most of the time one node. The live ones are in sync. All of this is pure.
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeAlias
 
+from lakehead.broker.cluster.described_topics import DescribedTopics
 from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 from lakehead.storage.metadata import records as r
@@ -164,6 +165,12 @@ class MetadataCache:
     ) -> None:
         self._state = state
         self._unreachable = unreachable
+        self._described = DescribedTopics()
+
+    @property
+    def described(self) -> DescribedTopics:
+        """Topics as responses of Metadata describe them."""
+        return self._described
 
     def exists(self, where: TopicPartition) -> bool:
         """Return true if the partition exists."""
