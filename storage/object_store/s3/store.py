@@ -71,6 +71,11 @@ DELETES_AT_ONCE = 1000
 LISTED_AT_ONCE = 1000
 _LIST_PAGE_BYTES = 512 * 1024
 _UPLOADS_AT_ONCE = 4
+_JOINED_SIZE_MAX = 8 * 1024 * 1024
+"""A body of this size is copied into one piece: the client's threads take pieces one by one, and
+wait for Python's lock for each, while the event loop works. A larger one goes as it is …"""
+_JOINED_MAX = 32 * 1024 * 1024
+"""… and so do all beyond this many bytes on their way: the memory of the copies."""
 
 
 class S3Store:
@@ -86,6 +91,8 @@ class S3Store:
         self._multipart: Multipart | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._deadlines = Deadlines()
+        self.joined_bytes = 0
+        """Memory of the copies that are on their way."""
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`: a PUT with `If-None-Match: *`, or parts that are put together
@@ -202,7 +209,19 @@ class S3Store:
             await self.in_thread(lambda: multipart.create(key, views))
             return
         client = await self._open()
-        put = obstore.put_async(client, key, views or b"", mode="create", use_multipart=False)
+        if size > _JOINED_SIZE_MAX or self.joined_bytes + size > _JOINED_MAX:
+            await self._put(client, key, views, size)
+            return
+        self.joined_bytes += size
+        try:
+            await self._put(client, key, b"".join(views), size)
+        finally:
+            self.joined_bytes -= size
+
+    async def _put(
+        self, client: "Client", key: str, body: bytes | Sequence[memoryview], size: int
+    ) -> None:
+        put = obstore.put_async(client, key, body, mode="create", use_multipart=False)
         await self._within(self._deadlines.write(size), key, put, is_write=True)
 
     async def _get_range(self, key: str, start: int, length: int) -> obstore.Bytes:
