@@ -26,7 +26,7 @@ SCHEDULED = {
     "lakehead_table_upkeep",
     "lakehead_verify",
 }
-BY_HAND = {"lakehead_backfill", "lakehead_replay_dead_letters"}
+BY_HAND = {"lakehead_attest", "lakehead_backfill", "lakehead_replay_dead_letters"}
 
 # What a run may be given, and what of it is refused.
 CONFS: list[tuple[str, dict[str, Any], str]] = [
@@ -41,6 +41,8 @@ CONFS: list[tuple[str, dict[str, Any], str]] = [
     ("lakehead_verify", {"sample_percent": 101}, "sample_percent"),
     ("lakehead_backfill", {"topic": "orders"}, ""),
     ("lakehead_backfill", {}, "topic"),
+    ("lakehead_attest", {"topic": "orders", "sample_percent": 5}, ""),
+    ("lakehead_attest", {}, "topic"),
     ("lakehead_replay_dead_letters", {"topic": ""}, "topic"),
 ]
 

@@ -16,7 +16,7 @@ from tests.support.topic_writer import write_topic
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = sorted(path.stem for path in (ROOT / "dags").glob("lakehead_*.py"))
-BY_HAND = {"lakehead_backfill", "lakehead_replay_dead_letters"}
+BY_HAND = {"lakehead_attest", "lakehead_backfill", "lakehead_replay_dead_letters"}
 RUN_S_MAX = 540
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("airflow"), pytest.mark.timeout(600)]

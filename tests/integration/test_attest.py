@@ -276,6 +276,19 @@ def test_a_sample_reads_less(root: Path) -> None:
     assert [one.records for one in held_digests(opened)] == [RECORDS] * 4
 
 
+def test_records_of_a_backfill_have_digests_too(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, 0)
+    declare(root, schema="id bigint, name string, price double")
+    tables = DeclaredTables(str(root))
+    for begin in ({0: 30, 1: 20}, {0: 10, 1: 20}):
+        tables.begin("orders", at=begin)
+        tables.catch_up(all_of_them=True, on_table=_check)
+    tables.close()
+    result = attested(root)
+    assert (result.rows, result.digests, words(result)) == (50, 3, [])
+
+
 def test_the_command_reports_and_fails(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
