@@ -23,7 +23,6 @@ from lakehead.storage.errors import (
     StoreUnavailable,
     WalFailed,
 )
-from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_writer import WrittenObject
 from lakehead.storage.format.stream_object import ObjectIndex
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -127,7 +126,6 @@ class Putter:
                 return await first
             self._stats.hedges += 1
             self._batching.repeated()
-            failpoint("wal_put_hedged")
             second = spawn(
                 self._try(key, written, 0, put), name=f"put {key} beside", is_awaited=True
             )
