@@ -41,6 +41,9 @@ _DIRECT_BUFFER_SIZE = 512 * 1024
 """Written at once. The write-ahead log may be on the same disk, and one of its writes waits behind
 one of these: 4 MiB take several milliseconds.
 """
+_JOINED_AT_ONCE = 64
+_JOINED_SIZE_MAX = 2048
+"""Bytes of a piece, on average, up to which joining pieces first is cheaper."""
 _SECTOR = 4096
 _REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
 _REFUSES_UNNAMED = {errno.EOPNOTSUPP, errno.EISDIR}
@@ -308,7 +311,7 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
     """
     buffer: memoryview | None = None
     filled = position = 0
-    for piece in pieces:
+    for piece in _joined(pieces):
         rest = memoryview(piece).cast("B")  # Arrow's buffers are of signed bytes
         if not filled and _is_aligned(rest):
             sectors = len(rest) // _SECTOR * _SECTOR
@@ -330,6 +333,18 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
     if buffer and filled:
         _write_at(file, buffer[: -(-filled // _SECTOR) * _SECTOR], position)
     os.ftruncate(file, size)
+
+
+def _joined(pieces: Sequence[Buffer]) -> Iterator[Buffer]:
+    """Yield the bytes of the pieces in fewer ones: an object of small batches has a million, and
+    each turn of Python's takes longer than a copy of so few bytes.
+    """
+    for first in range(0, len(pieces), _JOINED_AT_ONCE):
+        some = pieces[first : first + _JOINED_AT_ONCE]
+        if sum(map(len, some)) <= len(some) * _JOINED_SIZE_MAX:
+            yield b"".join(some)
+        else:
+            yield from some
 
 
 def _is_aligned(data: memoryview) -> bool:
