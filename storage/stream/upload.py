@@ -120,6 +120,8 @@ _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
 _YIELD_BYTES = 1 * 1024 * 1024
 _YIELD_BATCHES = 256
+_YIELD_PLANNED = 8192
+"""Batches that are planned in a millisecond, more or less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,20 +172,20 @@ class PlannedObject(NamedTuple):
     size: int
 
 
-def plan_objects(
+async def plan_objects(
     batches: dict[int, list[CachedBatch]], *, stream_object_size: int, object_size_max: int
 ) -> list[PlannedObject]:
     """Plan the objects of a block: those of each large stream, and what the others share. A stream
     that has to be cut is large, too, since an object holds each stream once.
 
     No object becomes larger than `object_size_max` by more than a batch. A stream's parts come in
-    order.
+    order. Other work of the loop has a turn now and then: there may be a million batches.
     """
     planned: list[PlannedObject] = []
     shared: list[Part] = []
     shared_size = 0
     for stream_id in sorted(batches):
-        cuts = _cuts(batches[stream_id], object_size_max)
+        cuts = await _cuts(batches[stream_id], object_size_max)
         parts = [
             Part(stream_id, first, end, is_last=end == len(batches[stream_id]))
             for first, end, _ in cuts
@@ -210,14 +212,18 @@ class _Cut(NamedTuple):
     size: int
 
 
-def _cuts(batches: list[CachedBatch], size_max: int) -> list[_Cut]:
+async def _cuts(batches: list[CachedBatch], size_max: int) -> list[_Cut]:
     cuts: list[_Cut] = []
     first = size = 0
-    for number, batch in enumerate(batches):
-        if size and size + len(batch.payload) > size_max:
-            cuts.append(_Cut(first, number, size))
-            first, size = number, 0
-        size += len(batch.payload)
+    for begun in range(0, len(batches), _YIELD_PLANNED):
+        if begun:
+            await asyncio.sleep(0)
+        for number, batch in enumerate(batches[begun : begun + _YIELD_PLANNED], begun):
+            added = len(batch.payload)
+            if size and size + added > size_max:
+                cuts.append(_Cut(first, number, size))
+                first, size = number, 0
+            size += added
     cuts.append(_Cut(first, len(batches), size))
     return cuts
 
@@ -274,7 +280,7 @@ class Uploader:
         as few as their largest size allows, since each takes a flush or a request.
         """
         size_max = self._settings.object_size_max
-        planned = plan_objects(
+        planned = await plan_objects(
             upload_set.block.batches,
             stream_object_size=size_max if in_few else self._settings.stream_object_size,
             object_size_max=size_max,

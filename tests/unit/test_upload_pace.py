@@ -35,7 +35,7 @@ def test_every_batch_is_in_one_object_in_order_and_objects_keep_their_size(
         stream_id: [batch(number, size) for number, size in enumerate(of_stream)]
         for stream_id, of_stream in sizes.items()
     }
-    planned = plan_objects(batches, stream_object_size=1000, object_size_max=size_max)
+    planned = asyncio.run(plan_objects(batches, stream_object_size=1000, object_size_max=size_max))
     seen: dict[int, list[CachedBatch]] = {}
     for one in planned:
         assert one.size <= size_max
@@ -49,6 +49,25 @@ def test_every_batch_is_in_one_object_in_order_and_objects_keep_their_size(
             if len(ids) > 1:
                 assert sum(sizes[part.stream_id]) < 1000
     assert seen == batches
+
+
+def test_planning_a_hundred_thousand_batches_gives_others_their_turns() -> None:
+    count = 100_000
+    batches = {0: [batch(number, 1) for number in range(count)]}
+
+    async def turns_of_others() -> int:
+        planning = asyncio.create_task(
+            plan_objects(batches, stream_object_size=1000, object_size_max=30_000)
+        )
+        turns = 0
+        while not planning.done():
+            turns += 1
+            await asyncio.sleep(0)
+        ends = [part.end for one in planning.result() for part in one.parts]
+        assert ends == [30_000, 60_000, 90_000, count]
+        return turns
+
+    assert asyncio.run(turns_of_others()) >= count // 10_000
 
 
 def sent(
