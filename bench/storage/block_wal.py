@@ -1,7 +1,7 @@
 """The block WAL on a file, compared with fio on that file with the same block size and depth.
 
 Both write past the page cache into space that is allocated already. The WAL's writes are `O_DSYNC`
-as well, since an acknowledgement is a promise; fio is run both ways, and the goal is against the
+as well, since an acknowledgement is a promise; fio is run both ways, and the goals are against the
 one that promises nothing. Half load is half of the WAL's throughput just before, for both.
 """
 
@@ -161,16 +161,20 @@ async def run(folder: Path, quick: bool) -> list[Figure]:
         ours.append(await bandwidth(path, next(epochs), seconds))
         synced.append(peer(seconds=seconds, is_synced=True))
     half = median(ours) / 2
-    waited, peers = [], []
+    waited, peers, synced_peers = [], [], []
     for _ in range(rounds):
         peers.append(peer(seconds=seconds, rate_mb_per_second=half))
+        synced_peers.append(peer(seconds=seconds, rate_mb_per_second=half, is_synced=True))
         waited.append(await latency(path, next(epochs), seconds, half))
     cost = await append_cost(path, next(epochs))
+    p50, p99 = (median(one[len(one) * percent // 100] for one in waited) for percent in (50, 99))
     return [
         _throughput(median(ours), "fio O_DIRECT", direct, goal=0.8),
         _throughput(median(ours), "fio O_DIRECT O_DSYNC", synced),
-        _wait("p99", half, median(w[len(w) * 99 // 100] for w in waited), peers, goal=3.0),
-        _wait("p50", half, median(w[len(w) // 2] for w in waited), peers),
+        _wait("p99", half, p99, "O_DIRECT", peers, goal=3.0),
+        _wait("p50", half, p50, "O_DIRECT", peers),
+        _wait("p99", half, p99, "O_DIRECT O_DSYNC", synced_peers),
+        _wait("p50", half, p50, "O_DIRECT O_DSYNC", synced_peers),
         Figure(part=PART, name="append of 16 KiB, CPU", value=cost, unit="us"),
     ]
 
@@ -193,6 +197,7 @@ def _wait(
     which: str,
     load: float,
     seconds: float,
+    flags: str,
     results: Sequence[FioResult],
     goal: float | None = None,
 ) -> Figure:
@@ -201,7 +206,7 @@ def _wait(
         name=f"append to release, {which}, at {load:.0f} MB/s",
         value=seconds * 1e3,
         unit="ms",
-        peer=f"fio {which} ms",
+        peer=f"fio {flags}, ms",
         peer_value=median(result.p99_ms if which == "p99" else result.p50_ms for result in results),
         goal=goal,
         more_is_better=False,
