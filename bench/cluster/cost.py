@@ -16,14 +16,14 @@ figures have them.
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.cluster.load import ANSWER_S, CLIENT, leaders, make_topic
+from bench.cluster.load import ANSWER_S, CLIENT, leaders, make_topic, wait_for
 from bench.figures import Figure
 from bench.lakehead_cluster import LakeheadCluster, Place
 from bench.workloads import RunFailed
@@ -264,9 +264,12 @@ def _costs(side: Side, folder: Path, seconds: float) -> list[Figure]:
 def _loaded(cluster: LakeheadCluster, side: Side, seconds: float) -> tuple[Counted, float, float]:
     """Write and read for a time; return the growth of the counters, bytes written and read."""
     make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
-    led: Mapping[int, list[int]] = {node: [] for node in range(len(ZONES))}
-    for partition, leader in leaders(cluster.bootstrap, TOPIC).items():
-        led[leader].append(partition)
+    wait_for(
+        lambda: all(len(one) == PARTITIONS // len(ZONES) for one in _led(cluster).values()),
+        ANSWER_S,
+        "as many partitions in each zone",
+    )
+    led = _led(cluster)
     zones = [
         Zone(
             bootstrap=cluster.bootstrap,
@@ -290,6 +293,14 @@ def _loaded(cluster: LakeheadCluster, side: Side, seconds: float) -> tuple[Count
             zone.stop()
     written, read = (now - then for now, then in zip(after[1], before[1], strict=True))
     return after[0].since(before[0]), written, read
+
+
+def _led(cluster: LakeheadCluster) -> dict[int, list[int]]:
+    """Return the partitions that each node leads."""
+    led: dict[int, list[int]] = {node: [] for node in range(len(ZONES))}
+    for partition, leader in leaders(cluster.bootstrap, TOPIC).items():
+        led[leader].append(partition)
+    return led
 
 
 def _moved(zones: Sequence[Zone]) -> tuple[int, int]:
