@@ -189,7 +189,12 @@ class TailThread:
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "the consumer does not stop"
-        self._consumer.close()
+        # librdkafka's threads may wait for each other's locks for ever: one forgets a leader while
+        # another one handles a response of OffsetForLeaderEpoch.
+        closing = threading.Thread(target=self._consumer.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive(), "the consumer does not close"
 
     def _run(self) -> None:
         while not self._stop.is_set():
