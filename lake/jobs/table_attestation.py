@@ -19,7 +19,7 @@ from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes
 from lakehead.lake.decode.record_digest import RecordDigest
 from lakehead.lake.errors import DataLoss
-from lakehead.lake.jobs.attest import AttestResult, Difference
+from lakehead.lake.jobs.attest_result import AttestResult, Difference
 from lakehead.lake.moved_ranges import find_indexes, read_moved
 from lakehead.lake.planner import ByteRange, OffsetRange, plan_splits
 from lakehead.lake.record_reader import decode_all

@@ -121,6 +121,7 @@ def test_a_dry_run_tells_and_changes_nothing(cluster: Path, name: str) -> None:
     run("materialize", all_of_them=True)
     before = sorted(str(one) for one in cluster.rglob("*") if "/meta/log/" not in str(one))
     options: dict[str, dict[str, Any]] = {
+        "attest": {"topic": "orders"},
         "backfill": {"topic": "orders", "begin": "earliest"},
         "compact_objects": {"count_min": 2},
         "materialize": {"topics": "orders"},

@@ -12,7 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.attest import JOB as ATTEST
-from lakehead.lake.jobs.attest import AttestOptions, AttestResult, verdict
+from lakehead.lake.jobs.attest import AttestOptions
+from lakehead.lake.jobs.attest_result import AttestResult, verdict
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.tables import range_digests
 from lakehead.lake.tables.delta_table import open_table
