@@ -843,13 +843,13 @@ class Settings:
         least=1 * MIB,
     )
     cache_size: int = _setting(
-        320 * MIB,
+        384 * MIB,
         "Memory for recent data, which consumers at the tail read.",
         unit="bytes",
         least=8 * MIB,
     )
     block_cache_size: int = _setting(
-        128 * MIB,
+        64 * MIB,
         "Memory for data read back from the object store, and read ahead.",
         unit="bytes",
         least=1 * MIB,
