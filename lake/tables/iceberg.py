@@ -149,10 +149,14 @@ class _Mirror:
 
     def __init__(self, delta: Table, table: "IcebergTable") -> None:
         self._delta = delta
+        self._schema = delta.schema
+        self._root = _root(delta.uri)
         self._table = table
         self._reader = store_reader(delta.uri)
         self._files: dict[str, DataFile] | None = None
-        """Files of the newest snapshot by their places; None before the first look."""
+        """Files of the newest snapshot by their places; None before the first look, which reads all
+        manifests: only a commit that removes files needs it.
+        """
 
     def missing(self) -> Iterator[_Commit]:
         """Yield the commits with files that have no snapshot, the oldest first. If the log lacks
@@ -179,15 +183,14 @@ class _Mirror:
         with self._table.transaction() as transaction:
             if commit.is_wider:
                 with transaction.update_schema() as update:
-                    update.union_by_name(self._delta.schema)
+                    update.union_by_name(self._schema)
                 _map_names(transaction)
             transaction.set_properties({VERSION: str(commit.version)})
             self._add_snapshot(transaction, commit)
         self._table = self._table.refresh()
 
     def _add_snapshot(self, transaction: "Transaction", commit: _Commit) -> None:
-        files = self._known()
-        gone = [files.pop(self._place(path)) for path in commit.removed]
+        gone = [self._known().pop(self._place(path)) for path in commit.removed]
         added = [self._data_file(transaction, action) for action in commit.added]
         summary = {VERSION: str(commit.version)}
         if commit.change:
@@ -198,7 +201,8 @@ class _Mirror:
                 snapshot.delete_data_file(file)
             for file in added:
                 snapshot.append_data_file(file)
-        files |= {file.file_path: file for file in added}
+        if self._files is not None:
+            self._files |= {file.file_path: file for file in added}
 
     def _known(self) -> "dict[str, DataFile]":
         if self._files is None:
@@ -216,7 +220,7 @@ class _Mirror:
 
         files = pa.table(self._delta.handle.get_add_actions()).to_pylist()
         there = {unquote(one["path"]): one for one in files}
-        known = {_relative(place, _root(self._delta.uri)) for place in self._known()}
+        known = {place.removeprefix(self._root) for place in self._known()}
         return _Commit(
             version=self._delta.version,
             added=[
@@ -231,7 +235,7 @@ class _Mirror:
 
     def _place(self, path: str) -> str:
         """Return the whole place of a file, of its path in the log."""
-        return _root(self._delta.uri) + unquote(path)
+        return self._root + unquote(path)
 
     def _data_file(self, transaction: "Transaction", action: Mapping[str, Any]) -> "DataFile":
         """Return a file with its statistics, from its own footer."""
@@ -256,7 +260,7 @@ class _Mirror:
         )
         values = action.get("partitionValues") or {}
         partition = [
-            _value_of(self._delta.schema, column, values.get(column))
+            _value_of(self._schema, column, values.get(column))
             for column in self._delta.partition_columns
         ]
         file = DataFile.from_args(
@@ -292,10 +296,6 @@ def _root(uri: str) -> str:
     """Return a table's place as Iceberg names it, with a slash at the end."""
     place, options = location(uri)
     return (Path(place).absolute().as_uri() if options is None else place.rstrip("/")) + "/"
-
-
-def _relative(place: str, root: str) -> str:
-    return place.removeprefix(root)
 
 
 def _kind_of(schema: Any, column: str) -> Any:
