@@ -49,6 +49,8 @@ class IcebergPublisher:
     def __init__(self, path: str, *, open_: "Callable[[str], Catalog]" = open_catalog) -> None:
         self._path = path
         self._open = open_
+        self._catalogs: dict[str, Catalog] = {}
+        """By name, those that have not failed: opening one may take requests."""
         self._pending: dict[str, TableDeclaration] = {}
         self._pauses: dict[str, tuple[Backoff, float]] = {}
         """By topic id, of tables that failed: the pauses, and the end of the present one."""
@@ -114,6 +116,7 @@ class IcebergPublisher:
         try:
             done = self._published(declared, name)
         except Exception as error:  # noqa: BLE001 - of a catalog's client: whatever it raises
+            self._catalogs.pop(declared.iceberg_catalog, None)
             _log.warning(
                 "iceberg_not_published",
                 topic=declared.topic,
@@ -134,4 +137,8 @@ class IcebergPublisher:
         return None
 
     def _published(self, declared: TableDeclaration, name: str) -> Published:
-        return publish(declared.uri(self._path), self._open(declared.iceberg_catalog), name)
+        catalog = self._catalogs.get(declared.iceberg_catalog)
+        if catalog is None:
+            catalog = self._open(declared.iceberg_catalog)
+            self._catalogs[declared.iceberg_catalog] = catalog
+        return publish(declared.uri(self._path), catalog, name)

@@ -340,6 +340,32 @@ def test_a_followed_table_is_published_once_the_catalog_is_back(
     assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
 
 
+def test_a_catalog_is_opened_once_for_many_commits(settings: Path, catalog: Catalog) -> None:
+    orders = Orders(settings)
+    configs = {f"{PREFIX}{name.replace('_', '.')}": value for name, value in DECLARED.items()}
+    declared = TableDeclaration.parse("orders", "id", configs)
+    opened: list[str] = []
+
+    def counting(name: str) -> Catalog:
+        opened.append(name)
+        return iceberg_publisher.open_catalog(name)
+
+    def is_shown() -> bool:
+        newest = str(DeltaTable(orders.place).version())
+        return catalog.table_exists(NAME) and (
+            catalog.load_table(NAME).properties[VERSION] == newest
+        )
+
+    publisher = iceberg_publisher.IcebergPublisher(str(orders.cluster), open_=counting)
+    for _ in range(3):
+        orders.write()
+        orders.materialize()
+        publisher.take(declared)
+        assert wait_until(is_shown, 30.0)
+    publisher.close()
+    assert opened == ["lake"]
+
+
 @pytest.mark.parametrize("name", ["orders", "a..b", "a b.c", "lake.orders."])
 def test_a_name_that_no_catalog_has_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="namespace and a name"):
