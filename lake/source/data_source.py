@@ -1,9 +1,16 @@
 """The Spark data source `lakehead`."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
+
+from lakehead.storage.errors import LakeheadError
+
+if TYPE_CHECKING:
+    from lakehead.lake.source.options import ReadOptions
+    from lakehead.lake.source.rows import Rows
 
 
 class LakeheadDataSource(DataSource):
@@ -61,16 +68,26 @@ class LakeheadDataSource(DataSource):
         """Return the reader of a stream of `schema`. Raises SettingsError, before Spark 4.2 when
         the stream starts.
         """
-        if not _has_admission_control():
-            from lakehead.lake.source.unlimited_stream_reader import UnlimitedStreamReader
+        if _has_admission_control():
+            from lakehead.lake.source.stream_reader import StreamReader
 
-            return UnlimitedStreamReader(self.options, schema)
+            return StreamReader(*self._stream(schema))
+        from lakehead.lake.source.unlimited_stream_reader import (
+            RefusedStream,
+            UnlimitedStreamReader,
+        )
+
+        try:
+            return UnlimitedStreamReader(*self._stream(schema))
+        except LakeheadError as reason:
+            return RefusedStream(reason)
+
+    def _stream(self, schema: StructType) -> "tuple[ReadOptions, Rows]":
         from lakehead.lake.source.options import stream_options
         from lakehead.lake.source.rows import rows_of
-        from lakehead.lake.source.stream_reader import StreamReader
 
         options = stream_options(self.options)
-        return StreamReader(options, rows_of(options, schema))
+        return options, rows_of(options, schema)
 
 
 def _has_admission_control() -> bool:

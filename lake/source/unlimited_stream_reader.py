@@ -6,62 +6,23 @@ Spark plans an empty batch when a query goes on. So each batch, also the only on
 goes up to what is there.
 """
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 
-from lakehead.lake.source.options import ReadOptions, stream_options
-from lakehead.lake.source.rows import rows_of
-from lakehead.lake.source.split_partition import partitions_of, split_of
-from lakehead.lake.source.splits import read_split, splits_of_read
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.planned_stream_reader import PlannedStreamReader
+from lakehead.lake.source.rows import Rows
 from lakehead.lake.source.stream_offsets import StreamOffsets
-from lakehead.lake.source.stream_planner import StreamPlanner
-from lakehead.storage.errors import SettingsError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 
-class UnlimitedStreamReader(DataSourceStreamReader):
-    """A stream of topics, in batches from offset to offset. Offsets live in the checkpoint.
+class UnlimitedStreamReader(PlannedStreamReader):
+    """A stream whose batches are as large as what is there."""
 
-    Wrong options raise SettingsError at the first use: what is raised before it is hidden by an
-    error of Spark's own (its worker looks for a reader that was never made).
-    """
-
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._given = dict(given)
-        self._schema = schema
-        self._made: StreamPlanner | None = None
-        self._end: StreamOffsets | None = None
-        """Of the newest batch."""
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where a new stream starts, by the options."""
-        return self._planner().initial().form()
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - before 4.2
-        """Return where everything that is there ends."""
-        start = self._end or self._planner().initial()
-        self._end = self._planner().latest(start, is_unlimited=True)
-        return self._end.form()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the splits of a batch."""
-        begin, self._end = StreamOffsets.parse(start), StreamOffsets.parse(end)
-        splits = self._planner().plan(begin, self._end, partial(splits_of_read, self._options()))
-        return partitions_of(splits)
-
-    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        """Yield the records of a split as Arrow batches."""
-        options = self._options()
-        yield from read_split(options, rows_of(options, self._schema), split_of(partition))
-
-    def _options(self) -> ReadOptions:
-        options = stream_options(self._given)
+    def __init__(self, options: ReadOptions, rows: Rows) -> None:
+        """Raises SettingsError for options that limit batches."""
         limits = {
             "maxOffsetsPerTrigger": options.offsets_max,
             "minOffsetsPerTrigger": options.offsets_min,
@@ -72,11 +33,42 @@ class UnlimitedStreamReader(DataSourceStreamReader):
                     f"option {name!r} needs Spark 4.2: a Python source of this Spark cannot limit "
                     "its batches"
                 )
-        return options
+        super().__init__(options, rows)
+        self._end: StreamOffsets | None = None
+        """Of the newest batch."""
 
-    def _planner(self) -> StreamPlanner:
-        if self._made is None:
-            options = self._options()
-            rows_of(options, self._schema)
-            self._made = StreamPlanner(options)
-        return self._made
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - before 4.2
+        """Return where everything that is there ends."""
+        start = self._end or self._planner().initial()
+        self._end = self._planner().latest(start, is_unlimited=True)
+        return self._end.form()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the splits of a batch."""
+        self._end = StreamOffsets.parse(end)
+        return super().partitions(start, end)
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot begin, which says why at its first use: what is raised before it is
+    hidden by an error of Spark's own (its worker looks for a reader that was never made).
+    """
+
+    def __init__(self, reason: LakeheadError) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the reason."""
+        raise self._reason
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802
+        """Raise the reason."""
+        raise self._reason
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        """Raise the reason."""
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002
+        """Raise the reason."""
+        raise self._reason
