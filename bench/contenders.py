@@ -13,7 +13,7 @@ from bench.lakehead_server import lakehead_server
 from bench.loads import Kind, Load
 from bench.maven import MissingTool
 from bench.process import ServerProcess, free_port
-from bench.s3_server import NotBuilt, S3Server, program, running_server
+from bench.s3_server import running_server
 from bench.tansu import tansu_server
 from bench.tls_and_sasl import TlsAndSasl
 
@@ -26,18 +26,8 @@ def _lakehead(folder: Path, secured: TlsAndSasl | None) -> ServerProcess:
 
 
 @contextmanager
-def _s3(folder: Path) -> Iterator[S3Server]:
-    try:
-        program()
-    except NotBuilt as error:
-        raise MissingTool(str(error)) from None
-    with running_server(folder / "s3") as s3:
-        yield s3
-
-
-@contextmanager
 def _lakehead_s3(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerProcess]:
-    with _s3(folder) as s3:
+    with running_server(folder / "s3") as s3:
         server = lakehead_server(
             folder,
             *("--store", f"{s3.uri}/bench", "--wal", "object:"),
@@ -53,7 +43,7 @@ def _lakehead_s3(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerPro
 def _tansu(folder: Path, secured: TlsAndSasl | None) -> Iterator[ServerProcess]:
     if secured is not None:
         raise MissingTool("Tansu is measured without TLS alone")
-    with _s3(folder) as s3, tansu_server(folder, s3) as server:
+    with running_server(folder / "s3") as s3, tansu_server(folder, s3) as server:
         yield server
 
 

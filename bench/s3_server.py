@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.maven import MissingTool
 from bench.process import free_port
 from bench.user_cache import StepFailed, built_once, run_step
 
@@ -31,7 +32,7 @@ _SECRET_KEY = "lakehead-secret"
 _REGION = "us-east-1"
 
 
-class NotBuilt(Exception):
+class NotBuilt(MissingTool):
     """The server cannot be built here. The message says why."""
 
 

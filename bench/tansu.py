@@ -5,14 +5,13 @@ it, which takes an hour or so on two cores.
 """
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
 from bench.maven import MissingTool
 from bench.process import ServerProcess, free_port
 from bench.s3_server import S3Server
-from bench.user_cache import StepFailed, built_once, run_step
+from bench.user_cache import StepFailed, built_once, cargo, run_step
 
 VERSION = "0.6.0"
 _BUILD_S = 3 * 3600.0
@@ -27,12 +26,12 @@ def program() -> Path:
 
 def _build(folder: Path) -> Path:
     """Compile in a folder; a build that was cut short goes on there."""
-    cargo = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo" / "bin")
-    if cargo is None:
+    rust = cargo()
+    if rust is None:
         raise MissingTool("Tansu needs cargo to be built")
     folder.mkdir(exist_ok=True)
     features = ("--no-default-features", "--features", "dynostore")
-    command = [cargo, "install", "tansu", "--version", VERSION, "--locked", *features]
+    command = [rust, "install", "tansu", "--version", VERSION, "--locked", *features]
     environment = os.environ | {"CARGO_TARGET_DIR": str(folder / "target")}
     try:
         run_step([*command, "--root", folder], _BUILD_S, environment=environment)

@@ -35,6 +35,11 @@ def built_once(name: str, program: str, build: Callable[[Path], Path]) -> Path:
     return built
 
 
+def cargo() -> str | None:
+    """Return Rust's cargo, which is on the path or where rustup puts it; None without it."""
+    return shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo" / "bin")
+
+
 def run_step(
     command: Sequence[str | Path],
     timeout_s: float,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.maven import MissingTool
-from bench.user_cache import StepFailed, built_once, run_step
+from bench.user_cache import StepFailed, built_once, cargo, run_step
 
 CRATE_VERSION = "4.10.0+2.12.1"
 VERSION = CRATE_VERSION.partition("+")[2]
@@ -35,14 +35,14 @@ def program() -> Path:
 
 def _build(folder: Path) -> Path:
     """Fetch and compile in a folder, which may have the rest of a build that was cut short."""
-    cargo = shutil.which("cargo") or shutil.which("cargo", path=Path.home() / ".cargo" / "bin")
-    if cargo is None or not (shutil.which("make") and shutil.which("gcc")):
+    rust = cargo()
+    if rust is None or not (shutil.which("make") and shutil.which("gcc")):
         raise MissingTool("rdkafka_performance needs cargo, make and gcc to be built")
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "src").mkdir(parents=True)
     (folder / "Cargo.toml").write_text(_MANIFEST)
     (folder / "src" / "lib.rs").touch()
-    _step([cargo, "vendor", "--quiet", "vendor"], folder)
+    _step([rust, "vendor", "--quiet", "vendor"], folder)
     sources = folder / "vendor" / "rdkafka-sys" / "librdkafka"
     _step(["./configure", "--disable-debug-symbols", "--disable-curl"], sources)
     _step(["make", f"-j{os.cpu_count()}", "libs"], sources)

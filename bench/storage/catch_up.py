@@ -18,8 +18,7 @@ from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from bench.librdkafka.performance import consume, produce
 from bench.loads import KIB, MIB, Kind, Load
-from bench.maven import MissingTool
-from bench.s3_server import NotBuilt, S3Server, program, running_server
+from bench.s3_server import S3Server, running_server
 from bench.workloads import Figures, create_topic
 
 PART = "catch-up from S3"
@@ -34,10 +33,6 @@ ROUNDS = 3
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
     """Measure in `folder`. Raises MissingTool."""
-    try:
-        program()
-    except NotBuilt as error:
-        raise MissingTool(str(error)) from None
     records = (256 if quick else 800) * MIB // KIB
     with running_server(folder / "s3") as s3:
         flags = ("--store", f"{s3.uri}/{PREFIX}")

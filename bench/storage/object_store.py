@@ -15,8 +15,7 @@ from pathlib import Path
 import obstore
 
 from bench.figures import Figure
-from bench.maven import MissingTool
-from bench.s3_server import NotBuilt, running_server
+from bench.s3_server import running_server
 from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.s3.client import object_client
 
@@ -118,17 +117,13 @@ async def large_object(store: S3Store, name: str) -> list[Figure]:
 
 
 async def run(folder: Path, quick: bool) -> Sequence[Figure]:
-    try:
-        server = running_server(folder / "buckets")
-        with server as s3:
-            os.environ.update(s3.environment)
-            store = S3Store(f"{s3.uri}/bench")
-            figures = await against_client(store, 100 if quick else 1000)
-            await store.in_thread(lambda: store.multipart.client)  # not its imports
-            figures += await large_object(store, "in parts")
-            store.may_multipart = False
-            figures += await large_object(store, "in one request")
-            await store.close()
-            return figures
-    except NotBuilt as error:
-        raise MissingTool(str(error)) from error
+    with running_server(folder / "buckets") as s3:
+        os.environ.update(s3.environment)
+        store = S3Store(f"{s3.uri}/bench")
+        figures = await against_client(store, 100 if quick else 1000)
+        await store.in_thread(lambda: store.multipart.client)  # not its imports
+        figures += await large_object(store, "in parts")
+        store.may_multipart = False
+        figures += await large_object(store, "in one request")
+        await store.close()
+        return figures

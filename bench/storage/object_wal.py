@@ -21,8 +21,7 @@ from bench.apache_kafka.jars import jars_directory
 from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from bench.loads import Kind, Load
-from bench.maven import MissingTool
-from bench.s3_server import NotBuilt, S3Server, running_server
+from bench.s3_server import S3Server, running_server
 from bench.storage.block_wal import Clocked
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.stream_object import StreamInfo
@@ -213,12 +212,9 @@ async def run(folder: Path, quick: bool) -> list[Figure]:
     figures = [
         _figure("append of 16 KiB and its share of the object, CPU", await append_cost(), "us")
     ]
-    try:
-        with running_server(folder / "s3") as server:
-            os.environ.update(server.environment)
-            figures += await _on_server(server, folder, seconds, rounds)
-    except NotBuilt as error:
-        raise MissingTool(str(error)) from None
+    with running_server(folder / "s3") as server:
+        os.environ.update(server.environment)
+        figures += await _on_server(server, folder, seconds, rounds)
     return figures
 
 
