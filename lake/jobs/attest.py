@@ -19,7 +19,7 @@ from lakehead.lake.jobs.attest_result import (
     differs,
     verdict,
 )
-from lakehead.lake.jobs.table_jobs import settings_of
+from lakehead.lake.jobs.table_jobs import TopicOptions, settings_of
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import (
     LINES_MAX,
@@ -46,17 +46,9 @@ _ITEM_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttestOptions:
+class AttestOptions(TopicOptions):
     """The table of one topic, a version of it, and a share of its offsets."""
 
-    topic: str = option(
-        "",
-        "A topic that declares a table.",
-        title="Topic",
-        metavar="TOPIC",
-        is_argument=True,
-        form={"required": True, "minLength": 1},
-    )
     version: int | None = option(
         None,
         "This version of the table, not the newest.",
@@ -121,8 +113,7 @@ def _plan(context: JobContext, options: AttestOptions) -> Planned:
 
     Raises SettingsError (no table, no such version), UnknownTopic, TableUnavailable.
     """
-    if not options.topic:
-        raise SettingsError("option topic is missing: name the topic of the table")
+    options.checked_topic()
     opened = _open(context, options)
     units = [unit for log in opened.logs for unit in _units(context, opened, log)]
     is_sample = options.sample_percent < 100
@@ -150,6 +141,8 @@ def _plan(context: JobContext, options: AttestOptions) -> Planned:
 
 
 def _open(context: JobContext, options: AttestOptions) -> _Opened:
+    import pyarrow as pa
+
     from lakehead.lake.committed import committed_now
     from lakehead.lake.jobs.table_schema import table_layout
     from lakehead.lake.store_reader import store_reader
@@ -163,16 +156,15 @@ def _open(context: JobContext, options: AttestOptions) -> _Opened:
     reader = store_reader(context.path)
     catalog = reader.open_catalog()
     topic = catalog.topic(options.topic)
-    table = open_table(settings.table, options.version)
-    newest = open_table(settings.table)
+    newest = table = open_table(settings.table)
+    if options.version is not None:
+        table = open_table(settings.table, options.version)
     if table is None or newest is None:
         raise SettingsError(f"topic {options.topic} has no table at {settings.table} yet")
     logs = committed_now(reader, catalog, options.topic)
     layout = table_layout(settings, table, reader, logs, topic_id=topic.topic_id)
     assert layout is not None, "a table has a layout"
     made = {field.name for field in HISTORY_FIELDS} if layout.is_history else set()
-    import pyarrow as pa
-
     schema = pa.schema([field for field in layout.schema if field.name not in made])
     later = commits_since(newest, table.version)
     replayed = sum(one.change.rows for one in later if one.change.kind == "replay")

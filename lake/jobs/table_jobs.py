@@ -131,8 +131,8 @@ class VacuumOptions(OptimizeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """The table of one topic."""
+class TopicOptions:
+    """The topic of a table."""
 
     topic: str = option(
         "",
@@ -142,6 +142,18 @@ class TableOptions:
         is_argument=True,
         form=_REQUIRED,
     )
+
+    def checked_topic(self) -> str:
+        """Return the topic. Raises SettingsError without one."""
+        if not self.topic:
+            raise SettingsError("option topic is missing: name the topic of the table")
+        return self.topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions(TopicOptions):
+    """The table of one topic, and the engine of its MERGE."""
+
     engine: Engine = option("delta-rs", _OF_MERGE, flag="--engine", in_form=False)
 
 
@@ -649,9 +661,7 @@ def _plan(
     preview: Callable[[JobContext, Any, str], JobResult], context: JobContext, options: TableOptions
 ) -> Planned:
     """One unit; in a dry run with what it would come to."""
-    topic = options.topic
-    if not topic:
-        raise SettingsError("option topic is missing: name the topic of the table")
+    topic = options.checked_topic()
     if not context.is_dry_run or context.is_part:
         return Planned(units=(Unit(key=topic, size=0, item=topic, words=topic),))
     found = preview(context, options, topic)
