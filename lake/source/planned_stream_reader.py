@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class PlannedStreamReader(DataSourceStreamReader):
     """A stream of topics, in batches from offset to offset. Offsets live in the checkpoint.
 
-    Where a batch ends is for the readers of each Spark.
+    The end of a batch is decided by the reader of each Spark.
     """
 
     def __init__(self, options: ReadOptions, rows: Rows) -> None:

@@ -22,7 +22,7 @@ ENDED = 99
 
 
 class Guards(NamedTuple):
-    """What the implementation does to be safe; a test turns each off in turn."""
+    """Rules that keep the implementation safe; a test turns each off in turn."""
 
     same_bytes: bool = True
     """A hedge carries the bytes of the first try."""
@@ -37,7 +37,7 @@ class Guards(NamedTuple):
     sweep_below_floor: bool = True
     """A sweep takes objects below the floor only."""
     sweeps: bool = True
-    """What a late try has made again is swept."""
+    """A sweep takes an object that a late try has made again."""
 
 
 ALL = Guards()

@@ -73,9 +73,9 @@ _LIST_PAGE_BYTES = 512 * 1024
 _UPLOADS_AT_ONCE = 4
 _JOINED_SIZE_MAX = 8 * 1024 * 1024
 """A body of this size is copied into one piece: the client's threads take pieces one by one, and
-wait for Python's lock for each, while the event loop works. A larger one goes as it is …"""
+wait for Python's lock for each, while the event loop works. A larger one goes as it is."""
 _JOINED_MAX = 32 * 1024 * 1024
-"""… and so do all beyond this many bytes on their way: the memory of the copies."""
+"""Memory of the copies that are on their way: bodies beyond it go as they are too."""
 
 
 class S3Store:

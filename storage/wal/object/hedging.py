@@ -36,15 +36,15 @@ class HedgingSettings:
     share: float = 0.05
     """The most hedges, as a share of the puts, and of their bytes; 0: none."""
     quantile: float = 0.95
-    """A put that takes longer than this share of the recent ones is overdue …"""
+    """A put that takes longer than this share of the recent ones may be overdue."""
     delay_s_min: float = 0.01
-    """… if it takes this long at least, since less is not worth a request …"""
+    """No put is overdue before this time, which is not worth a request."""
     puts_min: int = 40
-    """… and if so many of its size, or larger, are known."""
+    """No put is overdue before this many puts of its size, or of a larger one, are known."""
     credit_puts_max: float = 10.0
-    """The most hedges that a time without any leaves to spend …"""
+    """The most hedges that may be saved up while none is needed."""
     credit_bytes_max: float = 16 * 1024 * 1024
-    """… and the most bytes."""
+    """The most bytes of hedges that may be saved up."""
     raced_bytes_max: int = 16 * 1024 * 1024
     """Bytes of the puts that have two tries on their way: the memory that late ones hold on to."""
 
