@@ -99,11 +99,31 @@ class TableConfig:
 
 TABLE_CONFIGS: tuple[TableConfig, ...] = (
     TableConfig(
+        name="catalog",
+        kind="string",
+        default="",
+        note="The catalog that has an entry of the table, by its name in LAKEHEAD_TABLE_CATALOGS "
+        "on the machine that writes the table. Empty: none.",
+    ),
+    TableConfig(
+        name="catalog.name",
+        kind="string",
+        default="",
+        note="The table's name in the catalog, with as many parts as it takes: database.table, or "
+        "catalog.schema.table. Empty: lakehead.TOPIC, with _ for each dot and dash.",
+    ),
+    TableConfig(
         name="cluster.by",
         kind="list",
         default="",
         note="Columns that OPTIMIZE keeps rows together by (Z-order).",
         pattern=_NAME,
+    ),
+    TableConfig(
+        name="comment",
+        kind="string",
+        default="",
+        note="A text about the table, for the catalog.",
     ),
     TableConfig(
         name="enable",
@@ -197,6 +217,12 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         note="The share of small files (below a quarter of file.bytes, with another such file in "
         "their partition) from which OPTIMIZE is due, in percent. 16 files must be small.",
         least=1,
+    ),
+    TableConfig(
+        name="owner",
+        kind="string",
+        default="",
+        note="The owner of the table, for the catalog.",
     ),
     TableConfig(
         name="partition.by",
@@ -294,6 +320,10 @@ class TableDeclaration:
     has_iceberg: bool
     iceberg_catalog: str
     iceberg_name: str
+    catalog: str
+    catalog_name: str
+    comment: str
+    owner: str
     optimize_interval_ms: int
     optimize_small_percent: int
     vacuum_interval_ms: int
@@ -331,6 +361,10 @@ class TableDeclaration:
             has_iceberg=values["formats"] == "delta,iceberg",
             iceberg_catalog=values["iceberg.catalog"],
             iceberg_name=values["iceberg.name"],
+            catalog=values["catalog"],
+            catalog_name=values["catalog.name"],
+            comment=values["comment"],
+            owner=values["owner"],
             optimize_interval_ms=int(values["optimize.interval.ms"]),
             optimize_small_percent=int(values["optimize.small.percent"]),
             vacuum_interval_ms=int(values["vacuum.interval.ms"]),
@@ -351,6 +385,11 @@ class TableDeclaration:
     def iceberg_table(self) -> str:
         """The Iceberg table's namespace and name."""
         return self.iceberg_name or f"lakehead.{self.topic.replace('.', '_')}"
+
+    @property
+    def catalog_table(self) -> str:
+        """The table's name in its catalog."""
+        return self.catalog_name or f"lakehead.{re.sub('[.-]', '_', self.topic.lower())}"
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -435,6 +474,10 @@ def _check_together(declared: TableDeclaration) -> None:
     _require(
         bool(re.fullmatch(r"[\w-]+(\.[\w-]+)+", declared.iceberg_table)),
         f"{PREFIX}iceberg.name is a namespace and a name: lake.orders",
+    )
+    _require(
+        bool(re.fullmatch(r"\w+(\.\w+){1,2}", declared.catalog_table)),
+        f"{PREFIX}catalog.name is database.table or catalog.schema.table",
     )
     if declared.path:
         try:

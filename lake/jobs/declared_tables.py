@@ -18,7 +18,7 @@ from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.backfill import Beginning, begin_at
-from lakehead.lake.jobs.iceberg_publisher import IcebergPublisher
+from lakehead.lake.jobs.catalog_publisher import CatalogPublisher
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
@@ -211,7 +211,7 @@ class DeclaredTables:
         self._written_by = written_by
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
-        self._publisher = IcebergPublisher(path)
+        self._publisher = CatalogPublisher(path)
         self._kept: dict[str, _Kept] = {}
         self._troubles: dict[str, str] = {}
         self._snapshots = Snapshots(store_reader(path), select=self._streams) if tail else None

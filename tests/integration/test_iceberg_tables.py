@@ -16,7 +16,11 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from lakehead.lake.declaration.table_declaration import PREFIX, TableDeclaration
-from lakehead.lake.jobs import iceberg_publisher
+from lakehead.lake.jobs.catalog_publisher import (
+    CatalogPublisher,
+    IcebergTables,
+    open_iceberg_catalog,
+)
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.tables import iceberg
 from lakehead.lake.tables.iceberg import VERSION, IcebergUnavailable, Published, publish
@@ -310,15 +314,15 @@ def test_a_followed_table_is_published_once_the_catalog_is_back(
     settings: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = Orders(settings, **DECLARED | {"freshness_ms": "1000"})
-    failed, opened = threading.Event(), iceberg_publisher.open_catalog
+    failed = threading.Event()
 
     def failing(name: str) -> Catalog:
         if not failed.is_set():
             failed.set()
             raise OSError("the catalog is down")
-        return opened(name)
+        return open_iceberg_catalog(name)
 
-    publisher = iceberg_publisher.IcebergPublisher(str(orders.cluster), open_=failing)
+    publisher = CatalogPublisher(str(orders.cluster), (IcebergTables(failing),))
     tables = DeclaredTables(str(orders.cluster))
     monkeypatch.setattr(tables, "_publisher", publisher)
     stopped = threading.Event()
@@ -348,7 +352,7 @@ def test_a_catalog_is_opened_once_for_many_commits(settings: Path, catalog: Cata
 
     def counting(name: str) -> Catalog:
         opened.append(name)
-        return iceberg_publisher.open_catalog(name)
+        return open_iceberg_catalog(name)
 
     def is_shown() -> bool:
         newest = str(DeltaTable(orders.place).version())
@@ -356,7 +360,7 @@ def test_a_catalog_is_opened_once_for_many_commits(settings: Path, catalog: Cata
             catalog.load_table(NAME).properties[VERSION] == newest
         )
 
-    publisher = iceberg_publisher.IcebergPublisher(str(orders.cluster), open_=counting)
+    publisher = CatalogPublisher(str(orders.cluster), (IcebergTables(counting),))
     for _ in range(3):
         orders.write()
         orders.materialize()
@@ -374,4 +378,4 @@ def test_a_name_that_no_catalog_has_is_refused(name: str) -> None:
 
 def test_a_catalog_without_settings_is_an_error_that_says_so() -> None:
     with pytest.raises(SettingsError, match="'nowhere'"):
-        iceberg_publisher.open_catalog("nowhere")
+        open_iceberg_catalog("nowhere")
