@@ -220,7 +220,8 @@ def _same(known: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
 
     def columns(table: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         found = sorted(table.get("columns") or (), key=lambda column: column["position"])
-        return [(column["name"], column["type_text"]) for column in found]
+        # The open-source server makes all letters of `type_text` small, those of fields too.
+        return [(column["name"], json.loads(column["type_json"])["type"]) for column in found]
 
     return (
         str(known.get("storage_location")).rstrip("/") == body["storage_location"].rstrip("/")

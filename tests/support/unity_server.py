@@ -1,8 +1,8 @@
 """A server with Unity Catalog's REST interface for schemas and external tables, in this process.
 
-It keeps the rules that the open-source server (its sources of August 2026) was seen to have: a
-schema needs its catalog, a table its schema; a name is there once, and so is a location; pages of
-lists have tokens; the response to a deletion has no body of its own.
+It keeps the rules that the open-source server (of August 2026) was seen to have: a schema needs its
+catalog, a table its schema; a name is there once; names of types get small letters; pages of lists
+have tokens. That a place is of one table is a rule of Databricks'.
 """
 
 import json
@@ -87,8 +87,9 @@ class UnityServer:
             return 409, {"error_code": "TABLE_ALREADY_EXISTS"}
         if any(table["storage_location"] == location for table in self._tables.values()):
             return 400, {"error_code": "INVALID_ARGUMENT", "message": "location overlaps"}
-        self._tables[name] = body
-        return 200, body
+        columns = [{**one, "type_text": one["type_text"].lower()} for one in body["columns"]]
+        self._tables[name] = {**body, "columns": columns}
+        return 200, self._tables[name]
 
 
 @contextmanager
