@@ -1,17 +1,19 @@
 """One client connection: frames in, responses out, in order.
 
 Each frame gets a bytearray of its own, since the records of a Produce request are kept as views
-into it. A short frame comes with its length field, in one read of the socket; the rest of a longer
-one is received straight into its place. Produce requests are pipelined: the next starts while
-earlier ones wait to become durable. Any other request starts when all before it are completed, and
-later ones wait for its response, as Kafka mutes a channel.
+into it. One read of the socket takes all that has arrived, into a buffer that all connections
+share, and every whole frame of it starts in the same pass. The rest of a frame that is not whole is
+received straight into its place. Produce requests are pipelined: the next starts while earlier ones
+wait to become durable. Any other request starts when all before it are completed, and later ones
+wait for its response, as Kafka mutes a channel.
 
 The memory that a stranger can occupy is bounded. A frame grows as its bytes arrive, not by the
-length that it announces. Frames that wait came in one read: one frame, or a few short ones. Nothing
+length that it announces. What waits came in one read, and is not read on meanwhile. Nothing
 is read while responses are not taken. A throttled connection is muted: none of its requests starts,
 and nothing is read beyond the first bytes of the next, by which an end of the connection is seen.
-Over all connections `RequestMemory` is the bound: a frame is not read before there is room for all
-of it, and a request with a long response does not start while untaken responses leave no room.
+Over all connections `RequestMemory` is the bound: unless most of it is free, a frame is not read
+before there is room for all of it, and a request with a long response does not start while untaken
+responses leave no room.
 """
 
 import asyncio
@@ -34,9 +36,10 @@ CONTROL_REQUEST_MAX = 16 << 20
 bytes are read.
 """
 READ_AHEAD = UNCHARGED_FRAME
-"""Read of a socket while no frame has begun: short requests cost one call of the system, not
-three.
+"""Read of a socket while no frame has begun, of a client that may not have more of the memory yet.
 """
+STARTED_AT_ONCE = 64
+"""Requests that one connection may start in one turn of the event loop."""
 PIPELINE_MAX = 64
 """Produce requests of one connection that may wait for the WAL at once."""
 
@@ -44,6 +47,7 @@ _LENGTH = struct.Struct(">i")
 _KEY = struct.Struct(">h")
 _PRODUCE, _FETCH = 0, 1
 _ZEROS = bytes(FIRST_PIECE)
+_NOTHING = memoryview(b"")
 
 
 class FrameHandler(Protocol):
@@ -113,7 +117,6 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_at_work",
-        "_backlog",
         "_blocked",
         "_filled",
         "_frame",
@@ -121,11 +124,11 @@ class Connection(asyncio.BufferedProtocol):
         "_frame_size",
         "_frame_wait",
         "_frames",
-        "_head",
         "_in_step",
         "_is_flush_due",
         "_is_let_in",
         "_is_raw",
+        "_kept",
         "_loop",
         "_muted",
         "_pending",
@@ -137,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_unsent",
         "_untaken",
+        "_waiting",
         "active_at",
         "client_host",
         "client_port",
@@ -146,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_authenticated",
         "is_in_handshake",
         "is_undecided",
+        "last_opening",
         "listener",
         "opened_at",
         "peer_certificate_principal",
@@ -161,14 +166,18 @@ class Connection(asyncio.BufferedProtocol):
         """The listener that the client came by."""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._head = memoryview(bytearray(READ_AHEAD))
         self._frame: bytearray | None = None
         self._frame_size = 0
         self._frame_most = server.request_max_bytes
         self._is_raw = False
         self._filled = 0
         self._pending: deque[Slot] = deque()
-        self._backlog: deque[bytearray] = deque()
+        self._waiting: bytearray | None = None
+        """A whole frame whose turn has not come."""
+        self._kept = b""
+        """What was received after it; without one the beginning of the next frame. While memory is
+        waited for it is the first bytes of the frame that has begun.
+        """
         self._frames = Holding(server.memory.frame_shares, self._client)
         self._untaken = Holding(server.memory.response_shares, self._client)
         self._at_work = 0
@@ -210,6 +219,8 @@ class Connection(asyncio.BufferedProtocol):
         """True if requests are served. On a listener with SASL authentication makes it true."""
         self.is_undecided = False
         """True if it has a place only if its first request comes from another node."""
+        self.last_opening: object = None
+        """What the dispatcher knows of the last request with records, which the next may repeat."""
         self.has_fetched = False
         """True if a Fetch response had records, so that the next one shows that they were taken."""
 
@@ -237,11 +248,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._throttle is not None:
             self._end_throttle()
         self._give_back_memory()
-        self._unsent = self.gate = None
+        self._unsent = self.gate = self.last_opening = None
         self._frames.end()
         self._untaken.end()
-        self._backlog.clear()
-        self._frame = None
+        self._frame = self._waiting = None
+        self._kept = b""
         pending, self._pending = self._pending, deque()
         for slot in pending:
             if slot.cancel is not None:
@@ -252,10 +263,19 @@ class Connection(asyncio.BufferedProtocol):
             callback()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return where the next bytes go: what comes before a frame has begun, or its rest."""
+        """Return where the next bytes go: the rest of a frame that has begun, or else the buffer
+        that all connections share, which is emptied within `buffer_updated`.
+        """
         frame = self._frame
         if frame is None:
-            return self._head[self._filled :]
+            memory, kept = self._server.memory, self._kept
+            buffer, begin = memory.received, len(kept)
+            if begin:
+                buffer[:begin] = kept
+            is_trusted = self.is_known and not self.is_undecided and not self._is_raw
+            if is_trusted and self._throttle is None and memory.has_much_room:
+                return buffer[begin:]
+            return buffer[begin : max(READ_AHEAD, begin + 1)]
         if self._filled == len(frame):  # a long frame, of which this much has arrived
             more = min(self._frame_size - len(frame), len(frame))
             while more > 0:
@@ -266,20 +286,23 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take note of received bytes; act on whole frames."""
         self.active_at = self._server.now
-        if self._filled == 0:
-            self.frame_began_at = self.active_at
-        self._filled += nbytes
         frame = self._frame
-        if frame is None:
-            if self._throttle is not None:
-                self._regulate()  # they are looked at when the throttle time is over
-            elif self._take_frames():
+        if frame is not None:
+            self._filled += nbytes
+            if self._filled == self._frame_size:
+                self._frame, self._waiting = None, frame
+                self._filled = 0
                 self._step()
-        elif self._filled == self._frame_size:
-            self._frame = None
-            self._filled = 0
-            self._backlog.append(frame)
-            self._step()
+            return
+        if not self._kept:
+            self.frame_began_at = self.active_at
+        received = self._server.memory.received[: len(self._kept) + nbytes]
+        self._unkeep()
+        if self._throttle is None:
+            self._step(received)
+        else:  # they are looked at when the throttle time is over
+            self._keep(received)
+            self._regulate()
 
     def eof_received(self) -> bool:
         """Close when the client does, after what is written: it may still take that."""
@@ -314,8 +337,12 @@ class Connection(asyncio.BufferedProtocol):
     def slot(self) -> Slot:
         """Return the place of the next response."""
         slot = Slot(self)
-        self._pending.append(slot)
+        self.hold(slot)
         return slot
+
+    def hold(self, slot: Slot) -> None:
+        """Give the next response its place."""
+        self._pending.append(slot)
 
     def proceed(self) -> None:
         """Let later frames start again; see `FrameHandler`."""
@@ -328,9 +355,8 @@ class Connection(asyncio.BufferedProtocol):
         soon, with others that become ready meanwhile: a group commit completes many requests, and
         each write to a socket costs more than a request.
         """
-        if not self._in_step and not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        if not self._in_step:
+            self._step_soon()
 
     def throttle(self, seconds: float) -> None:
         """Start no request and read nothing for so long (KIP-219); a longer time that has begun is
@@ -407,7 +433,9 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_in_frame(self) -> bool:
         """Return true if a frame has begun to arrive and is not whole."""
-        return self._frame_wait is None and (self._frame is not None or self._filled > 0)
+        if self._frame_wait is not None or self._waiting is not None:
+            return False
+        return self._frame is not None or bool(self._kept)
 
     @property
     def untaken(self) -> int:
@@ -423,8 +451,7 @@ class Connection(asyncio.BufferedProtocol):
         for longer than `after_s`; and what a throttled client sent without regard to that.
         """
         if self._throttle is not None and now - self._throttled_at > after_s:
-            held = sum(frame_cost(len(frame)) for frame in self._backlog)
-            return held + (frame_cost(self._frame_size) if self._frame is not None else 0)
+            return self._charged
         age = now - self.frame_began_at
         is_slow = self._frame is not None and age > after_s and self._filled < RATE_MIN * age
         return frame_cost(self._frame_size) if is_slow else 0
@@ -438,69 +465,112 @@ class Connection(asyncio.BufferedProtocol):
     def _throttle_is_over(self) -> None:
         self._end_throttle()
         self.frame_began_at = self.active_at = self._server.now
-        if self._frame is None and self._frame_wait is None and self._filled:
-            self._take_frames()
-        self._step()
+        if self._waiting is None and self._frame_wait is None:
+            self._step(self._unkeep())
+        else:
+            self._step()
 
-    def _take_frames(self) -> bool:
-        """Take the frames off what was received, and begin the one that is not whole. Return
-        whether there are any.
+    def _start_each(self, received: memoryview) -> bool:
+        """Start the frames of what was received, and begin the one that is not whole. Keep what is
+        behind a frame whose turn has not come. Return false if nothing may start in this turn of
+        the event loop any more.
         """
-        head, filled, position = self._head, self._filled, 0
+        position, filled, left = 0, len(received), STARTED_AT_ONCE
         while filled - position >= 4:
-            size = _LENGTH.unpack_from(head, position)[0]
+            size = _LENGTH.unpack_from(received, position)[0]
             least = 0 if self._is_raw else FRAME_MIN
             if not least <= size <= self._frame_most:
-                self._step()  # what came before may start
-                self._server.rejected(self, f"a frame of {size} bytes")
+                self._reject(f"a frame of {size} bytes")
                 return False
             begin, end = position + 4, position + 4 + size
             if end > filled:
-                if filled - begin < _KEY.size:  # its API is not known yet
-                    self._keep(position)
-                    break
-                self._keep(begin)
-                self._begin_frame(size)
+                if filled - begin >= _KEY.size:  # its API is known
+                    self._begin_frame(size, received[begin:])
+                    position = filled
                 break
-            self._backlog.append(bytearray(head[begin:end]))
+            frame = bytearray(received[begin:end])
             position = end
-        else:
-            self._keep(position)
+            if not left or not self._may_start(frame):
+                self._waiting = frame
+                self._frames.take(frame_cost(size))
+                break
+            left -= 1
+            if not self._start(frame, 0):
+                return False
+        if position < filled:
+            self._keep(received[position:])
         if position and self.is_in_frame:
             self.frame_began_at = self.active_at
-        return position > 0
+        if not left:
+            self._step_soon()
+        return left > 0
 
-    def _keep(self, position: int) -> None:
-        """Keep what was received from a position on, at the front."""
-        head = self._head
-        kept = bytes(head[position : self._filled])
-        self._filled = len(kept)
-        head[: len(kept)] = kept
+    def _start(self, frame: bytearray, charged: int) -> bool:
+        """Start the request of a frame. Return false if the connection has no place."""
+        key = self._key(frame)
+        if self.is_undecided and not self._server.admits(self, key):
+            self._at_work += charged
+            return False
+        self._muted = key != _PRODUCE
+        if not self._server.handle(self, frame):
+            self._blocked = True
+        elif not self._muted or key == _FETCH:  # what it needs of the frame is charged elsewhere
+            self._frames.give_back(charged)
+            if self._muted:
+                self._send_ready()
+            return True
+        cost = frame_cost(len(frame))
+        self._frames.take(cost - charged)
+        self._at_work += cost
+        if self._muted:
+            self._send_ready()
+        return True
 
-    def _begin_frame(self, size: int) -> None:
+    def _keep(self, received: memoryview) -> None:
+        """Keep what cannot be looked at yet."""
+        self._kept = bytes(received)
+        self._frames.take(frame_cost(len(received)))
+
+    def _unkeep(self) -> memoryview:
+        """Return what was kept, to be looked at now."""
+        kept, self._kept = self._kept, b""
+        self._frames.give_back(frame_cost(len(kept)))
+        return memoryview(kept)
+
+    def _reject(self, reason: str) -> None:
+        """Close the connection after what came before."""
+        self._send_ready()
+        self._server.rejected(self, reason)
+
+    def _begin_frame(self, size: int, begun: memoryview) -> None:
         """Begin a frame whose first bytes were received, when there is memory for all of it."""
-        key = self._key(self._head)
+        key = self._key(begun)
         if size > CONTROL_REQUEST_MAX and key != _PRODUCE:
-            self._step()  # what came before may start
-            self._server.rejected(self, f"a frame of {size} bytes for api key {key}")
+            self._reject(f"a frame of {size} bytes for api key {key}")
             return
         self._frame_size = size
         memory = self._server.memory
         self._frame_wait = memory.admit_frame(key, size, self._frames, self._frame_may_go_on)
         if self._frame_wait is None:
-            self._frame_has_room()
+            self._frame_has_room(begun)
         else:
-            self._regulate()
+            self._keep(begun)
 
-    def _frame_has_room(self) -> None:
+    def _frame_has_room(self, begun: memoryview) -> None:
+        self._filled = len(begun)
         self._frame = frame = bytearray(min(self._frame_size, FIRST_PIECE))
-        frame[: self._filled] = self._head[: self._filled]
+        frame[: self._filled] = begun
 
     def _frame_may_go_on(self) -> None:
         self._frame_wait = None
         self.frame_began_at = self.active_at = self._server.now
-        self._frame_has_room()
+        self._frame_has_room(self._unkeep())
         self._regulate()
+
+    def _step_soon(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
 
     def _frame_is_done(self) -> None:
         """Give back the memory of frames that are looked at no more."""
@@ -516,14 +586,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._start_wait is not None:
             memory.response_shares.leave(self._start_wait)
         self._frame_wait = self._start_wait = None
-        self._at_work += sum(frame_cost(len(frame)) for frame in self._backlog)
-        if self._frame is not None:
-            self._at_work += frame_cost(self._frame_size)
+        self._at_work += self._charged
         self._frame_is_done()
+
+    @property
+    def _charged(self) -> int:
+        """What is charged for frames that have not started."""
+        waiting, begun = self._waiting, self._frame
+        charged = frame_cost(len(self._kept)) + (frame_cost(len(waiting)) if waiting else 0)
+        return charged + (frame_cost(self._frame_size) if begun is not None else 0)
 
     def _flush(self) -> None:
         self._is_flush_due = False
-        self._send_ready()
         self._step()
 
     def _send_ready(self) -> None:
@@ -540,24 +614,19 @@ class Connection(asyncio.BufferedProtocol):
         if pieces and self._unsent is not None and self._transport is not None:
             self._unsent.send(pieces)
 
-    def _step(self) -> None:
-        """Start what may start, then read or not, as there is room."""
+    def _step(self, received: memoryview = _NOTHING) -> None:
+        """Send what is ready, start what may start, then read or not, as there is room."""
         if self._in_step:
             return
         self._in_step = True
         try:
-            backlog = self._backlog
-            while backlog and self._may_start(backlog[0]):
-                frame = backlog.popleft()
-                key = self._key(frame)
-                self._at_work += frame_cost(len(frame))
-                if self.is_undecided and not self._server.admits(self, key):
-                    break
-                self._muted = key != _PRODUCE
-                if not self._server.handle(self, frame):
-                    self._blocked = True
-                elif key in {_PRODUCE, _FETCH}:
-                    self._frame_is_done()
+            may_go_on = not received or self._start_each(received)
+            self._send_ready()
+            while may_go_on and (frame := self._waiting) is not None and self._may_start(frame):
+                self._waiting = None
+                may_go_on = self._start(frame, frame_cost(len(frame)))
+                if may_go_on and self._kept:
+                    may_go_on = self._start_each(self._unkeep())
                 self._send_ready()
         finally:
             self._in_step = False
@@ -604,8 +673,8 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         is_taken = self.untaken <= self._server.write_buffer_bytes
-        wanted = is_taken and not self._backlog and self._frame_wait is None
-        if self._throttle is not None and (self._filled or self._frame is not None):
+        wanted = is_taken and self._waiting is None and self._frame_wait is None
+        if self._throttle is not None and (self._kept or self._frame is not None):
             wanted = False
         if wanted is self._reading or transport.is_closing():
             return

@@ -32,6 +32,30 @@ _UNLIMITED = nullcontext()
 _log = structlog.get_logger("broker.network")
 
 
+class RequestOpening:
+    """The opening of a connection's last request with records: its header, as bytes and as read,
+    and its context. The next requests repeat it, but for the correlation id.
+    """
+
+    __slots__ = ("_after", "_before", "_end", "context", "header", "route")
+
+    def __init__(
+        self, data: bytes, header: RequestHeader, route: Route, context: RequestContext
+    ) -> None:
+        self._before, self._after, self._end = data[:4], data[8:], len(data)
+        self.header = header
+        self.route = route
+        self.context = context
+
+    def is_repeated(self, frame: memoryview, connection: Connection) -> bool:
+        """Return true if a frame begins with the same header, and has the same client."""
+        return (
+            frame[:4] == self._before
+            and frame[8 : self._end] == self._after
+            and connection.principal is self.context.principal
+        )
+
+
 class Dispatcher:
     """Starts requests. One for each node; `serve` comes before the first request."""
 
@@ -54,13 +78,8 @@ class Dispatcher:
         try:
             if connection.gate is not None and connection.gate.takes(frame):
                 return True
-            header = read_header(view, self.registry)
-            route = self.registry.route(header.key)
-            assert route is not None
+            header, route, context = self._opened(connection, view)
             self.requests_total[route.api.name] += 1
-            if not connection.is_authenticated:
-                raise MalformedFrame(f"api key {header.key} before authentication")
-            context = self._context(connection, header, view, route)
             if self._awaits_rules(route, context):
                 self._services.scope.spawn_apart(
                     self._start_by_rules(view, header, route, context),
@@ -74,6 +93,28 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  # the root of a request
             self.crashed(connection, error)
         return True
+
+    def _opened(
+        self, connection: Connection, frame: memoryview
+    ) -> tuple[RequestHeader, Route, RequestContext]:
+        """Return the header of a request, the module that serves it, and its context. Raises
+        MalformedFrame, UnsupportedVersion.
+        """
+        known = connection.last_opening
+        if isinstance(known, RequestOpening) and known.is_repeated(frame, connection):
+            header, route, context = known.header, known.route, known.context
+            if self._services.quotas.of(context.principal.name, context.client_id) is None:
+                return header.repeated(frame), route, context
+        header = read_header(frame, self.registry)
+        found = self.registry.route(header.key)
+        assert found is not None
+        if not connection.is_authenticated:
+            raise MalformedFrame(f"api key {header.key} before authentication")
+        context = self._context(connection, header, frame, found)
+        if found.start is not None and context.quota is None and not header.proof:
+            opening = RequestOpening(bytes(frame[: header.body]), header, found, context)
+            connection.last_opening = opening
+        return header, found, context
 
     def respond(self, connection: Connection, header: RequestHeader, frame: memoryview) -> Any:
         """Return the response to a request that is handled at once. Raises MalformedFrame."""

@@ -69,6 +69,11 @@ class MemoryShares:
         return share
 
     @property
+    def is_waited_for(self) -> bool:
+        """Return true if a request waits."""
+        return bool(self._waiting)
+
+    @property
     def waiting(self) -> int:
         """The number of requests that wait."""
         return sum(len(queue) for share in self._waiting for queue in share.waiting.values())

@@ -22,6 +22,8 @@ Produce requests. Longer ones leave three eighths of it to them: a few that neve
 stop short ones.
 """
 _SHORT_PRODUCE_SHARE, _LONG_FRAMES_SHARE = 3 / 4, 5 / 8
+RECEIVED_AT_ONCE = 128 << 10
+"""Bytes of one read of a socket, at most."""
 _UNKNOWN_READERS_SHARE = 3 / 4
 """Of the memory for responses, for Fetch requests of connections that have not taken records yet:
 the rest is for clients that read, and for short responses.
@@ -55,6 +57,18 @@ class RequestMemory:
         self.inflated = InflatedBatches(int(size * INFLATED_SHARE))
         """Batches of producers, decompressed to check their records."""
         self._pins: dict[int, int] = {}
+        self.received = memoryview(bytearray(RECEIVED_AT_ONCE))
+        """The buffer of one read. All connections share it: what is read is looked at, or kept
+        elsewhere, before the next read.
+        """
+        self._much = self.frames.capacity * _LONG_FRAMES_SHARE / 2
+
+    @property
+    def has_much_room(self) -> bool:
+        """Return true if every frame of one more read would be admitted: no client holds more than
+        is free, and none waits.
+        """
+        return self.frames.used < self._much and not self.frame_shares.is_waited_for
 
     def admit_frame(
         self, key: int, size: int, holding: Holding, granted: Callable[[], None]

@@ -36,6 +36,13 @@ class RequestHeader(NamedTuple):
     schema: Schema
     proof: bytes = b""
 
+    def repeated(self, frame: memoryview) -> "RequestHeader":
+        """Return the header of a frame that has this one, but for its correlation id."""
+        correlation_id = _FIXED.unpack_from(frame)[2]
+        return RequestHeader(
+            self.key, self.version, correlation_id, self.client_id, self.body, self.schema
+        )
+
 
 def read_header(frame: memoryview, registry: Registry) -> RequestHeader:
     """Return the header of a frame.

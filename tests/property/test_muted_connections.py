@@ -204,7 +204,7 @@ def test_a_frame_that_waits_while_muted_can_be_cut_off_for_memory() -> None:
     frames = [METADATA + bytes(20), METADATA + bytes(20), METADATA + bytes(2000)]
 
     async def world() -> None:
-        connection, _ = await fed(framed(frames), [READ_AHEAD], server, READ_AHEAD)
+        connection, _ = await fed(framed(frames), [4096], server)
         await asyncio.sleep(0.1)
         assert connection.is_throttled
         server.now = 10.0
