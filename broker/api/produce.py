@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.transaction_verification import TransactionVerification
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
-from lakehead.broker.network.connection import Connection, Slot
+from lakehead.broker.network.connection import Slot
 from lakehead.broker.partition.partition import Partition, Topic
 from lakehead.broker.partition.record_checks import (
     RECORDS_INLINE_MAX,
@@ -54,6 +54,7 @@ from lakehead.broker.protocol.produce import (
     TopicResult,
     encode,
     parse,
+    parse_short,
 )
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import WRITE_TOPIC, WRITE_TRANSACTIONAL_ID
@@ -61,6 +62,7 @@ from lakehead.storage.errors import StorageError, WalFull
 from lakehead.storage.format.record_batch import (
     HEADER_SIZE,
     NO_TIMESTAMP,
+    TRANSACTIONAL,
     BatchHeader,
     read_header,
     stamp,
@@ -94,7 +96,9 @@ _UNLIMITED = nullcontext()
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    request = parse(frame, header.body, header.version, elements_max(context.services, API))
+    request = parse_short(frame, header.body, header.version)
+    if request is None:
+        request = parse(frame, header.body, header.version, elements_max(context.services, API))
     call = ProduceCall(context, header, request, len(frame))
     if context.quota is not None:
         context.quota.produced(len(frame))
@@ -120,15 +124,14 @@ class Work(NamedTuple):
     results: list[PartitionResult]
 
 
-class ProduceCall:
-    """One request at work. It holds its place while a partition is on its way here, before any of
-    it is looked at, and (`_next`) while the WAL is full.
+class ProduceCall(Slot):
+    """One request at work, and the place of its response. It waits while a partition is on its way
+    here, before any of it is looked at, and (`_next`) while the WAL is full.
     """
 
     __slots__ = (
         "_awaited",
         "_checks",
-        "_connection",
         "_context",
         "_frame_size",
         "_good_size",
@@ -139,8 +142,8 @@ class ProduceCall:
         "_now_ms",
         "_prepares",
         "_refusal",
+        "_responds",
         "_results",
-        "_slot",
         "_topics",
         "_transactional_id",
         "_verification",
@@ -157,12 +160,13 @@ class ProduceCall:
         request: ProduceRequest,
         frame_size: int,
     ) -> None:
-        services = context.services
+        super().__init__(context.connection)
         self._context = context
         self._header = header
-        self._connection: Connection = context.connection
-        self._slot: Slot | None = self._connection.slot() if request.acks else None
-        self._now_ms = services.clock.now_ms()
+        self._responds = request.acks != 0
+        if self._responds:
+            self.connection.hold(self)
+        self._now_ms = context.services.clock.now_ms()
         self._topics = request.topics
         self._transactional_id = request.transactional_id
         self._is_transactional = False
@@ -230,7 +234,8 @@ class ProduceCall:
         except KafkaError as error:
             self._is_transactional |= is_marked_transactional(records)
             return Work(data.partition, None, records, None, error, results)
-        self._is_transactional |= header.is_transactional
+        if header.attributes & TRANSACTIONAL:
+            self._is_transactional = True
         rules = partition.topic.rules
         try:
             check_contents(records, header, rules, self._now_ms)
@@ -238,7 +243,8 @@ class ProduceCall:
                 self._check_records(records, header, partition)
         except KafkaError as error:
             return Work(data.partition, partition, records, header, error, results)
-        self._prepares |= rules.changes(header.codec)
+        if rules.codec is not None and rules.changes(header.codec):
+            self._prepares = True
         self._good_size += len(records)
         return Work(data.partition, partition, records, header, None, results)
 
@@ -261,7 +267,7 @@ class ProduceCall:
         services = self._context.services
         if not services.is_writable():
             return self._hold_until_writable()
-        if self._awaits():
+        if self._topics and self._awaits():
             return self._hold()
         if not self._check():
             return self._rest_later()
@@ -297,13 +303,17 @@ class ProduceCall:
         unknown.
         """
         if error is not None:
-            self._connection.abort()
+            self.connection.abort()
             return
         self._waiting -= 1
         if self._waiting == 0:
+            quota = self._context.quota
             try:
-                with self._context.quota or _UNLIMITED:
+                if quota is None:
                     self._respond()
+                else:
+                    with quota:
+                        self._respond()
             except Exception as crash:  # noqa: BLE001  # the write-ahead log calls this
                 self._crash(crash)
 
@@ -347,11 +357,14 @@ class ProduceCall:
         try:
             partition, header = self._admitted(work)
             start_offset = partition.log_start_offset
-            return self._append(work, partition, header)
+            base_offset, append_time = self._append(work, partition, header)
         except WalFull:
             raise
         except (KafkaError, StorageError) as error:
             return self._refused(work.number, error, start_offset)
+        return PartitionResult(
+            work.number, _NONE, base_offset, start_offset, append_time=append_time
+        )
 
     def _admitted(self, work: Work) -> tuple[Partition, BatchHeader]:
         """Return where a batch may be appended, and its header. Raises KafkaError."""
@@ -367,7 +380,10 @@ class ProduceCall:
             raise self._refusal
         return work.partition, work.header
 
-    def _append(self, work: Work, partition: Partition, header: BatchHeader) -> PartitionResult:
+    def _append(self, work: Work, partition: Partition, header: BatchHeader) -> tuple[int, int]:
+        """Append a batch; return its first offset, and the time of its appending if its records get
+        that. Raises KafkaError, StorageError.
+        """
         if work.error is not None:
             raise work.error
         if self._verification is not None:
@@ -392,10 +408,7 @@ class ProduceCall:
         except StorageError:
             self._waiting -= 1
             raise
-        start_offset = partition.log_start_offset
-        return PartitionResult(
-            work.number, _NONE, base_offset, start_offset, append_time=append_time
-        )
+        return base_offset, append_time
 
     def _partition(self, topic: Topic | None, index: int) -> Partition:
         if topic is None:
@@ -457,27 +470,27 @@ class ProduceCall:
         # The client may be gone: nothing of the rest was promised.
         try:
             with self._context.quota or _UNLIMITED:
-                if self._connection.is_open and self.run():
-                    self._connection.proceed()
+                if self.connection.is_open and self.run():
+                    self.connection.proceed()
         except Exception as error:  # noqa: BLE001  # the loop calls this
             self._crash(error)
 
     def _crash(self, error: Exception) -> None:
-        self._context.services.crashed(self._connection, error)
+        self._context.services.crashed(self.connection, error)
 
     def _respond(self) -> None:
         services = self._context.services
         services.counts.produced(len(self._work))
-        if self._slot is not None:
+        if self._responds:
             endpoints = self._name_leaders() if self._has_moved else ()
             header, quota = self._header, self._context.quota
             throttle_ms = 0 if quota is None else quota.finish()
             frame = encode(
                 self._results, header.version, header.correlation_id, endpoints, throttle_ms
             )
-            self._slot.complete([frame])
+            self.complete((frame,))
         elif any(result.error for topic in self._results for result in topic.partitions):
-            self._connection.close()  # acks=0: closing is the only way to say so, as in Kafka
+            self.connection.close()  # acks=0: closing is the only way to say so, as in Kafka
 
     def _name_leaders(self) -> Collection[NodeEndpoint]:
         """Put the leaders of partitions that this node does not lead into the results; return their

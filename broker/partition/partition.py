@@ -245,7 +245,7 @@ class Partition:
 
         Raises KafkaError. Changes nothing.
         """
-        if header.producer_id != NO_PRODUCER_ID:
+        if header.producer_id != NO_PRODUCER_ID and not self.producers.is_next(header):
             if header.base_sequence != NO_SEQUENCE:
                 known = self.producers.check(
                     header.producer_id,
@@ -303,16 +303,16 @@ class Partition:
 
         Raises WalFull and the other errors of `Stream.append`; then nothing happened.
         """
-        stream, header = self.stream, plan.header
+        stream, records, header = self.stream, plan.records, plan.header
         base_offset = stream.next_offset
-        patch(plan.records, 0, base_offset, stream.epoch)
+        patch(records, 0, base_offset, stream.epoch)
         stream.append(
-            plan.records,
+            records,
             count=header.last_offset_delta + 1,
             max_timestamp=header.max_timestamp,
             on_done=on_done,
         )
-        self.bytes_in += len(plan.records)
+        self.bytes_in += len(records)
         if header.producer_id != NO_PRODUCER_ID:
             now_ms = self._clock.now_ms()
             self.producers.add(header, base_offset, stream.confirmed_offset, now_ms, plan.marker)

@@ -38,7 +38,13 @@ from lakehead.storage.format.partition_state import (
     union_of_aborted,
     unpack_producer,
 )
-from lakehead.storage.format.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from lakehead.storage.format.record_batch import (
+    CONTROL,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL,
+    BatchHeader,
+)
 from lakehead.storage.format.transaction_index import ENTRY_SIZE, TransactionIndex
 
 SEQUENCE_MAX = 0x7FFFFFFF
@@ -104,6 +110,20 @@ class ProducerStates:
         """Return true if a producer has a transaction open here, of this epoch."""
         entry = self._producers.get(producer_id)
         return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
+
+    def is_next(self, header: BatchHeader) -> bool:
+        """Return true if a batch is the next one of a known producer, outside of transactions:
+        `check` and `check_state` would find nothing.
+        """
+        entry = self._producers.get(header.producer_id)
+        return (
+            entry is not None
+            and bool(entry.batches)
+            and header.base_sequence == entry.batches[-1].last_sequence + 1
+            and header.producer_epoch == entry.epoch
+            and entry.transaction_start < 0
+            and not len(self.verifications)
+        )
 
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, count: int
@@ -209,17 +229,18 @@ class ProducerStates:
         """Remember a batch that was appended at `base_offset`; `marker` if it is a control batch
         that ends a transaction.
         """
-        producer_id = header.producer_id
+        producer_id, attributes = header.producer_id, header.attributes
         if producer_id == NO_PRODUCER_ID:
             return
-        if header.is_control and marker is None:
+        if attributes & CONTROL and marker is None:
             return  # compaction has emptied it, or it is of another kind
-        if header.is_transactional:
+        is_transactional = attributes & TRANSACTIONAL
+        if is_transactional:
             epoch = None if marker is None else header.producer_epoch
             self.verifications.end(producer_id, epoch)
         entry = self._producers.get(producer_id)
         begins = (
-            header.is_transactional
+            is_transactional
             and header.record_count > 0  # compaction empties none of an open transaction
             and (entry is None or entry.transaction_start < 0)
         )
@@ -237,8 +258,13 @@ class ProducerStates:
         if begins:
             entry.transaction_start = base_offset
             self.transactions.begin(producer_id, base_offset)
-        if header.base_sequence != NO_SEQUENCE:
-            _add_batch(entry.batches, header, base_offset, confirmed_offset)
+        first = header.base_sequence
+        if first != NO_SEQUENCE:
+            batches = entry.batches
+            last = sequence_after(first, header.last_offset_delta + 1)
+            batches.append(ProducerBatch(first, last, base_offset, end_offset))
+            while len(batches) > WINDOW and batches[WINDOW].end_offset <= confirmed_offset:
+                del batches[0]
 
     def _change(
         self, producer_id: int, epoch: int, end_offset: int, confirmed_offset: int
@@ -368,15 +394,3 @@ def _check_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> None:
             ErrorCode.invalid_producer_epoch,
             f"producer {producer_id} has epoch {entry.epoch}, the batch has {epoch}",
         )
-
-
-def _add_batch(
-    batches: list[ProducerBatch], header: BatchHeader, base_offset: int, confirmed_offset: int
-) -> None:
-    count = header.last_offset_delta + 1
-    last_sequence = sequence_after(header.base_sequence, count)
-    batches.append(
-        ProducerBatch(header.base_sequence, last_sequence, base_offset, base_offset + count)
-    )
-    while len(batches) > WINDOW and batches[WINDOW].end_offset <= confirmed_offset:
-        del batches[0]

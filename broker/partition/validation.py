@@ -8,11 +8,13 @@ compacted topics, and for topics that want it (see `record_checks`).
 import asyncio
 from dataclasses import dataclass
 
+from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.format.compression import recompressed
 from lakehead.storage.format.record_batch import (
+    ATTRIBUTES_POSITION,
     CODEC_MASK,
     CODECS,
     CONTROL,
@@ -24,7 +26,6 @@ from lakehead.storage.format.record_batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
-    crc_ok,
     read_header,
 )
 from lakehead.storage.stream.inflating import InflatedBatches
@@ -98,7 +99,7 @@ def check_form(records: memoryview, version: int) -> BatchHeader:
         raise KafkaError(ErrorCode.corrupt_message, f"a batch of {size} bytes in {len(records)}")
     if size != len(records):
         raise invalid("a partition's records must be exactly one batch")
-    if header.codec == ZSTD and version < ZSTD_SINCE:
+    if version < ZSTD_SINCE and header.codec == ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd with Produce version {version}"
         )
@@ -109,18 +110,34 @@ def check_contents(
     records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: int
 ) -> None:
     """Refuse a batch of good form that cannot be appended. Raises KafkaError."""
-    if header.base_offset != 0:
-        raise invalid(f"the batch's base offset must be 0, not {header.base_offset}")
-    if header.size > rules.batch_size_max:
+    base_offset, _, _, _, crc, attributes, last_offset_delta, first_ms, newest_ms = header[:9]
+    producer_id, producer_epoch, base_sequence, record_count = header[9:]
+    if base_offset != 0:
+        raise invalid(f"the batch's base offset must be 0, not {base_offset}")
+    if len(records) > rules.batch_size_max:
         raise KafkaError(
             ErrorCode.message_too_large,
-            f"a batch of {header.size} bytes; at most {rules.batch_size_max} are taken",
+            f"a batch of {len(records)} bytes; at most {rules.batch_size_max} are taken",
         )
-    if not crc_ok(records):
+    if crc32c(records[ATTRIBUTES_POSITION:]) != crc:
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC does not match")
-    _check_header(header)
+    if record_count <= 0 or last_offset_delta != record_count - 1:
+        raise invalid(
+            f"the batch has {record_count} records but its last offset delta is {last_offset_delta}"
+        )
+    if attributes & CONTROL:
+        raise invalid("clients may not write control batches")
+    if attributes & LOG_APPEND_TIME:
+        raise KafkaError(ErrorCode.invalid_timestamp, "producers may not set LogAppendTime")
+    if attributes & CODEC_MASK > ZSTD:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"unknown codec {attributes & CODEC_MASK}"
+        )
+    if producer_id != NO_PRODUCER_ID and (base_sequence < 0 or producer_epoch < 0):
+        raise invalid("a batch of an idempotent producer needs an epoch and a sequence number")
     if not rules.is_log_append_time:
-        _check_times(header, rules, now_ms)
+        _check_time(first_ms, rules, now_ms)
+        _check_time(newest_ms, rules, now_ms)
 
 
 def is_marked_transactional(records: memoryview) -> bool:
@@ -140,39 +157,18 @@ def _too_short(records: memoryview) -> BatchHeader:
     raise invalid("a partition's records must be exactly one batch")
 
 
-def _check_header(header: BatchHeader) -> None:
-    attributes = header.attributes
-    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
-        raise invalid(
-            f"the batch has {header.record_count} records "
-            f"but its last offset delta is {header.last_offset_delta}"
-        )
-    if attributes & CONTROL:
-        raise invalid("clients may not write control batches")
-    if attributes & LOG_APPEND_TIME:
-        raise KafkaError(ErrorCode.invalid_timestamp, "producers may not set LogAppendTime")
-    codec = attributes & CODEC_MASK
-    if codec > ZSTD:
-        raise KafkaError(ErrorCode.unsupported_compression_type, f"unknown codec {codec}")
-    if header.producer_id != NO_PRODUCER_ID and (
-        header.base_sequence < 0 or header.producer_epoch < 0
-    ):
-        raise invalid("a batch of an idempotent producer needs an epoch and a sequence number")
-
-
-def _check_times(header: BatchHeader, rules: RecordRules, now_ms: int) -> None:
-    """Refuse timestamps too far from the clock: the first record's, and the newest. Kafka looks at
+def _check_time(timestamp: int, rules: RecordRules, now_ms: int) -> None:
+    """Refuse a timestamp too far from the clock: the first record's, or the newest. Kafka looks at
     every record; one between these two differs from them in no case that producers make.
     """
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp == NO_TIMESTAMP:
-            continue
-        if timestamp - now_ms > rules.after_ms or now_ms - timestamp > rules.before_ms:
-            raise KafkaError(
-                ErrorCode.invalid_timestamp,
-                f"Timestamp {timestamp} of message is out of range. The timestamp should be within "
-                f"[{now_ms - rules.before_ms}, {now_ms + rules.after_ms}]",
-            )
+    if now_ms - rules.before_ms <= timestamp <= now_ms + rules.after_ms:
+        return
+    if timestamp != NO_TIMESTAMP:
+        raise KafkaError(
+            ErrorCode.invalid_timestamp,
+            f"Timestamp {timestamp} of message is out of range. The timestamp should be within "
+            f"[{now_ms - rules.before_ms}, {now_ms + rules.after_ms}]",
+        )
 
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024

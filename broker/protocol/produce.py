@@ -5,7 +5,8 @@ Records stay views into the frame. Since version 9 lengths are compact (unsigned
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection
+from functools import lru_cache
 from typing import NamedTuple
 
 from lakehead.broker.protocol.decode import ELEMENTS_MAX, Cursor
@@ -22,6 +23,13 @@ TOPIC_IDS = 13
 _INT32 = struct.Struct(">i")
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION_RECORDS = struct.Struct(">ii")
+_SHORT = struct.Struct(">BhiBB")
+"""Transactional id (0: none), acks, timeout, topics + 1, and the length of the name + 1."""
+_SHORT_PARTITION = struct.Struct(">iB")
+"""Index, and the first byte of the length of records + 1."""
+_TOPIC_ID_END = 17
+_ONE_BYTE = 0x80
+"""Variable-length numbers below have one byte."""
 
 TopicKey = str | bytes
 """A topic's name, or its id as 16 bytes (version 13)."""
@@ -74,6 +82,52 @@ class TopicResult(NamedTuple):
     partitions: list[PartitionResult]
 
 
+def parse_short(frame: memoryview, position: int, version: int) -> ProduceRequest | None:
+    """Return the request whose body begins at `position`, read in one pass, if it is as nearly all
+    are: without a transaction, and with a few partitions of one topic. None for any other, and for
+    a malformed one: `parse` reads it.
+    """
+    if version < FLEXIBLE:
+        return None
+    try:
+        is_transactional, acks, timeout_ms, topics, size = _SHORT.unpack_from(frame, position)
+        position += _SHORT.size
+        if version >= TOPIC_IDS:
+            size, position = _TOPIC_ID_END, position - 1
+        if is_transactional or topics != 2 or not 0 < size < _ONE_BYTE:
+            return None
+        begin, position = position, position + size - 1
+        name = frame[begin:position]
+        key = bytes(name) if version >= TOPIC_IDS else str(name, "utf-8")
+        left, end = frame[position] - 1, len(frame)
+        if not 0 <= left < _ONE_BYTE:
+            return None
+        position += 1
+        partitions = []
+        while left:
+            left -= 1
+            index, length = _SHORT_PARTITION.unpack_from(frame, position)
+            position += _SHORT_PARTITION.size
+            shift = 7
+            if length >= _ONE_BYTE:
+                length &= 0x7F
+                while (byte := frame[position]) >= _ONE_BYTE and shift < 28:
+                    length |= (byte & 0x7F) << shift
+                    position, shift = position + 1, shift + 7
+                length |= byte << shift
+                position += 1
+            begin, position = position, position + length - 1
+            if shift > 21 or not length or position >= end or frame[position]:
+                return None
+            partitions.append(PartitionData(index, frame[begin:position]))
+            position += 1
+        if frame[position] or frame[position + 1]:
+            return None
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    return ProduceRequest(None, acks, timeout_ms, [TopicData(key, partitions)])
+
+
 def parse(
     frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_MAX
 ) -> ProduceRequest:
@@ -103,29 +157,10 @@ def _parse_flexible(cursor: Cursor, version: int) -> ProduceRequest:
 
 
 def _flexible_partition_data(cursor: Cursor) -> PartitionData:
-    """Read one partition. Written out, as it runs for every batch."""
-    data, position, end = cursor.data, cursor.position, cursor.end
-    partition = _INT32.unpack_from(data, position)[0]
-    position += 4
-    length = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        length |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 28:
-            raise MalformedFrame("a variable-length number is too long")
-    size = max(length - 1, 0)
-    if position + size >= end:
-        raise MalformedFrame(f"{size} bytes do not fit in the frame")
-    records = data[position : position + size] if length else None
-    cursor.position = position + size
-    if data[cursor.position]:
-        cursor.skip_tags()
-    else:
-        cursor.position += 1
+    partition = cursor.fixed(_INT32)
+    length = cursor.uvarint()
+    records = cursor.take(length - 1) if length else None
+    cursor.skip_tags()
     return PartitionData(partition, records)
 
 
@@ -165,12 +200,16 @@ def encode(
     topics: list[TopicResult],
     version: int,
     correlation_id: int,
-    endpoints: Iterable[NodeEndpoint] = (),
+    endpoints: Collection[NodeEndpoint] = (),
     throttle_ms: int = 0,
 ) -> bytes:
     """Return the whole response frame, length included. `endpoints` are of the nodes that results
     name as leaders.
     """
+    if version >= FLEXIBLE and len(topics) == 1 and not endpoints:
+        frame = _encode_short(topics[0], correlation_id, throttle_ms)
+        if frame:
+            return frame
     throttle = _INT32.pack(throttle_ms)
     if version >= FLEXIBLE:
         parts = [b"", encode_uvarint(len(topics) + 1)]
@@ -193,6 +232,38 @@ def encode(
     parts.append(throttle)
     parts[0] = _PARTITION_RECORDS.pack(sum(map(len, parts)) + 4, correlation_id)
     return b"".join(parts)
+
+
+def _encode_short(topic: TopicResult, correlation_id: int, throttle_ms: int) -> bytes:
+    """Return the response to a request with a few partitions of one topic, of which none has a
+    message or another leader; nothing for any other.
+    """
+    key, results = topic
+    count = len(results)
+    if count >= 0x7F:
+        return b""
+    name = key if isinstance(key, bytes) else _compact_name(key)
+    numbers: list[int] = []
+    for index, error, base_offset, start_offset, message, leader, append_time, records in results:
+        if records or message is not None or leader is not None:
+            return b""
+        numbers += (index, error, base_offset, append_time, start_offset, 1, 0, 0)
+    layout = _short_response(len(name), count)
+    size = layout.size - 4
+    return layout.pack(size, correlation_id, 0, 2, name, count + 1, *numbers, 0, throttle_ms, 0)
+
+
+@lru_cache(maxsize=1024)
+def _compact_name(name: str) -> bytes:
+    return compact_text(name)
+
+
+@lru_cache(maxsize=1024)
+def _short_response(name_size: int, partitions: int) -> struct.Struct:
+    """Return the layout: size, header, topics + 1, name, partitions + 1; the partitions; the tags
+    of the topic, throttle time, the tags of the response.
+    """
+    return struct.Struct(f">iiBB{name_size}sB{partitions * 'ihqqqBBB'}BiB")
 
 
 def _flexible_partition(result: PartitionResult, version: int) -> bytes:

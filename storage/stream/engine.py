@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -90,6 +90,8 @@ class StreamEngine:
         self.on_writable: list[Callable[[], None]] = []
         """Called when `writable()` turns true again."""
         self._wal = wal
+        self._wal_room = wal.capacity * 3 // 4
+        """Bytes of the log that may wait for an upload."""
         self._scope = scope
         self._settings = settings
         self._released_bytes = 0
@@ -273,17 +275,19 @@ class StreamEngine:
 
     def writable(self) -> bool:
         """Return true if producers should be read from: WAL and cache are below their marks."""
+        wal, cache = self._wal, self.cache
         self._was_writable = (
-            not self._failure.done()
-            and self._wal.pending_bytes < self._settings.wal_pending_max
-            and self._fill() < 1
+            cache.uncommitted < cache.capacity
+            and wal.next_position - wal.trimmed_position < self._wal_room
+            and wal.pending_bytes < self._settings.wal_pending_max
+            and not self._failure.done()
         )
         return self._was_writable
 
     def _fill(self) -> float:
         """Return the share of cache and WAL that waits for an upload: at 1 producers wait."""
         wal = self._wal
-        used = (wal.next_position - wal.trimmed_position) / (wal.capacity * 3 // 4)
+        used = (wal.next_position - wal.trimmed_position) / self._wal_room
         return max(used, self.cache.uncommitted / self.cache.capacity)
 
     async def wait_failed(self) -> Exception:
@@ -340,13 +344,14 @@ class StreamEngine:
         """
         done: list[OnDone] = []
         advanced: dict[Stream, int] = {}
-        for append in self._appends.released(position):
-            stream = append.stream
-            self.cache.add(stream.stream_id, append.batch)
-            self._released_bytes += len(append.batch.payload)
-            advanced[stream] = append.batch.end_offset
-            if append.on_done is not None:
-                done.append(append.on_done)
+        waiting, cache = self._appends.waiting, self.cache
+        while waiting and waiting[0].end_position <= position:
+            _, stream, batch, on_done = waiting.popleft()
+            self._released_bytes += len(batch.payload)
+            cache.add(stream.stream_id, batch)
+            advanced[stream] = batch.end_offset
+            if on_done is not None:
+                done.append(on_done)
         for stream, end_offset in advanced.items():
             stream.confirm(end_offset)
         failpoint("wal_released")
@@ -428,19 +433,13 @@ class PendingAppend(NamedTuple):
 
 
 class PendingAppends:
-    """`waiting` is added to at the end, and nowhere else."""
+    """`waiting` is added to at the end, and taken from at the front as it becomes durable."""
 
     __slots__ = ("_barriers", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[PendingAppend] = deque()
         self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def released(self, position: int) -> Iterator[PendingAppend]:
-        """Take out what ends at or below `position`: it is durable."""
-        waiting = self.waiting
-        while waiting and waiting[0].end_position <= position:
-            yield waiting.popleft()
 
     def fail(self, error: Exception) -> None:
         """End all that waits with an error, and wake the callers of `wait`."""

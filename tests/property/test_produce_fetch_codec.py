@@ -16,6 +16,7 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
+from lakehead.storage.format.varint import encode_uvarint
 from tests.support.repetitions import examples
 
 PRODUCE_VERSIONS = range(3, 14)
@@ -96,9 +97,68 @@ def test_produce_request_is_read_as_kio_writes_it(
         (topic_id.bytes if version >= 13 else name, partitions)
         for name, topic_id, partitions in topics
     ]
+    short = produce.parse_short(memoryview(b"head" + body), 4, version)
+    assert short is None or short == request
+    if version >= produce.FLEXIBLE and transactional_id is None and len(topics) == 1:
+        is_short = all(records is not None for _, records in topics[0][2])
+        assert (short is not None) == is_short
     for cut in range(len(body)):
         with pytest.raises(MalformedFrame):
             produce.parse(memoryview(body)[:cut], 0, version)
+        assert produce.parse_short(memoryview(body)[:cut], 0, version) is None
+
+
+def numbers(most: int) -> st.SearchStrategy[bytes]:
+    """Variable-length numbers, also those with more bytes than they need."""
+    return st.integers(0, most).map(uvarint) | st.sampled_from(
+        [b"\x80\x00", b"\x81\x80\x00", b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff\x01"]
+    )
+
+
+def uvarint(number: int) -> bytes:
+    return bytes(encode_uvarint(number))
+
+
+@st.composite
+def nearly_requests(draw: st.DrawFn, version: int) -> bytes:
+    """Bodies in the shape of a request, in which any field may be wrong."""
+    parts = [
+        draw(st.sampled_from([b"\0"] * 5 + [b"\1", b"\3ab"])),
+        draw(st.binary(min_size=6, max_size=6)),
+    ]
+    parts.append(draw(st.just(b"\2") | numbers(3)))
+    name = draw(st.binary(max_size=4) | st.sampled_from([b"topic", b"n" * 130, b"\xff"]))
+    by_id = version >= produce.TOPIC_IDS
+    parts.append(
+        bytes(16)
+        if by_id
+        else draw(numbers(9)) + name
+        if draw(st.booleans())
+        else uvarint(len(name) + 1) + name
+    )
+    records = draw(st.lists(st.binary(max_size=140), max_size=4))
+    parts.append(draw(numbers(5)) if draw(st.booleans()) else uvarint(len(records) + 1))
+    for one in records:
+        size = draw(st.just(uvarint(len(one) + 1)) | numbers(200))
+        parts += [
+            draw(st.binary(min_size=4, max_size=4)),
+            size,
+            one,
+            draw(st.sampled_from([b"\0", b"\0", b"\1\0\0", b""])),
+        ]
+    parts.append(draw(st.sampled_from([b"\0\0", b"\0\0", b"\0\1\5\1x", b"\0", b"\0\0more"])))
+    return b"".join(parts)
+
+
+@settings(max_examples=examples(400))
+@given(version=st.sampled_from(PRODUCE_VERSIONS), data=st.data())
+def test_a_request_that_is_read_in_one_pass_is_as_it_is_read_step_by_step(
+    version: int, data: st.DataObject
+) -> None:
+    body = data.draw(nearly_requests(version) | st.binary(max_size=60))
+    short = produce.parse_short(memoryview(body), 0, version)
+    if short is not None:
+        assert short == produce.parse(memoryview(body), 0, version)
 
 
 @given(

@@ -34,14 +34,20 @@ class Log:
         self.batches: list[tuple[int, int, int, int, int]] = []
 
     def produce(self, producer_id: int, epoch: int, sequence: int, count: int) -> int | ErrorCode:
+        batch = header(producer_id, epoch, sequence, count)
+        is_next = self.states.is_next(batch)
         try:
             known = self.states.check(producer_id, epoch, sequence, count)
+            if is_next:
+                assert known is None
+                self.states.check_state(batch)
         except KafkaError as error:
+            assert not is_next
             return error.code
         if known is not None:
             return known.base_offset
         base = self.end
-        self.states.add(header(producer_id, epoch, sequence, count), base, self.confirmed, 5)
+        self.states.add(batch, base, self.confirmed, 5)
         self.end += count
         self.batches.append((producer_id, epoch, sequence, count, base))
         return base
