@@ -21,6 +21,8 @@ class BlockWalSettings:
     record_size_max: int = 112 * _MIB
     pending_size_max: int = 256 * _MIB
     """Bytes that may be appended and not released: the memory that the log takes."""
+    pool_size: int = 32 * _MIB
+    """Bytes of free buffers that the log keeps at most, for the next time that it is behind."""
     device_timeout_s: float = 5.0
     """Seconds after which a write, read or flush that has not returned ends the log."""
 
