@@ -34,4 +34,4 @@ def test_very_many_small_batches_make_no_long_pause(longest_pause: list[float]) 
     for offset in range(600_000):
         payload = memoryview(bytearray(70))
         cache.add(offset % 50, CachedBatch(offset, offset + 1, 0, 0, payload))
-    assert longest_pause[0] < 0.1
+    assert 0 < longest_pause[0] < 0.005
