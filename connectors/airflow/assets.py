@@ -1,13 +1,15 @@
 """Topics and tables as assets, which DAGs are scheduled on. Their URIs are their names too:
 `lakehead://CONNECTION/topics/TOPIC` and `lakehead://CONNECTION/tables/TOPIC`. A watched one is an
 asset of its own, `.../tables/TOPIC/watched/RECORDS`, since an asset's events have one origin: the
-tasks that write, or one watcher. So one commit does not start a DAG twice.
+tasks that write, or one watcher. So one commit does not start a DAG twice. The complete hours of a
+table are an asset with partitions, `.../tables/TOPIC/hours`.
 
 An event has the same extra (`events_extra`) if a task made the data, whose operator adds it to
 `outlet_events`, or if a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
 `records`, their number; a table's also `rows`, the number of new rows, `kind`, the job, and
 `versions` of the table as [first, end). `new_data` returns this of the events that started a run:
-Airflow has a watcher's in `extra["payload"]`, and a task's in two places.
+Airflow has a watcher's in `extra["payload"]`, and a task's in two places. `complete_hour` returns
+what an event of hours says of one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,27 @@ def topic_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
 def table_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
     """Return the asset of the table that a topic declares. Materialising it makes its events."""
     return _asset(asset_uri("table", topic, lakehead_conn_id))
+
+
+def hours_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
+    """Return the asset of a table's complete hours: its partitions (AIP-76) are hours in UTC, such
+    as `2026-11-27T03`. `CompleteHoursOperator` makes its events.
+    """
+    return _asset(f"{asset_uri('table', topic, lakehead_conn_id)}/hours")
+
+
+def complete_hour(
+    partition_key: str, triggering_asset_events: "TriggeringEvents"
+) -> dict[str, Any] | None:
+    """Return what the events that started a run say of an hour: `topic`, `hour`, `version` of the
+    table, and `offsets` as [first, end) by partition, which have its records. None if no event has
+    the hour, as in a run by hand.
+    """
+    found = None
+    for extra in new_data(triggering_asset_events):
+        if hour := extra.get("hours", {}).get(partition_key):
+            found = {"topic": extra["topic"], "hour": partition_key, **hour}
+    return found
 
 
 def watched_topic(
@@ -97,7 +120,9 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def _is_named(parts: Sequence[str]) -> bool:
-    """Return true for a topic, and for a topic that is watched by a number of records."""
+    """Return true for a topic, its hours, and a topic that is watched by a number of records."""
+    if len(parts) == 2:
+        return bool(parts[0]) and parts[1] == "hours"
     if len(parts) == 3:
         return bool(parts[0]) and parts[1] == "watched" and parts[2].isdecimal()
     return len(parts) == 1 and bool(parts[0])

@@ -94,6 +94,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_of_ours(_HOOK)],
         "operators": [
             _of_ours(
+                "lakehead.connectors.airflow.operators.complete_hours",
                 "lakehead.connectors.airflow.operators.connect",
                 "lakehead.connectors.airflow.operators.job",
                 "lakehead.connectors.airflow.operators.mapped",

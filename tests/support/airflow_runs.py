@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,16 @@ def _database() -> Path:
     return folder
 
 
-def run_dag(dag: Any, conf: Mapping[str, Any] | None = None) -> Any:
-    """Run a DAG to its end, and return the run."""
+def run_dag(dag: Any, conf: Mapping[str, Any] | None = None, *, beside: Sequence[Any] = ()) -> Any:
+    """Run a DAG to its end, and return the run. Airflow knows the DAGs `beside` it, and no other
+    ones.
+    """
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
 
     folder = _database()
     bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
-    bag.bag_dag(dag)
+    for one in (dag, *beside):
+        bag.bag_dag(one)
     sync_bag_to_db(bag, "dags-folder", None)
     return dag.test(run_conf=dict(conf or {}))
 
