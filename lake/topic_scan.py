@@ -5,16 +5,17 @@ pyarrow.
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import pyarrow as pa
 
-from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.catalog import PartitionLog, TopicPartition
 from lakehead.lake.committed import committed
 from lakehead.lake.decode.columns import arrow_schema, chosen_columns
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import ByMode, Mode, checked_mode
 from lakehead.lake.errors import ScanClosed
+from lakehead.lake.group_offsets import read_groups
 from lakehead.lake.moved_ranges import plan_moved, read_moved
 from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
 from lakehead.lake.planner import ByteRange
@@ -26,6 +27,7 @@ from lakehead.storage.errors import ObjectNotFound, SettingsError
 from lakehead.storage.object_store import ObjectStore
 
 Offsets = str | Mapping[int, int]
+_GROUP = "group:"
 Tail = Literal["objects", "wal"]
 _LOOKS_MAX = 5
 
@@ -174,12 +176,13 @@ def scan(
     """Read a topic, partition after partition, each in offset order.
 
     `path` is the cluster's place (`./lakehead-data/store`, `s3://bucket/prefix`) or an open store.
-    Offsets are `"earliest"`, `"latest"` or an offset for each partition ({0: 17, 1: 0}); the end is
-    exclusive. Timestamps (milliseconds since the epoch) win over offsets: from the first record at
-    or after one, to before the first at or after the other. A scan reads the records
-    in objects at the time of this call and, with `tail="wal"`, the acknowledged ones in WAL objects
-    of nodes (see `lakehead.lake.snapshot`). It fetches nothing before the request for the first
-    batch. Of transactions only committed records are there; the end is before the first open one.
+    Offsets are `"earliest"`, `"latest"`, an offset for each partition ({0: 17, 1: 0}), or
+    `"group:NAME"`: the offsets that a consumer group has committed. The end is exclusive.
+    Timestamps (milliseconds since the epoch) win over offsets: from the first record at or after
+    one, to before the first at or after the other. A scan reads the records in objects at the time
+    of this call and, with `tail="wal"`, the acknowledged ones in WAL objects of nodes (see
+    `lakehead.lake.snapshot`). It fetches nothing before the request for the first batch. Of
+    transactions only committed records are there; the end is before the first open one.
 
     Columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
     timestampType and, with `include_headers`, headers. Only those in `columns` are decoded. Keys
@@ -203,12 +206,9 @@ def scan(
         path = joined_address(path, encryption)
     reader = store_reader(path)
     try:
-        bounds = Bounds(
-            starting=_positions(topic, starting_offsets, starting_timestamp),
-            ending=_positions(topic, ending_offsets, ending_timestamp),
-            latest_without_match=True,
-        )
-        ranges = _ranges(_snapshots(reader, topic, tail), topic, bounds)
+        starting = _requested(topic, starting_offsets, starting_timestamp)
+        ending = _requested(topic, ending_offsets, ending_timestamp)
+        ranges = _ranges(_snapshots(reader, topic, tail), topic, starting, ending)
     except BaseException:
         if not isinstance(path, str):
             reader.end()
@@ -227,35 +227,86 @@ def _snapshots(reader: StoreReader, topic: str, tail: Tail) -> Snapshots:
     return Snapshots(reader, select=lambda catalog: catalog.topic(topic).partitions)
 
 
-def _ranges(snapshots: Snapshots, topic: str, bounds: Bounds) -> list[ByteRange]:
+def _ranges(
+    snapshots: Snapshots, topic: str, starting: "_Requested", ending: "_Requested"
+) -> list[ByteRange]:
     """Return where the records lie; looked up again if an object went away meanwhile."""
     for _ in range(_LOOKS_MAX):
         try:
-            return _ranges_in(snapshots.now(), topic, bounds)
+            return _ranges_in(snapshots.now(), topic, starting, ending)
         except ObjectNotFound:
             continue
-    return _ranges_in(snapshots.now(), topic, bounds)
+    return _ranges_in(snapshots.now(), topic, starting, ending)
 
 
-def _ranges_in(snapshot: Snapshot, topic: str, bounds: Bounds) -> list[ByteRange]:
+def _ranges_in(
+    snapshot: Snapshot, topic: str, starting: "_Requested", ending: "_Requested"
+) -> list[ByteRange]:
     logs = committed(snapshot, snapshot.catalog.partitions(topic))
+    bounds = Bounds(
+        starting=_positions(snapshot, logs, starting),
+        ending=_positions(snapshot, logs, ending),
+        latest_without_match=True,
+    )
     requested = resolve(snapshot, logs, bounds)
     splits = plan_moved(snapshot, requested)
     return [range_ for split in splits for range_ in split.ranges]
 
 
-def _positions(
-    topic: str, offsets: Offsets, timestamp: int | None
-) -> Position | dict[TopicPartition, Position]:
+_Positions = Position | dict[TopicPartition, Position]
+
+
+class _OfGroup(NamedTuple):
+    """The committed offsets of a consumer group."""
+
+    group_id: str
+
+
+_Requested = _Positions | _OfGroup
+
+
+def _requested(topic: str, offsets: Offsets, timestamp: int | None) -> _Requested:
     if timestamp is not None:
         return Position("timestamp", timestamp)
-    if isinstance(offsets, str):
-        if offsets not in ("earliest", "latest"):
-            raise SettingsError(
-                f"offsets are 'earliest', 'latest' or an offset for each partition, not {offsets!r}"
-            )
-        return EARLIEST if offsets == "earliest" else LATEST
+    if not isinstance(offsets, str):
+        return {
+            TopicPartition(topic, partition): Position("offset", offset)
+            for partition, offset in offsets.items()
+        }
+    if offsets.startswith(_GROUP) and offsets != _GROUP:
+        return _OfGroup(offsets.removeprefix(_GROUP))
+    if offsets not in ("earliest", "latest"):
+        raise SettingsError(
+            "offsets are 'earliest', 'latest', 'group:NAME' or an offset for each partition, not "
+            f"{offsets!r}"
+        )
+    return EARLIEST if offsets == "earliest" else LATEST
+
+
+def _positions(
+    snapshot: Snapshot, logs: Sequence[PartitionLog], requested: _Requested
+) -> _Positions:
+    """Return the positions, those of a group as it has committed them. A partition without a
+    commit is at its beginning, and one that is committed beyond its records in objects at their
+    end.
+    """
+    if not isinstance(requested, _OfGroup):
+        return requested
+    topic = logs[0].id.topic if logs else ""
+    found = {
+        one.partition: one.offset
+        for group in read_groups(snapshot.reader, snapshot.catalog)
+        for one in group.offsets
+        if (group.group_id, one.topic) == (requested.group_id, topic)
+    }
+    if not found:
+        raise SettingsError(
+            f"group {requested.group_id!r} has committed no offset of topic {topic!r} that lies in "
+            "objects"
+        )
     return {
-        TopicPartition(topic, partition): Position("offset", offset)
-        for partition, offset in offsets.items()
+        log.id: Position("offset", min(found[log.id.partition], log.end_offset))
+        if log.id.partition in found
+        else EARLIEST
+        for log in logs
     }

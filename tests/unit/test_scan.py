@@ -1,5 +1,6 @@
 """`lakehead.scan` over a cluster that was made by hand."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,12 @@ import pyarrow as pa
 import pytest
 
 import lakehead
+from lakehead.broker.coordinator.group.record_formats import (
+    CommittedOffset,
+    OffsetKey,
+    encode_key,
+    encode_offset,
+)
 from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.committed import committed
 from lakehead.lake.errors import DataLoss
@@ -19,6 +26,7 @@ from lakehead.storage.format.stream_object import AbortedTransaction
 from lakehead.storage.format.transaction_index import pack_aborted
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.topic_writer import write_topic
 
 T0 = 1_700_000_000_000
 
@@ -106,6 +114,38 @@ def test_offsets_bound_a_scan(
     ).read_all()
     assert offsets(table) == list(expected)
     assert offsets(table, 1) == []
+
+
+def commit(root: Path, group: str, offsets: Mapping[int, int]) -> None:
+    """Have a group commit offsets of the topic."""
+    records = [
+        TestRecord(
+            offset=0,
+            key=encode_key(OffsetKey(group_id=group, topic="orders", partition=partition)),
+            value=encode_offset(
+                CommittedOffset(offset=offset, metadata="", commit_timestamp_ms=T0)
+            ),
+        )
+        for partition, offset in offsets.items()
+    ]
+    write_topic(root, "__consumer_offsets", {0: records})
+
+
+def test_the_offsets_of_a_group_bound_a_scan(cluster: LakeCluster, tmp_path: Path) -> None:
+    commit(tmp_path, "reports", {0: 35, 1: 20})
+    commit(tmp_path, "late", {0: 1000})
+    path = str(tmp_path)
+    done = lakehead.scan(path, "orders", ending_offsets="group:reports").read_all()
+    assert (offsets(done), offsets(done, 1)) == (list(range(35)), list(range(20)))
+    rest = lakehead.scan(path, "orders", starting_offsets="group:reports").read_all()
+    assert (offsets(rest), offsets(rest, 1)) == (list(range(35, 100)), [])
+    # Beyond the records in objects is their end; a partition without a commit, at its beginning.
+    late = lakehead.scan(path, "orders", ending_offsets="group:late").read_all()
+    assert (offsets(late), offsets(late, 1)) == (list(range(100)), [])
+    with pytest.raises(SettingsError, match="group 'nobody' has committed no offset"):
+        lakehead.scan(path, "orders", ending_offsets="group:nobody")
+    with pytest.raises(SettingsError, match="group:NAME"):
+        lakehead.scan(path, "orders", ending_offsets="group:")
 
 
 def test_timestamps_bound_a_scan(cluster: LakeCluster, tmp_path: Path) -> None:
