@@ -35,7 +35,7 @@ from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore, RetryStats
 from lakehead.storage.stream.log_cache import CachedBatch, LogCache
 from lakehead.storage.stream.reader import ColdReader
-from lakehead.storage.stream.recovery import Owner, log_in_cluster, recover_wal
+from lakehead.storage.stream.recovery import BLOCK_SIZE, Owner, log_in_cluster, recover_wal
 from lakehead.storage.stream.registration import accepts, begin_log, claim, log_loss, register
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import OnDone, Stream
@@ -187,9 +187,14 @@ class StreamEngine:
     async def _start_wal(self, in_cluster: LogSealer, found: LogIdentity | None) -> None:
         """Commit what the WAL holds of earlier epochs, and begin this one's."""
         self.uploader.positions_last = found is not None and found.end >= 0
-        owner, size = Owner(self.node.node_id, self.node_epoch), self._uploads.size
         recovered = await recover_wal(
-            self._wal, self.metadata, self.uploader, in_cluster, owner, block_size=size
+            self._wal,
+            self.metadata,
+            self.uploader,
+            in_cluster,
+            Owner(self.node.node_id, self.node_epoch),
+            block_size=min(self._uploads.size, BLOCK_SIZE),
+            scope=self._scope,
         )
         await self._wal.start(epoch=self.node_epoch, listener=self)
         await begin_log(self.metadata, self.writer, found, self._wal.released_position)

@@ -5,7 +5,10 @@ its objects are committed as they are, without a copy. Both may be killed at any
 a repetition skips what is committed.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 import structlog
@@ -26,6 +29,7 @@ from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch
 from lakehead.storage.stream.upload import Uploader, UploadSet
+from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import (
     SealableLog,
@@ -35,6 +39,10 @@ from lakehead.storage.wal.protocol import (
     WalOwner,
     WriteAheadLog,
 )
+
+BLOCK_SIZE = 62 * 1024 * 1024
+"""With the batch that goes beyond it, no more than an object may be by default: one for each."""
+_WRITES_MAX = 3
 
 _log = structlog.get_logger("storage.recovery")
 
@@ -87,6 +95,7 @@ async def recover_wal(
     owner: Owner,
     *,
     block_size: int,
+    scope: TaskScope,
 ) -> int | None:
     """Commit what earlier epochs of this node left in its log; `owner` is it, in its new epoch.
 
@@ -106,8 +115,7 @@ async def recover_wal(
         sealed = await objects.seal(floor_of(metadata.state, owner.node_id), before=floor.epoch)
         failpoint("wal_sealed")
     if objects is None or not objects.are_shared:
-        with uploader.hurry():
-            position = await _upload_records(wal, metadata, uploader, owner, block_size)
+        position = await _upload_records(wal, metadata, uploader, owner, block_size, scope)
     if objects is not None and sealed is not None:
         await _commit_sealed(objects, metadata, sealed, owner, floor)
     return position
@@ -238,26 +246,57 @@ async def _upload_records(
     uploader: Uploader,
     owner: Owner,
     block_size: int,
+    scope: TaskScope,
 ) -> int | None:
     """Upload and commit the log's records above the committed offsets; return their end."""
     position = None
-    async for block, end_position in recovered_blocks(
-        wal, metadata.state, owner.node_id, block_size, newer_epochs=True
-    ):
-        position = end_position
-        if block.batches:
-            await _reopen(metadata, owner, block)
-            infos = {one: metadata.state.stream_info(one, None) for one in block.batches}
-            upload_set = UploadSet(block=block, infos=infos, wal_position=end_position)
-            await uploader.write(upload_set)
-            await uploader.commit(upload_set)
+    blocks = recovered_blocks(wal, metadata.state, owner.node_id, block_size, newer_epochs=True)
+    async with aclosing(written_blocks(blocks, uploader, scope)) as upload_sets:
+        async for upload_set in upload_sets:
+            position = upload_set.wal_position
+            if upload_set.objects:
+                await _reopen(metadata, owner, upload_set)
+                await uploader.commit(upload_set)
     if position is not None:
         _log.info("wal_recovered", position=position, node_id=owner.node_id)
     return position
 
 
-async def _reopen(metadata: MetadataLog, owner: Owner, block: CacheBlock) -> None:
+async def written_blocks(
+    blocks: AsyncGenerator[tuple[CacheBlock, int], None], uploader: Uploader, scope: TaskScope
+) -> AsyncGenerator[UploadSet, None]:
+    """Write blocks as objects, some at once, while more is read; yield them in their order, each
+    once it is written, without its data. At most `_WRITES_MAX + 1` are in memory.
+    """
+    state = uploader.metadata.state
+    writes: deque[tuple[UploadSet, asyncio.Task[None]]] = deque()
+
+    async def write(upload_set: UploadSet) -> None:
+        with uploader.hurry():
+            await uploader.write(upload_set, in_few=True)
+        upload_set.block.batches = {}
+
+    try:
+        async with aclosing(blocks):
+            async for block, position in blocks:
+                infos = {one: state.stream_info(one, None) for one in block.batches}
+                upload_set = UploadSet(block=block, infos=infos, wal_position=position)
+                writing = scope.spawn(write(upload_set), name="upload a log", is_awaited=True)
+                writes.append((upload_set, writing))
+                if len(writes) == _WRITES_MAX:
+                    await writes[0][1]
+                    yield writes.popleft()[0]
+        while writes:
+            await writes[0][1]
+            yield writes.popleft()[0]
+    finally:
+        for _, writing in writes:
+            writing.cancel()
+
+
+async def _reopen(metadata: MetadataLog, owner: Owner, upload_set: UploadSet) -> None:
     """Open streams under the epochs of a block's records, where the metadata know none of them."""
+    epochs = {span.stream_id: span.epoch for one in upload_set.objects for span in one.ranges}
 
     def plan(state: MetadataImage) -> list[OpenStream]:
         return [
@@ -267,8 +306,8 @@ async def _reopen(metadata: MetadataLog, owner: Owner, block: CacheBlock) -> Non
                 node_id=owner.node_id,
                 node_epoch=owner.node_epoch,
             )
-            for stream_id, batches in block.batches.items()
-            for epoch in range(state.stream(stream_id).epoch + 1, batches[0].epoch + 1)
+            for stream_id, newest in epochs.items()
+            for epoch in range(state.stream(stream_id).epoch + 1, newest + 1)
         ]
 
     opened = plan(metadata.state)

@@ -10,9 +10,7 @@ another begins again; of several that try, one commits and the others find nothi
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
@@ -25,6 +23,7 @@ from lakehead.storage.metadata.records import CommittedObject, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.recovery import (
+    BLOCK_SIZE,
     Owner,
     RecoveringNode,
     commit_left_in_cluster,
@@ -32,9 +31,10 @@ from lakehead.storage.stream.recovery import (
     floor_of,
     recovered_blocks,
     take_objects,
+    written_blocks,
 )
 from lakehead.storage.stream.registration import refuse_wrong_log
-from lakehead.storage.stream.upload import Uploader, UploadSet, Writer
+from lakehead.storage.stream.upload import Uploader, Writer
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
@@ -47,15 +47,9 @@ more; None when all that it had is in the cluster's store. The owner stands for 
 Raises StorageError, SettingsError.
 """
 
-_BLOCK_SIZE = 62 * 1024 * 1024
-"""With the batch that goes beyond it, no more than an object may be by default: one for each."""
-_WRITES_MAX = 3
-
 
 class Takeovers:
-    """The takeovers by one live node. At most `_WRITES_MAX + 1` blocks of a log are in memory at
-    once.
-    """
+    """The takeovers by one live node."""
 
     def __init__(
         self,
@@ -142,8 +136,13 @@ class Takeovers:
         end, objects = WalFloor(node.epoch + 1, 0), log.objects
         now = floor_of(self._metadata.state, node.node_id)
         sealed = None if objects is None else await objects.seal(now, before=end.epoch)
-        upload_sets, position = await self._upload(node, log)
-        written = [known for upload_set in upload_sets for known in upload_set.objects]
+        written: list[CommittedObject] = []
+        position = None
+        blocks = recovered_blocks(log, self._metadata.state, node.node_id, BLOCK_SIZE)
+        async with aclosing(written_blocks(blocks, self._uploader, self._scope)) as upload_sets:
+            async for upload_set in upload_sets:
+                position = upload_set.wal_position
+                written += upload_set.objects
         found: list[CommittedObject] = []
 
         def plan(state: MetadataImage) -> Sequence[Record]:
@@ -159,40 +158,6 @@ class Takeovers:
             await _trim(log, position)
         _log.info("log_taken_over", node_id=node.node_id, epoch=node.epoch, objects=len(found))
         return len(found)
-
-    async def _upload(
-        self, node: NodeState, log: WriteAheadLog
-    ) -> tuple[list[UploadSet], int | None]:
-        """Write what counts as objects, while more is read; return them in the order of the log."""
-        upload_sets: list[UploadSet] = []
-        writes: deque[asyncio.Task[None]] = deque()
-        state, end = self._metadata.state, None
-        blocks = recovered_blocks(log, state, node.node_id, _BLOCK_SIZE)
-        try:
-            async with aclosing(blocks):
-                async for block, position in blocks:
-                    end = position
-                    if not block.batches:
-                        continue
-                    infos = {one: state.stream_info(one, None) for one in block.batches}
-                    upload_sets.append(UploadSet(block=block, infos=infos))
-                    writes.append(self._begin(upload_sets[-1]))
-                    if len(writes) == _WRITES_MAX:
-                        await writes.popleft()
-            while writes:
-                await writes.popleft()
-        finally:
-            for write in writes:
-                write.cancel()
-        return upload_sets, end
-
-    def _begin(self, upload_set: UploadSet) -> asyncio.Task[None]:
-        async def write() -> None:
-            with self._uploader.hurry():
-                await self._uploader.write(upload_set, in_few=True)
-            upload_set.block.batches = {}
-
-        return self._scope.spawn(write(), name="upload for a fenced node", is_awaited=True)
 
 
 def _is_due(state: MetadataImage, node: NodeState) -> bool:
