@@ -179,9 +179,9 @@ crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n
 		tests/integration/test_request_memory.py tests/integration/test_materialize_crashes.py \
 		tests/integration/test_transactions_over_kills.py
 
-chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object, SECURITY=SASL_SSL, ENCRYPTED=1, TAIL=wal
+chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object, SECURITY=SASL_SSL, ENCRYPTED=1, TAIL=wal, TABLES=0
 	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
-		--seed $(or $(SEED),1) --wal $(or $(WAL),block) --security "$(SECURITY)" $(if $(ENCRYPTED),--encrypted) --tail $(or $(TAIL),leader)
+		--seed $(or $(SEED),1) --wal $(or $(WAL),block) --security "$(SECURITY)" $(if $(ENCRYPTED),--encrypted) --tail $(or $(TAIL),leader) $(if $(filter 0,$(TABLES)),--no-tables)
 
 flood: $(STAMP) ## Hostile clients by the thousand beside an honest one: idle, slow, never reading, repeating handshakes; IDLE=5000 SLOW_ONES=1000 DEAF=1000 HANDSHAKES=200, SECONDS=20 of each phase
 	@$(BIN)/python -m tests.flood --idle $(or $(IDLE),5000) --slow $(or $(SLOW_ONES),1000) --deaf $(or $(DEAF),1000) \

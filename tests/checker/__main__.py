@@ -39,6 +39,12 @@ def _options() -> chaos_run.Options:
     )
     parser.add_argument("--encrypted", action="store_true", help="encryption at rest by the nodes")
     parser.add_argument(
+        "--tables",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="bring the topics into Delta and Iceberg tables meanwhile",
+    )
+    parser.add_argument(
         "--tail",
         choices=[source.value for source in TailSource],
         default=TailSource.LEADER.value,
@@ -56,6 +62,7 @@ def _options() -> chaos_run.Options:
         records_per_s=given.rate,
         security=given.security,
         is_encrypted=given.encrypted,
+        has_tables=given.tables,
         tail=TailSource(given.tail),
     )
 

@@ -37,6 +37,9 @@ from tests.checker.share_rules import (
     share_violations,
     unfinished,
 )
+from tests.checker.table_jobs import TableJobs, TableLoad
+from tests.checker.table_rules import TableView, table_violations
+from tests.checker.table_rules import Values as RowValues
 from tests.checker.transaction_clients import (
     AUTO_COMMIT,
     COPIES,
@@ -124,6 +127,8 @@ class Options:
     """SASL_SSL: clients by TLS, with names, rules and quotas; mutual TLS between nodes."""
     is_encrypted: bool = False
     """True: objects, write-ahead logs and metadata are encrypted, by a key file."""
+    has_tables: bool = True
+    """True: jobs bring the topics into tables meanwhile."""
     tail: TailSource = TailSource.LEADER
     """From where nodes have the newest records for consumers of their zone."""
 
@@ -145,6 +150,7 @@ class ChaosRun:
         self.share_histories = {SHARE_GROUP: ShareHistory(), COMMITTED_SHARE_GROUP: ShareHistory()}
         self.work = Path(tempfile.mkdtemp(prefix="lakehead-chaos-"))
         self.secure: SecureCluster | None = None
+        self.tables: TableJobs | None = None
         self.targets = self._targets(stack)
 
     @property
@@ -184,6 +190,8 @@ class ChaosRun:
         shares = self._shares(has_java)
         for one in shares:  # before any client runs, which would be left if it failed
             one.configure(admin=self._admin)
+        if self.tables is not None:
+            self.tables.declare(self.bootstrap, self._admin)
         plan = fault_plan.plan(options.seed, options.seconds, self.targets.kinds())
         nemesis = Nemesis(self.targets, plan)
         began = time.monotonic()
@@ -191,6 +199,8 @@ class ChaosRun:
         transactions.start()
         for one in shares:
             one.start()
+        if self.tables is not None:
+            self.tables.start()
         time.sleep(QUIET_START_S)
         nemesis.start()
         self._watch(began, nemesis)
@@ -203,6 +213,7 @@ class ChaosRun:
         log = self._judge_log()
         committed = self._judge_transactions(transactions, log)
         self._judge_shares(shares, nemesis, log, committed)
+        self._judge_tables(log, committed)
         self._judge_zones(clients)
         errors = (*clients.errors, *transactions.errors, *(e for one in shares for e in one.errors))
         self.notes += sorted({f"client: {error}"[:200] for error in errors})
@@ -360,6 +371,41 @@ class ChaosRun:
                 f"{unfinished(history, values, DELIVERIES_MAX):,} records ended unseen"
             )
 
+    def _judge_tables(self, log: Log, committed: CommittedLog) -> None:
+        """Bring the tables up to the logs, and judge each version that was seen."""
+        tables = self.tables
+        if tables is None:
+            return
+        tables.finish()
+        logs: dict[str, RowValues] = {
+            TOPIC: log,
+            TRANSACTIONS_TOPIC: {
+                partition: [(offset, value.encode()) for offset, value in records]
+                for partition, records in committed.items()
+            },
+        }
+        try:
+            tables.complete(logs)
+            shown = tables.iceberg_rows()
+        except Exception as error:
+            self.anomalies.append(f"tables: {error!r}")
+            return
+        for topic, values in logs.items():
+            self.anomalies += table_violations(topic, values, tables.views.get(topic, []))
+        iceberg = [TableView(-1, shown)]
+        self.anomalies += table_violations("Iceberg", logs[TRANSACTIONS_TOPIC], iceberg)
+        self.notes += sorted({f"table: {error}"[:200] for error in tables.errors})
+        seen = {topic: len(views) for topic, views in tables.views.items()}
+        self.notes.append(
+            f"tables: {tables.killed} jobs killed, views of versions: "
+            + ", ".join(f"{count} of {topic}" for topic, count in seen.items())
+            + f"; {len(shown):,} rows in Iceberg"
+        )
+
+    def _iceberg(self, warehouse: str) -> dict[str, str]:
+        catalog = self.work / "iceberg.db"
+        return {"type": "sql", "uri": f"sqlite:///{catalog}", "warehouse": warehouse}
+
     @property
     def _admin(self) -> Mapping[str, str | int | float]:
         """Settings of a client that may do everything, beside the address."""
@@ -386,8 +432,9 @@ class ChaosRun:
             self.notes.append("no wrong clocks: libfaketime is not installed")
         else:
             own_clocks = [WallClock(self.work / f"clock-{n}") for n in range(options.nodes)]
-        proxy, environment = None, dict[str, str]()
-        flags = [*FLAGS, "--replica.read.tail", options.tail.value]
+        proxy, environment, calm = None, dict[str, str](), dict[str, str]()
+        path, iceberg = str(self.work / "data"), self._iceberg((self.work / "iceberg").as_uri())
+        flags = [*FLAGS, "--replica.read.tail", options.tail.value, "--maintain.tables", "false"]
         try:
             program()
         except NotBuilt as error:
@@ -399,12 +446,35 @@ class ChaosRun:
                 proxy = stack.enter_context(
                     running_proxy(server.endpoint, seed=options.seed, host=host)
                 )
-                environment = server.environment | {"AWS_ENDPOINT_URL": proxy.endpoint}
-                flags += ["--store", f"{server.uri}/cluster"]
+                calm = server.environment
+                environment = calm | {"AWS_ENDPOINT_URL": proxy.endpoint}
+                path = f"{server.uri}/cluster"
+                flags += ["--store", path]
+                iceberg = self._iceberg(f"{server.uri}/iceberg") | {
+                    "s3.endpoint": server.endpoint,
+                    "s3.access-key-id": server.access_key,
+                    "s3.secret-access-key": server.secret_key,
+                    "s3.region": server.region,
+                }
+        opened = dict[str, str]()
         if options.is_encrypted:
             keys = self.work / "keys"
             add_key(keys, "first", rng=random.SystemRandom())
             flags += ["--encryption.key.provider", "file", "--encryption.key.file", str(keys)]
+            opened = {
+                "LAKEHEAD_ENCRYPTION_KEY_PROVIDER": "file",
+                "LAKEHEAD_ENCRYPTION_KEY_FILE": str(keys),
+            }
+        if options.has_tables:
+            load = TableLoad(
+                path=path,
+                topics=(TOPIC, TRANSACTIONS_TOPIC),
+                folder=self.work,
+                environment=environment | opened,
+                calm=calm | opened,
+                iceberg=iceberg,
+            )
+            self.tables = TableJobs(load, options.seed)
         # On one machine a paused node is ended by who takes over from it. On several it wakes.
         places = [
             Place(

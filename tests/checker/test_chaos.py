@@ -11,9 +11,12 @@ import pytest
 @pytest.mark.parametrize(
     ("wal", "seed", "more"),
     [
-        ("block", 13, ()),
-        pytest.param("object", 21, ("--tail", "wal"), marks=pytest.mark.slow),
-        pytest.param("object", 13, ("--security", "SASL_SSL"), marks=pytest.mark.slow),
+        ("block", 13, ("--no-tables",)),
+        pytest.param("block", 34, (), marks=pytest.mark.slow),
+        pytest.param("object", 21, ("--tail", "wal", "--no-tables"), marks=pytest.mark.slow),
+        pytest.param(
+            "object", 13, ("--security", "SASL_SSL", "--no-tables"), marks=pytest.mark.slow
+        ),
         pytest.param("block", 21, ("--encrypted",), marks=pytest.mark.slow),
     ],
 )
