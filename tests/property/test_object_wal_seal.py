@@ -167,7 +167,9 @@ def test_every_interleaving_of_four_puts_with_a_seal() -> None:
 
 
 HEDGED = replace(
-    QUICK, put_timeout_s=5.0, hedging=HedgingSettings(share=1.0, puts_min=1, delay_s_min=0.005)
+    QUICK,
+    put_timeout_s=5.0,
+    hedging=HedgingSettings(share=1.0, puts_min=1, delay_s_min=0.005, kept_puts=0),
 )
 
 

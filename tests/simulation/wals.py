@@ -218,7 +218,7 @@ class BucketWal:
                 object_size=4 * 1024, object_size_max=8 * 1024, linger_s=0.004, budget=0
             ),
             hedging=HedgingSettings(
-                share=world.rng.choice([0.0, 0.3, 1.0]), delay_s_min=0.001, puts_min=3
+                share=world.rng.choice([0.0, 0.3, 1.0]), delay_s_min=0.001, puts_min=3, kept_puts=0
             ),
         )
 

@@ -397,10 +397,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--jitter-ms", type=float, default=0.0)
+    parser.add_argument("--tail-ms", type=float, default=0.0, help="more, for a share of the puts")
+    parser.add_argument("--tail-share", type=float, default=0.0)
+    parser.add_argument("--tail-key", default="", help="which puts: a pattern found in their keys")
     parser.add_argument("--slow-down", type=float, default=0.0, help="probability of a 503")
     given = parser.parse_args()
     rules = [
         Rule(fault=Delay(given.latency_ms / 1000, given.jitter_ms / 1000)),
+        Rule(
+            fault=Delay(given.tail_ms / 1000),
+            operations=("PUT",),
+            key=given.tail_key,
+            probability=given.tail_share,
+        ),
         Rule(fault=SLOW_DOWN, probability=given.slow_down),
     ]
 

@@ -30,9 +30,16 @@ def taught(hedging: Hedging, puts: int = 400, latency_s: float = 0.02) -> Hedgin
 
 
 def hedged(hedging: Hedging, now: float = 0.0, size: int = SIZE) -> tuple[RacedPut, bool]:
-    """Let one put be overdue."""
+    """Let one put be overdue, and late if that does not have it hedged."""
     put = hedging.started(size)
-    return put, hedging.overdue(now, put)
+    return put, any(hedging.overdue(now, put) for _ in put.waits)
+
+
+def due_s(hedging: Hedging, size: int = SIZE) -> float:
+    """When the next put of a known size is overdue."""
+    waits = hedging.started(size).waits
+    assert len(waits) == 2
+    return waits[0]
 
 
 @settings(max_examples=examples(100))
@@ -47,8 +54,9 @@ def test_a_quantile_is_that_of_the_durations_or_a_twelfth_more(
     for duration in durations:
         histogram.add(duration)
     exact = next(d for n, d in enumerate(sorted(durations), 1) if n >= share * len(durations))
-    assert exact <= histogram.quantile(share) * (1 + 1e-9)
-    assert histogram.quantile(share) <= exact * 1.0906
+    [found] = histogram.quantiles([share])
+    assert exact <= found * (1 + 1e-9)
+    assert found <= exact * 1.0906
 
 
 def test_old_durations_fade() -> None:
@@ -57,17 +65,26 @@ def test_old_durations_fade() -> None:
         histogram.add(0.02)
     for _ in range(2000):
         histogram.add(0.2)
-    assert histogram.quantile(0.5) > 0.19
+    assert histogram.quantiles([0.5])[0] > 0.19
     assert histogram.total < 1000
 
 
-def test_no_put_is_overdue_before_the_store_is_known() -> None:
+def test_a_put_of_a_store_that_is_not_known_yet_is_late_after_a_tenth_of_a_second() -> None:
     hedging = Hedging(HedgingSettings())
-    assert hedging.started(SIZE).due_s is None
+    put = hedging.started(SIZE)
+    assert put.waits == (0.1,)
+    assert hedging.overdue(0.0, put), "a log that has just begun may race one put"
+    hedging.settled(put)
     taught(hedging, 39)
-    assert hedging.started(SIZE).due_s is None
+    assert hedging.started(SIZE).waits == (0.1,)
     taught(hedging, 1)
-    assert hedging.started(SIZE).due_s == pytest.approx(0.02, rel=0.1)
+    assert due_s(hedging) == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_put_larger_than_any_known_one_is_not_late_before_those() -> None:
+    hedging = taught(Hedging(HedgingSettings()), latency_s=0.3)
+    [late_s] = hedging.started(1 << 26).waits
+    assert late_s == pytest.approx(0.6, rel=0.1)
 
 
 def test_a_put_is_overdue_when_it_takes_longer_than_nearly_all_of_its_size() -> None:
@@ -76,34 +93,50 @@ def test_a_put_is_overdue_when_it_takes_longer_than_nearly_all_of_its_size() -> 
         put = hedging.started(1 << 23)
         hedging.responded(put, 0.3)
         hedging.settled(put)
-    assert hedging.started(SIZE).due_s == pytest.approx(0.02, rel=0.1)
-    assert hedging.started(1 << 23).due_s == pytest.approx(0.3, rel=0.1)
-    assert hedging.started(1 << 18).due_s == pytest.approx(0.3, rel=0.1), "as the next larger ones"
-    assert hedging.started(1 << 26).due_s is None
+    assert due_s(hedging) == pytest.approx(0.02, rel=0.1)
+    assert due_s(hedging, 1 << 23) == pytest.approx(0.3, rel=0.1)
+    assert due_s(hedging, 1 << 18) == pytest.approx(0.3, rel=0.1), "as the next larger ones"
 
 
-def test_a_tail_beyond_the_quantile_does_not_move_it() -> None:
+@pytest.mark.parametrize("share", [0.01, 0.2])
+def test_a_tail_does_not_move_what_is_overdue_beyond_twice_the_median(share: float) -> None:
     rng = random.Random(1)
     hedging = Hedging(HedgingSettings())
     for _ in range(3000):
         put = hedging.started(SIZE)
-        hedging.responded(put, 0.5 if rng.random() < 0.01 else 0.02)
-    assert hedging.started(SIZE).due_s == pytest.approx(0.02, rel=0.1)
+        hedging.responded(put, 0.5 if rng.random() < share else 0.02)
+    assert due_s(hedging) == pytest.approx(0.02 if share < 0.03 else 0.04, rel=0.1)
 
 
 def test_quick_stores_are_not_raced_over_a_few_milliseconds() -> None:
-    assert taught(Hedging(HedgingSettings()), latency_s=0.001).started(SIZE).due_s == 0.01
+    assert due_s(taught(Hedging(HedgingSettings()), latency_s=0.001)) == 0.01
 
 
 def test_a_share_of_zero_hedges_nothing() -> None:
-    assert taught(Hedging(HedgingSettings(share=0.0))).started(SIZE).due_s is None
+    assert taught(Hedging(HedgingSettings(share=0.0))).started(SIZE).waits == ()
+
+
+def test_puts_that_are_slow_by_little_leave_hedges_for_those_that_are_slow_by_far() -> None:
+    """In every store a few of a hundred puts take a little longer than the others. They may not use
+    the budget up.
+    """
+    hedging = taught(Hedging(HedgingSettings()))
+    for _ in range(50):
+        put = hedging.started(SIZE)
+        was = hedging.overdue(0.0, put)
+        hedging.settled(put)
+        if was:
+            hedging.ended(put)
+        taught(hedging, 9)  # a tenth of all puts is slow by little, and the budget a twentieth
+    slow = hedging.started(SIZE)
+    assert [hedging.overdue(0.0, slow) for _ in slow.waits].count(True) == 1
 
 
 def test_a_store_that_is_slow_as_a_whole_is_not_sent_more() -> None:
     """All puts of a store that hangs are overdue: the first few are hedged, the others are not."""
     hedging = taught(Hedging(HedgingSettings(share=1.0)))
     hanging = [hedged(hedging) for _ in range(20)]
-    assert [was for _, was in hanging] == [True] * 4 + [False] * 16
+    assert sum(was for _, was in hanging) <= 4
     for put, was_hedged in hanging:
         hedging.settled(put)
         if was_hedged:
@@ -136,7 +169,12 @@ class AnyStore(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.settings = HedgingSettings(
-            share=0.1, credit_puts_max=3, credit_bytes_max=5000, raced_bytes_max=3000
+            share=0.1,
+            credit_puts_max=3,
+            credit_bytes_start=500,
+            credit_bytes_max=5000,
+            raced_bytes_max=3000,
+            kept_puts=1,
         )
         self.hedging = taught(Hedging(self.settings))
         self.now = 0.0
@@ -153,15 +191,19 @@ class AnyStore(RuleBasedStateMachine):
             self.begun += 1
             self.begun_bytes += size
 
-    @precondition(lambda self: any(not put.is_overdue for put in self.puts))
+    @precondition(lambda self: self.in_time())
     @rule(data=st.data())
     def be_overdue(self, data: st.DataObject) -> None:
-        put = data.draw(st.sampled_from([put for put in self.puts if not put.is_overdue]))
+        put = data.draw(st.sampled_from(self.in_time()))
         if self.hedging.overdue(self.now, put):
             assert self.now >= self.refused_at + 10
             self.hedges += 1
             self.hedged_bytes += put.size
             self.late.append(put)
+
+    def in_time(self) -> list[RacedPut]:
+        """Those that may be overdue next, or late."""
+        return [put for put in self.puts if not put.is_raced and put.lateness < 2]
 
     @precondition(lambda self: self.puts)
     @rule(data=st.data(), seconds=st.floats(0.001, 1))
@@ -189,8 +231,10 @@ class AnyStore(RuleBasedStateMachine):
 
     @invariant()
     def within_the_budget(self) -> None:
-        assert self.hedges <= self.settings.share * self.begun + 1e-6
-        assert self.hedged_bytes <= self.settings.share * self.begun_bytes + 1e-3
+        settings = self.settings
+        first, first_bytes = settings.credit_puts_start, settings.credit_bytes_start
+        assert self.hedges <= first + settings.share * self.begun + 1e-6
+        assert self.hedged_bytes <= first_bytes + settings.share * self.begun_bytes + 1e-3
 
     @invariant()
     def few_bytes_are_held(self) -> None:

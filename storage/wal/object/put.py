@@ -117,12 +117,15 @@ class Putter:
         """Try once, and once more beside it if that is overdue: see `_try`."""
         put = self._hedging.started(written.size)
         try:
-            if put.due_s is None:
+            if not put.waits:
                 return await self._first_try(key, written, put)
             spawn = self._owner.scope.spawn
             first = spawn(self._first_try(key, written, put), name=f"put {key}", is_awaited=True)
-            await asyncio.wait((first,), timeout=put.due_s)
-            if first.done() or not self._hedging.overdue(self._loop.time(), put):
+            for wait_s in put.waits:
+                await asyncio.wait((first,), timeout=wait_s)
+                if first.done() or self._hedging.overdue(self._loop.time(), put):
+                    break
+            if not put.is_raced:
                 return await first
             self._stats.hedges += 1
             self._batching.repeated()
