@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
+import uvloop
 
 from lakehead.storage.errors import Fenced, WalFailed, WalFull
 from lakehead.storage.format.stream_object import ObjectIndex, iter_records, read_index
@@ -11,6 +13,7 @@ from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.wal import ObjectWal, ObjectWalSettings
 from lakehead.storage.wal.object import BatchingSettings, wal_key
+from lakehead.storage.wal.object.batching import Batching
 from lakehead.storage.wal.object.seal import read_wal_object
 from lakehead.storage.wal.protocol import WalFloor
 from tests.support.object_wal_tools import (
@@ -335,3 +338,29 @@ async def test_what_is_released_is_what_a_seal_finds_on_any_store() -> None:
         assert found[-1].end_offset == 30
         assert (wal.pending_bytes, listener.errors) == (0, [])
         assert isinstance(await read_wal_object(inner, wal_key(0, 0, 0)), ObjectIndex)
+
+
+def test_a_group_that_waits_for_its_time_does_not_look_at_the_clock_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvloop's timers have whole milliseconds: one that is set for less rings at once."""
+    looks = 0
+    start_at = Batching.start_at
+
+    def counted(batching: Batching, size: int, began: float, now: float) -> float:
+        nonlocal looks
+        looks += 1
+        return start_at(batching, size, began, now)
+
+    monkeypatch.setattr(Batching, "start_at", counted)
+    groups = 20
+
+    async def write() -> None:
+        batching = replace(QUICK.batching, linger_s=0.0034)
+        wal, listener = await begun(MemoryStore(), replace(QUICK, batching=batching))
+        for offset in range(groups):
+            await listener.wait_released(wal.append(1, 0, offset, 1, b"x"))
+        await wal.close()
+
+    uvloop.run(write())
+    assert looks <= 5 * groups

@@ -118,6 +118,10 @@ _WAITING_MAX = 100_000
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
 _CLOSE_S = 5.0
+_TICK_S = 0.0005
+"""uvloop's timers count whole milliseconds: one for less than half of that rings at once, and one
+that rang too early would be set again and again until the time has come.
+"""
 
 
 class Deleter:
@@ -433,7 +437,7 @@ class ObjectWal:
                 return
             now = self._loop.time()
             start_at = self._batching.start_at(self._group.size, self._group.began, now)
-            if start_at > now and not self._closing:
+            if start_at > now + _TICK_S and not self._closing:
                 self._set_timer(start_at)
                 return
             group, self._group = self._group, Group.none()
