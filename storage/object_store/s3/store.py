@@ -209,6 +209,9 @@ class S3Store:
             await self.in_thread(lambda: multipart.create(key, views))
             return
         client = await self._open()
+        if len(views) == 1:
+            await self._put(client, key, views[0], size)
+            return
         if size > _JOINED_SIZE_MAX or self.joined_bytes + size > _JOINED_MAX:
             await self._put(client, key, views, size)
             return
@@ -219,7 +222,7 @@ class S3Store:
             self.joined_bytes -= size
 
     async def _put(
-        self, client: "Client", key: str, body: bytes | Sequence[memoryview], size: int
+        self, client: "Client", key: str, body: Buffer | Sequence[memoryview], size: int
     ) -> None:
         put = obstore.put_async(client, key, body, mode="create", use_multipart=False)
         await self._within(self._deadlines.write(size), key, put, is_write=True)

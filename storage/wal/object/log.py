@@ -118,6 +118,10 @@ _WAITING_MAX = 100_000
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
 _CLOSE_S = 5.0
+_JOINED_SIZE_MAX = 1024 * 1024
+"""An object of this size is put as one piece: each layer of a store goes over all pieces, of which
+a record batch is two, and so does each repetition.
+"""
 _TICK_S = 0.0005
 """uvloop's timers count whole milliseconds: one for less than half of that rings at once, and one
 that rang too early would be set again and again until the time has come.
@@ -476,6 +480,8 @@ class ObjectWal:
     async def _put(self, group: Group, number: int, in_flight: int) -> None:
         """Create the object of a group under its number, or fail the log."""
         written = build(group, self._owner, self._epoch)
+        if written.size <= _JOINED_SIZE_MAX:
+            written = written._replace(pieces=[b"".join(written.pieces)])
         try:
             latency_s = await self._putter.put(self._key(number), written)
         except LakeheadError as error:
