@@ -51,6 +51,7 @@ from lakehead.broker.protocol.produce import (
     PartitionResult,
     ProduceRequest,
     TopicData,
+    TopicKey,
     TopicResult,
     encode,
     parse,
@@ -160,7 +161,8 @@ class ProduceCall(Slot):
         request: ProduceRequest,
         frame_size: int,
     ) -> None:
-        super().__init__(context.connection)
+        self.connection = context.connection
+        self.pieces = self.cancel = None
         self._context = context
         self._header = header
         self._responds = request.acks != 0
@@ -209,31 +211,46 @@ class ProduceCall(Slot):
             results: list[PartitionResult] = []
             self._results.append(TopicResult(key, results))
             topic = self._context.services.topics.find(key)
-            name = key if topic is None else topic.name
-            is_allowed = isinstance(name, bytes) or self._context.may(WRITE_TOPIC, name)
+            refusal = self._refusal_of(topic, key)
             yield 1
             for data in partitions:
-                work = self._checked(topic, data, results, is_allowed=is_allowed)
+                work = self._checked(topic, refusal, data, results)
                 self._work.append(work)
                 yield _steps(work)
+
+    def _refusal_of(self, topic: Topic | None, key: TopicKey) -> KafkaError | None:
+        """Return the error of all partitions of a requested topic, if they have one."""
+        name = key if topic is None else topic.name
+        if not isinstance(name, bytes) and not self._context.may(WRITE_TOPIC, name):
+            return KafkaError(WRITE_TOPIC.error)
+        if topic is None:
+            by_id = self._header.version >= 13
+            return KafkaError(
+                ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+            )
+        if topic.is_internal:
+            return KafkaError(ErrorCode.invalid_topic_exception, f"{topic.name} is internal")
+        return None
 
     def _checked(
         self,
         topic: Topic | None,
+        refusal: KafkaError | None,
         data: PartitionData,
         results: list[PartitionResult],
-        *,
-        is_allowed: bool,
     ) -> Work:
-        records = data.records if data.records is not None else _NOTHING
+        index, records = data
+        if records is None:
+            records = _NOTHING
         try:
-            if not is_allowed:
-                raise KafkaError(WRITE_TOPIC.error)
-            partition = self._partition(topic, data.partition)
+            if topic is None or refusal is not None:
+                assert refusal is not None
+                raise refusal
+            partition = topic.served(index)
             header = check_form(records, self._header.version)
         except KafkaError as error:
             self._is_transactional |= is_marked_transactional(records)
-            return Work(data.partition, None, records, None, error, results)
+            return Work(index, None, records, None, error, results)
         if header.attributes & TRANSACTIONAL:
             self._is_transactional = True
         rules = partition.topic.rules
@@ -242,11 +259,11 @@ class ProduceCall(Slot):
             if rules.reads_records:
                 self._check_records(records, header, partition)
         except KafkaError as error:
-            return Work(data.partition, partition, records, header, error, results)
+            return Work(index, partition, records, header, error, results)
         if rules.codec is not None and rules.changes(header.codec):
             self._prepares = True
         self._good_size += len(records)
-        return Work(data.partition, partition, records, header, None, results)
+        return Work(index, partition, records, header, None, results)
 
     def _check_records(
         self, records: memoryview, header: BatchHeader, partition: Partition
@@ -353,32 +370,26 @@ class ProduceCall(Slot):
 
     def _result(self, work: Work) -> PartitionResult:
         """Append a batch, or say why not. Raises WalFull."""
+        number, partition, _, header, error, _ = work
+        verification = self._verification
         start_offset = -1
         try:
-            partition, header = self._admitted(work)
+            if verification is not None and verification.refusal is not None:
+                raise verification.refusal
+            if partition is None or header is None:
+                assert error is not None
+                raise error
+            if verification is not None:
+                verification.check_codes(partition)
+            if self._refusal is not None:
+                raise self._refusal
             start_offset = partition.log_start_offset
             base_offset, append_time = self._append(work, partition, header)
         except WalFull:
             raise
-        except (KafkaError, StorageError) as error:
-            return self._refused(work.number, error, start_offset)
-        return PartitionResult(
-            work.number, _NONE, base_offset, start_offset, append_time=append_time
-        )
-
-    def _admitted(self, work: Work) -> tuple[Partition, BatchHeader]:
-        """Return where a batch may be appended, and its header. Raises KafkaError."""
-        verification = self._verification
-        if verification is not None and verification.refusal is not None:
-            raise verification.refusal
-        if work.partition is None or work.header is None:
-            assert work.error is not None
-            raise work.error
-        if verification is not None:
-            verification.check_codes(work.partition)
-        if self._refusal is not None:
-            raise self._refusal
-        return work.partition, work.header
+        except (KafkaError, StorageError) as refusal:
+            return self._refused(number, refusal, start_offset)
+        return PartitionResult(number, _NONE, base_offset, start_offset, append_time=append_time)
 
     def _append(self, work: Work, partition: Partition, header: BatchHeader) -> tuple[int, int]:
         """Append a batch; return its first offset, and the time of its appending if its records get
@@ -409,16 +420,6 @@ class ProduceCall(Slot):
             self._waiting -= 1
             raise
         return base_offset, append_time
-
-    def _partition(self, topic: Topic | None, index: int) -> Partition:
-        if topic is None:
-            by_id = self._header.version >= 13
-            raise KafkaError(
-                ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
-            )
-        if topic.is_internal:
-            raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic.name} is internal")
-        return topic.served(index)
 
     def _refused(self, index: int, error: Exception, start_offset: int) -> PartitionResult:
         code = error_code(error)

@@ -272,8 +272,12 @@ class Connection(asyncio.BufferedProtocol):
             buffer, begin = memory.received, len(kept)
             if begin:
                 buffer[:begin] = kept
-            is_trusted = self.is_known and not self.is_undecided and not self._is_raw
-            if is_trusted and self._throttle is None and memory.has_much_room:
+            may_have_more = (
+                self.is_authenticated
+                and self._throttle is None
+                and not (self.is_in_handshake or self.is_undecided or self._is_raw)
+            )
+            if may_have_more and memory.has_much_room:
                 return buffer[begin:]
             return buffer[begin : max(READ_AHEAD, begin + 1)]
         if self._filled == len(frame):  # a long frame, of which this much has arrived
@@ -297,7 +301,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._kept:
             self.frame_began_at = self.active_at
         received = self._server.memory.received[: len(self._kept) + nbytes]
-        self._unkeep()
+        if self._kept:
+            self._unkeep()
         if self._throttle is None:
             self._step(received)
         else:  # they are looked at when the throttle time is over
@@ -490,12 +495,13 @@ class Connection(asyncio.BufferedProtocol):
                 break
             frame = bytearray(received[begin:end])
             position = end
-            if not left or not self._may_start(frame):
+            key = -1 if self._is_raw else _KEY.unpack_from(frame)[0]
+            if not left or not self._may_start(key):
                 self._waiting = frame
                 self._frames.take(frame_cost(size))
                 break
             left -= 1
-            if not self._start(frame, 0):
+            if not self._start(frame, key, 0):
                 return False
         if position < filled:
             self._keep(received[position:])
@@ -505,9 +511,10 @@ class Connection(asyncio.BufferedProtocol):
             self._step_soon()
         return left > 0
 
-    def _start(self, frame: bytearray, charged: int) -> bool:
-        """Start the request of a frame. Return false if the connection has no place."""
-        key = self._key(frame)
+    def _start(self, frame: bytearray, key: int, charged: int) -> bool:
+        """Start the request of a frame, of the API with this key, for which so many bytes are
+        charged already. Return false if the connection has no place.
+        """
         if self.is_undecided and not self._server.admits(self, key):
             self._at_work += charged
             return False
@@ -515,7 +522,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._server.handle(self, frame):
             self._blocked = True
         elif not self._muted or key == _FETCH:  # what it needs of the frame is charged elsewhere
-            self._frames.give_back(charged)
+            if charged:
+                self._frames.give_back(charged)
             if self._muted:
                 self._send_ready()
             return True
@@ -622,9 +630,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             may_go_on = not received or self._start_each(received)
             self._send_ready()
-            while may_go_on and (frame := self._waiting) is not None and self._may_start(frame):
+            while may_go_on and (frame := self._waiting) is not None:
+                key = self._key(frame)
+                if not self._may_start(key):
+                    break
                 self._waiting = None
-                may_go_on = self._start(frame, frame_cost(len(frame)))
+                may_go_on = self._start(frame, key, frame_cost(len(frame)))
                 if may_go_on and self._kept:
                     may_go_on = self._start_each(self._unkeep())
                 self._send_ready()
@@ -632,14 +643,18 @@ class Connection(asyncio.BufferedProtocol):
             self._in_step = False
         self._regulate()
 
-    def _may_start(self, frame: bytearray) -> bool:
+    def _may_start(self, key: int) -> bool:
         if self._muted or self._blocked or self._start_wait is not None or self._transport is None:
             return False
         if self._throttle is not None:
             return False
-        if self.untaken > self._server.write_buffer_bytes:
+        unsent = self._unsent
+        if (
+            unsent is not None
+            and unsent.is_paused
+            and self.untaken > self._server.write_buffer_bytes
+        ):
             return False
-        key = self._key(frame)
         if key == _PRODUCE:
             return len(self._pending) < PIPELINE_MAX
         if self._pending:

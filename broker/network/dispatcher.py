@@ -80,7 +80,7 @@ class Dispatcher:
                 return True
             header, route, context = self._opened(connection, view)
             self.requests_total[route.api.name] += 1
-            if self._awaits_rules(route, context):
+            if self._services.authorizer.is_enabled and self._awaits_rules(route, context):
                 self._services.scope.spawn_apart(
                     self._start_by_rules(view, header, route, context),
                     name="read the access rules",
@@ -186,10 +186,10 @@ class Dispatcher:
         return True
 
     def _awaits_rules(self, route: Route, context: RequestContext) -> bool:
-        """Return true for a request whose access rules decide, if this node does not know whether
-        it has those that are in force.
+        """Return true for a request that access rules decide on, where there are some, if this node
+        does not know whether it has those that are in force.
         """
-        if not self._services.authorizer.is_enabled or context.is_from_node:
+        if context.is_from_node:
             return False
         is_decided = bool(route.api.access) and not route.api.is_internal
         return is_decided and not self._services.session.is_state_current()

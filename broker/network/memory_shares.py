@@ -56,7 +56,7 @@ class MemoryShares:
     def __init__(self, pool: MemoryPool) -> None:
         self.pool = pool
         self._shares: WeakValueDictionary[tuple[str, str], ClientShare] = WeakValueDictionary()
-        self._waiting: dict[ClientShare, None] = {}
+        self.clients_waiting: dict[ClientShare, None] = {}
         """Clients with requests that wait, in the order of their turns."""
         self._is_wake_due = False
         pool.add_waiters(self)
@@ -69,14 +69,9 @@ class MemoryShares:
         return share
 
     @property
-    def is_waited_for(self) -> bool:
-        """Return true if a request waits."""
-        return bool(self._waiting)
-
-    @property
     def waiting(self) -> int:
         """The number of requests that wait."""
-        return sum(len(queue) for share in self._waiting for queue in share.waiting.values())
+        return sum(len(queue) for share in self.clients_waiting for queue in share.waiting.values())
 
     def admit(
         self, holding: "Holding", size: int, granted: Callable[[], None], fraction: float = 1.0
@@ -85,7 +80,9 @@ class MemoryShares:
         return what waits for them; `granted` is called when they are taken.
         """
         free = self._free(fraction)
-        if self.pool.used < free and not self._waiting:  # no client can hold more than is free
+        if (
+            self.pool.used < free and not self.clients_waiting
+        ):  # no client can hold more than is free
             holding.take(size)
             return None
         share = holding.share
@@ -94,7 +91,7 @@ class MemoryShares:
             return None
         wait = ShareWait(share, fraction, holding, size, granted)
         share.waiting.setdefault(fraction, deque()).append(wait)
-        self._waiting[share] = None
+        self.clients_waiting[share] = None
         self.pool.waits_total += 1
         return wait
 
@@ -106,11 +103,11 @@ class MemoryShares:
         if not queue:
             del share.waiting[wait.fraction]
         if not share.waiting:
-            del self._waiting[share]
+            del self.clients_waiting[share]
 
     def freed(self) -> None:
         """Let requests that wait take what was given back: soon, not within this call."""
-        if self._waiting and not self._is_wake_due:
+        if self.clients_waiting and not self._is_wake_due:
             self._is_wake_due = True
             asyncio.get_running_loop().call_soon(self._wake)
 
@@ -121,14 +118,14 @@ class MemoryShares:
         """Let one request of each client in whose turn it is: what it holds then is seen next."""
         self._is_wake_due = False
         is_granted = False
-        for share in list(self._waiting):
+        for share in list(self.clients_waiting):
             for fraction in sorted(share.waiting, reverse=True):
                 if share.held < self._free(fraction):
                     wait = share.waiting[fraction][0]
                     self.leave(wait)
                     if share.waiting:  # behind the others
-                        del self._waiting[share]
-                        self._waiting[share] = None
+                        del self.clients_waiting[share]
+                        self.clients_waiting[share] = None
                     is_granted = True
                     wait.holding.take(wait.size)
                     wait.granted()

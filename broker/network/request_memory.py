@@ -62,13 +62,14 @@ class RequestMemory:
         elsewhere, before the next read.
         """
         self._much = self.frames.capacity * _LONG_FRAMES_SHARE / 2
+        self._waiting = self.frame_shares.clients_waiting
 
     @property
     def has_much_room(self) -> bool:
         """Return true if every frame of one more read would be admitted: no client holds more than
         is free, and none waits.
         """
-        return self.frames.used < self._much and not self.frame_shares.is_waited_for
+        return self.frames.used < self._much and not self._waiting
 
     def admit_frame(
         self, key: int, size: int, holding: Holding, granted: Callable[[], None]

@@ -32,7 +32,6 @@ class UnsentResponses:
         "_given_size",
         "_holding",
         "_is_exact",
-        "_is_paused",
         "_memory",
         "_pieces",
         "_position",
@@ -40,6 +39,7 @@ class UnsentResponses:
         "_seen_taken",
         "_sent",
         "_transport",
+        "is_paused",
     )
 
     def __init__(
@@ -61,7 +61,8 @@ class UnsentResponses:
         self._given: Sequence[Piece] = ()
         """Given to the transport, which has not sent all of it."""
         self._given_size = 0
-        self._is_paused = False
+        self.is_paused = False
+        """True if the transport could not send everything."""
         self._is_exact = False
         """True if what is held is charged by buffers, not by length."""
         self._sent = 0
@@ -71,7 +72,7 @@ class UnsentResponses:
     @property
     def size(self) -> int:
         """Bytes that the client has not taken."""
-        if not self._is_paused:
+        if not self.is_paused:
             return 0
         return self._waiting + self._transport.get_write_buffer_size()
 
@@ -83,7 +84,7 @@ class UnsentResponses:
         """Send pieces after what waits already."""
         size = sum(map(len, pieces))
         self._sent += size
-        if not self._is_paused and size <= WRITE_SIZE:
+        if not self.is_paused and size <= WRITE_SIZE:
             if not self._write(pieces):
                 self._charge(pieces, size)
                 self._given, self._given_size = pieces, size
@@ -98,7 +99,7 @@ class UnsentResponses:
         """Return for how many seconds the client has taken less than `RATE_MIN` of what waits for
         it. To be called every second or so, with the monotonic time.
         """
-        if not self._is_paused:
+        if not self.is_paused:
             self._seen_at, self._seen_taken = now, self._sent
             return 0.0
         taken = self._sent - self.size
@@ -111,11 +112,11 @@ class UnsentResponses:
 
     def pause(self) -> None:
         """Take note that the transport could not send everything."""
-        self._is_paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
         """Take note that it has, and send on."""
-        self._is_paused = False
+        self.is_paused = False
         self._release_given()
         self._go_on()
 
@@ -140,7 +141,7 @@ class UnsentResponses:
         self._pieces, self._ends = [], []
 
     def _go_on(self) -> None:
-        while self._pieces and not self._is_paused:
+        while self._pieces and not self.is_paused:
             taken, size = self._take()
             if self._write(taken):
                 self._release(taken, size)
@@ -174,7 +175,7 @@ class UnsentResponses:
             self._transport.write(pieces[0])
         else:
             self._transport.writelines(pieces)
-        return not self._is_paused
+        return not self.is_paused
 
     # The charge to the node's memory.
 

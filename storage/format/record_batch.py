@@ -101,7 +101,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at `position`. Raises struct.error when fewer than 61 bytes are there."""
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return tuple.__new__(BatchHeader, _HEADER.unpack_from(buffer, position))
 
 
 def base_offset(batch: Buffer) -> int:
