@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from lakehead.broker.network.connection import (
     CONTROL_REQUEST_MAX,
     FIRST_PIECE,
+    PIPELINE_MAX,
     READ_AHEAD,
     Connection,
 )
 from lakehead.broker.network.listeners import Listener
-from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.network.request_memory import RECEIVED_AT_ONCE, RequestMemory
 from tests.support.repetitions import examples
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Requests:
         self.rejected_with = ""
 
     def opened(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
 
     def handle(self, connection: Connection, frame: bytearray) -> bool:
         self.frames.append(bytes(frame))
@@ -135,3 +138,40 @@ def test_a_request_without_records_is_refused_by_the_size_that_it_announces(
     taken = asyncio.run(received(framed(heads) + records, chunks, 100 << 20))
     assert not taken.rejected_with
     assert taken.memory.frames.used == CONTROL_REQUEST_MAX + 1
+
+
+def test_a_read_takes_many_requests_only_while_all_of_them_have_room() -> None:
+    async def world() -> None:
+        requests = Requests()
+        connection = Connection(cast("Server", requests), Listener(name="PLAINTEXT"))
+        connection.connection_made(cast(asyncio.Transport, Transport()))
+        frames = requests.memory.frames
+        assert len(connection.get_buffer(-1)) == RECEIVED_AT_ONCE
+        frames.take(frames.capacity * 5 // 16)
+        assert len(connection.get_buffer(-1)) == READ_AHEAD
+        frames.give_back(frames.used)
+        connection.is_authenticated = False
+        assert len(connection.get_buffer(-1)) == READ_AHEAD
+        connection.is_authenticated = True
+        connection.throttle(5.0)
+        assert len(connection.get_buffer(-1)) == READ_AHEAD
+
+    asyncio.run(world())
+
+
+def test_what_waits_behind_the_requests_of_a_read_is_charged_and_not_read_on() -> None:
+    async def world() -> None:
+        requests, transport = Requests(), Transport()
+        connection = Connection(cast("Server", requests), Listener(name="PLAINTEXT"))
+        connection.connection_made(cast(asyncio.Transport, transport))
+        frame = b"\0\0" + bytes(1000)
+        stream = framed([frame] * (PIPELINE_MAX + 3))
+        connection.get_buffer(-1)[: len(stream)] = stream
+        connection.buffer_updated(len(stream))
+        assert requests.frames == [frame] * PIPELINE_MAX
+        assert requests.memory.frames.used == len(frame) + len(framed([frame, frame]))
+        assert not transport.is_reading
+        connection.connection_lost(None)
+        assert requests.memory.frames.used == 0
+
+    asyncio.run(world())
