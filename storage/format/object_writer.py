@@ -107,14 +107,16 @@ class ObjectWriter:
         self, epoch: int, base_offset: int, count: int, payload: Buffer, max_timestamp: int
     ) -> None:
         """Add one RecordBatch of the current stream: `count` offsets from `base_offset`."""
-        header = RECORD_HEADER.pack(
-            RECORD_MAGIC, self._stream_id, epoch, base_offset, count, len(payload)
+        end_offset, size = base_offset + count, len(payload)
+        self._begin_record(base_offset, end_offset)
+        self._block += (
+            RECORD_HEADER.pack(RECORD_MAGIC, self._stream_id, epoch, base_offset, count, size),
+            payload,
         )
-        self._begin_record(base_offset, base_offset + count)
-        self._block.append(header)
-        self._block.append(payload)
-        self._block_size += RECORD_HEADER_SIZE + len(payload)
-        self._end_record(base_offset + count, 1, max_timestamp)
+        self._block_size += RECORD_HEADER_SIZE + size
+        self._block_records += 1
+        self._end_offset = end_offset
+        self._block_timestamp = max(self._block_timestamp, max_timestamp)
 
     def add_stored(
         self, start_offset: int, end_offset: int, count: int, max_timestamp: int, records: Buffer
@@ -125,7 +127,9 @@ class ObjectWriter:
         self._begin_record(start_offset, end_offset)
         self._block.append(records)
         self._block_size += len(records)
-        self._end_record(end_offset, count, max_timestamp)
+        self._block_records += count
+        self._end_offset = end_offset
+        self._block_timestamp = max(self._block_timestamp, max_timestamp)
 
     def _begin_record(self, base_offset: int, end_offset: int) -> None:
         start_offset = base_offset if self._skipped_from < 0 else self._skipped_from
@@ -141,11 +145,6 @@ class ObjectWriter:
             self._close_block()
         if not self._block:
             self._block_start = start_offset
-
-    def _end_record(self, end_offset: int, count: int, max_timestamp: int) -> None:
-        self._block_records += count
-        self._end_offset = end_offset
-        self._block_timestamp = max(self._block_timestamp, max_timestamp)
 
     def finish(self) -> WrittenObject:
         """Close the object. The writer cannot be used any more."""

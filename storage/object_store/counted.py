@@ -11,7 +11,14 @@ from lakehead.storage.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
+from lakehead.storage.object_store.protocol import (
+    Buffer,
+    ObjectMeta,
+    ObjectStore,
+    Owns,
+    every_key,
+    size_of,
+)
 from lakehead.storage.object_store.s3.multipart import PART_SIZE
 from lakehead.storage.object_store.s3.store import (
     DELETES_AT_ONCE,
@@ -79,7 +86,7 @@ class CountedStore:
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`."""
-        size = sum(memoryview(piece).nbytes for piece in pieces)
+        size = size_of(pieces)
         parts = put_requests(size)
         await self._count(
             self.stats.put, lambda: self._inner.create(key, pieces), lambda _: (parts, size)

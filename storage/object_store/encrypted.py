@@ -35,7 +35,14 @@ from lakehead.storage.encryption.settings import (
     EncryptionSettings,
 )
 from lakehead.storage.errors import KeyUnavailable, NotEncrypted
-from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
+from lakehead.storage.object_store.protocol import (
+    Buffer,
+    ObjectMeta,
+    ObjectStore,
+    Owns,
+    every_key,
+    size_of,
+)
 
 T = TypeVar("T")
 
@@ -63,7 +70,7 @@ class EncryptedStore:
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`. Raises KeyUnavailable, NotEncrypted, too."""
-        size = sum(memoryview(piece).nbytes for piece in pieces)
+        size = size_of(pieces)
         if size <= PLAIN_SIZE_MAX or not key.startswith(PREFIXES):
             await self._inner.create(key, pieces)
             return

@@ -5,14 +5,22 @@ is ever written twice, so there is no overwrite to order. A key is never also th
 key (file-backed servers refuse that).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+_nbytes = attrgetter("nbytes")
 Owns = Callable[[str], bool]
 """Returns whether a key is the caller's, of those below a prefix that others may write to as well.
 """
+
+
+def size_of(pieces: Sequence[Buffer]) -> int:
+    """Return the bytes of an object's pieces. There may be a million of them."""
+    views: Iterable[memoryview] = map(memoryview, pieces)
+    return sum(map(_nbytes, views))
 
 
 def every_key(key: str) -> bool:  # noqa: ARG001

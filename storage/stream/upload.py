@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -206,6 +207,9 @@ async def plan_objects(
     return planned
 
 
+_payload = attrgetter("payload")
+
+
 class _Cut(NamedTuple):
     first: int
     end: int
@@ -218,7 +222,12 @@ async def _cuts(batches: list[CachedBatch], size_max: int) -> list[_Cut]:
     for begun in range(0, len(batches), _YIELD_PLANNED):
         if begun:
             await asyncio.sleep(0)
-        for number, batch in enumerate(batches[begun : begun + _YIELD_PLANNED], begun):
+        some = batches[begun : begun + _YIELD_PLANNED]
+        whole = sum(map(len, map(_payload, some)))
+        if size + whole <= size_max:
+            size += whole
+            continue
+        for number, batch in enumerate(some, begun):
             added = len(batch.payload)
             if size and size + added > size_max:
                 cuts.append(_Cut(first, number, size))
