@@ -7,8 +7,7 @@ never waits for one pool while it holds a part of the same one, so a wait always
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -121,14 +120,9 @@ class MemoryPool:
                 self.leave(wait)
             raise
 
-    @asynccontextmanager
-    async def borrowed(self, size: int, share: float = 1.0) -> AsyncIterator[None]:
-        """Hold `size` bytes for a while, once there is room."""
-        await self.acquire(size, share)
-        try:
-            yield
-        finally:
-            self.give_back(size)
+    def borrowed(self, size: int, share: float = 1.0) -> "Borrowed":
+        """Hold `size` bytes for the block of an `async with`, once there is room."""
+        return Borrowed(self, size, share)
 
     def _wake(self) -> None:
         """Let in those that wait now; those that come meanwhile have the next turn."""
@@ -150,3 +144,20 @@ class MemoryPool:
         if not self._is_wake_due:
             self._is_wake_due = True
             asyncio.get_running_loop().call_soon(self._wake)
+
+
+class Borrowed:
+    """Memory of a pool for the block of an `async with`; see `MemoryPool.borrowed`."""
+
+    __slots__ = ("_pool", "_share", "_size")
+
+    def __init__(self, pool: MemoryPool, size: int, share: float) -> None:
+        self._pool = pool
+        self._size = size
+        self._share = share
+
+    async def __aenter__(self) -> None:
+        await self._pool.acquire(self._size, self._share)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pool.give_back(self._size)
