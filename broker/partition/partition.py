@@ -31,7 +31,8 @@ from lakehead.storage.format.record_batch import (
 )
 from lakehead.storage.format.stream_object import AbortedTransaction
 from lakehead.storage.metadata.state import INTERNAL_TOPICS
-from lakehead.storage.stream.stream import StoredState, Stream
+from lakehead.storage.stream.stored_state import StoredState
+from lakehead.storage.stream.stream import Stream
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """The log of group coordinators."""

@@ -13,7 +13,7 @@ from lakehead.storage.format.partition_state import (
     pack_producer,
     unpack_producer,
 )
-from lakehead.storage.stream.stream import StoredState
+from lakehead.storage.stream.stored_state import StoredState
 from tests.simulation.ledger import Violation
 
 WHOLE_SHARE = 0.2

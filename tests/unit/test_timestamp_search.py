@@ -14,7 +14,8 @@ from lakehead.storage.format.records import RecordTime
 from lakehead.storage.metadata.records import TrimStream
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.settings import StorageSettings
-from lakehead.storage.stream.stream import INFLATED_SIZE_MAX, Stream
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.timestamp_search import INFLATED_SIZE_MAX
 from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch, encode_record, seal_batch
 from tests.support.repetitions import examples
