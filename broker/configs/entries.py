@@ -11,7 +11,7 @@ from lakehead.broker.configs.definition import ConfigDefinition, ConfigType, Eff
 from lakehead.broker.configs.group_configs import configs_of_groups
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS, THROTTLES
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
-from lakehead.broker.partition.validation import RecordRules
+from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.setting_sources import SETTINGS, Setting, split_override
 from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
 from lakehead.storage.config_providers import Secret

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.producer_state import ProducerStates
 from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
-from lakehead.broker.partition.validation import RecordRules
+from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.partition.verification import Verification
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.clock import Clock

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Topic
-from lakehead.broker.partition.validation import INFLATED_SIZE_MAX, RecordRules
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import INFLATED_SIZE_MAX
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.format.record_batch import NO_TIMESTAMP, BatchHeader, read_header
 from lakehead.storage.format.records import TIME_MAX

@@ -18,7 +18,8 @@ from crc32c import crc32c
 
 from lakehead.broker import api
 from lakehead.broker.coordinator.record_reader import UnknownRecord
-from lakehead.broker.partition.validation import RecordRules, check_batch
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import check_batch
 from lakehead.broker.protocol import fetch, produce
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.decode import decode

@@ -13,7 +13,8 @@ import random
 import pytest
 
 from lakehead.broker.partition.partition import Partition, Topic, open_partition
-from lakehead.broker.partition.validation import RecordRules, check_batch
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import check_batch
 from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.format.records import iter_kafka_records
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record

@@ -6,9 +6,9 @@ import cramjam
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.partition.validation import (
     INFLATED_SIZE_MAX,
-    RecordRules,
     change_codec,
     check_batch,
 )

@@ -4,7 +4,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Topic
-from lakehead.broker.partition.validation import RecordRules, check_batch
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import check_batch
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.format.record_batch import (
     HEADER_SIZE,

@@ -7,7 +7,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Partition, Topic, open_partition
-from lakehead.broker.partition.validation import RecordRules, check_batch
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import check_batch
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.object_store import MemoryStore
