@@ -16,7 +16,6 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from dataclasses import replace
 
 from crc32c import crc32c
@@ -58,7 +57,7 @@ from lakehead.storage.wal.block_format import (
     sector_up,
     stamp,
 )
-from lakehead.storage.wal.block_recovery import Ring, RingScan
+from lakehead.storage.wal.block_recovery import Ring, RingScan, recovered
 from lakehead.storage.wal.block_settings import BlockWalSettings, BlockWalStats
 from lakehead.storage.wal.device import WalDevice, aligned_buffer, write_failure
 from lakehead.storage.wal.protocol import Buffer, LogIdentity, WalListener, WalRecord
@@ -164,7 +163,7 @@ class BlockWal:
                 end = max(end, record.end_position)
         return LogIdentity(header.volume_id.hex(), header.node_epoch, end)
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    def recover(self) -> AsyncIterator[WalRecord]:
         """Yield the records that were written and not trimmed. Raises WalCorrupted, WalFailed (it
         cannot be read), KeyUnavailable (it is encrypted), NotEncrypted, StorageError.
 
@@ -172,33 +171,24 @@ class BlockWal:
         cache of the device alone, and what is committed of them says how far this log reaches. May
         be repeated until `start()`.
         """
-        header = self._store.header
-        if not header.is_clean:
-            await self._flush_device()
         refuses_plain = self._data_keys is not None and self._data_keys.is_required
         scan = RingScan(
-            self._device, self._ring, header, self._cipher_of, refuses_plain=refuses_plain
+            self._device,
+            self._ring,
+            self._store.header,
+            self._cipher_of,
+            refuses_plain=refuses_plain,
         )
-        async with aclosing(scan.records()) as records:
-            while (record := await self._next_of(records)) is not None:
-                yield record
-        end = max(scan.end, header.released)  # the second: an epoch began there and wrote nothing
-        start = sector_up(end) + (0 if header.is_clean else header.window_length)
-        self._recovered_end = scan.end
+        return recovered(scan, self._device, self._store.header, self._set_recovered)
+
+    def _set_recovered(self, end: int) -> None:
+        """Note where the records end, and so where the next epoch begins."""
+        header = self._store.header
+        after = max(end, header.released)  # the second: an epoch began there and wrote nothing
+        start = sector_up(after) + (0 if header.is_clean else header.window_length)
+        self._recovered_end = end
         self._released = start
         self._block = Block.none_at(start)
-
-    async def _flush_device(self) -> None:
-        try:
-            await self._device.sync()
-        except OSError as error:
-            raise write_failure(f"{self._device.name}: a flush failed", error) from error
-
-    async def _next_of(self, records: AsyncIterator[WalRecord]) -> WalRecord | None:
-        try:
-            return await anext(records, None)
-        except OSError as error:
-            raise write_failure(f"{self._device.name}: a read failed", error) from error
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
         """Begin `epoch` beyond what was recovered, durably. Raises Fenced, WalFailed; with

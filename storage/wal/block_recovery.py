@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -34,7 +35,7 @@ from lakehead.storage.wal.block_format import (
     sector_down,
     sector_up,
 )
-from lakehead.storage.wal.device import WalDevice
+from lakehead.storage.wal.device import WalDevice, write_failure
 from lakehead.storage.wal.protocol import WalRecord
 
 _CHUNK = 4 * 1024 * 1024
@@ -298,3 +299,28 @@ class RingScan:
 def _is_body(header: RecordHeader, body: memoryview) -> bool:
     is_whole = len(body) >= BODY.size and crc32c(body) == header.body_crc
     return is_whole and body[0] == BODY_MAGIC
+
+
+async def recovered(
+    scan: RingScan, device: WalDevice, header: SliceHeader, on_end: Callable[[int], None]
+) -> AsyncGenerator[WalRecord, None]:
+    """Yield the records of a scan, all of them durable; call `on_end` with the end of the last one.
+
+    Raises what `RingScan.records` does, and WalFailed.
+    """
+    if not header.is_clean:
+        try:
+            await device.sync()
+        except OSError as error:
+            raise write_failure(f"{device.name}: a flush failed", error) from error
+    async with aclosing(scan.records()) as records:
+        while (record := await _next_of(records, device)) is not None:
+            yield record
+    on_end(scan.end)
+
+
+async def _next_of(records: AsyncIterator[WalRecord], device: WalDevice) -> WalRecord | None:
+    try:
+        return await anext(records, None)
+    except OSError as error:
+        raise write_failure(f"{device.name}: a read failed", error) from error
