@@ -112,8 +112,10 @@ class ConnectionOwner(Protocol):
         """
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One accepted socket. Made by `Server`."""
+class Connection:
+    """One accepted socket. Made by `Server`. Its methods are those of `asyncio.BufferedProtocol`,
+    which `PlainSocket` and `TlsSocket` are for the event loop.
+    """
 
     __slots__ = (
         "_at_work",
