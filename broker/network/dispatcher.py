@@ -5,7 +5,7 @@ connection.
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -57,12 +57,17 @@ class RequestOpening:
 
 
 class Dispatcher:
-    """Starts requests. One for each node; `serve` comes before the first request."""
+    """Starts requests. One for each node; `serve` comes before the first request. `on_crash` is
+    called with an unexpected error of a request, before its connection is closed.
+    """
 
     _services: BrokerServices
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(
+        self, registry: Registry, on_crash: Callable[[Exception], None] | None = None
+    ) -> None:
         self.registry = registry
+        self._on_crash = on_crash
         self.requests_total: Counter[str] = Counter()
         self.failed_total: int = 0
         self.cut_off_total: int = 0
@@ -327,6 +332,8 @@ class Dispatcher:
     def crashed(self, connection: Connection, error: Exception) -> None:
         """Close the connection: the client retries, and got no false response."""
         self.failed_total += 1
+        if self._on_crash is not None:
+            self._on_crash(error)
         _log.error("request_failed", client_host=connection.client_host, exc_info=error)
         connection.abort()
 

@@ -94,7 +94,7 @@ class Broker:
         fail: Callable[[str, BaseException], None],
     ) -> None:
         metadata, topics = engine.metadata, replicas.topics
-        dispatcher = _StrictDispatcher(fail)
+        dispatcher = Dispatcher(_REGISTRY, on_crash=partial(fail, "a request"))
         self.handle: FrameHandler = dispatcher
         self.memory = RequestMemory(settings.request_memory_size)
         self.request_max_bytes = settings.socket_request_max_bytes
@@ -253,16 +253,3 @@ class Broker:
     def admits(self, connection: Connection, key: int) -> bool:
         """See `ConnectionOwner.admits`."""
         return True
-
-
-class _StrictDispatcher(Dispatcher):
-    """A dispatcher that reports errors that a real one logs."""
-
-    def __init__(self, fail: Callable[[str, BaseException], None]) -> None:
-        super().__init__(_REGISTRY)
-        self._report = partial(fail, "a request")
-
-    def crashed(self, connection: Connection, error: Exception) -> None:
-        """Report an error, and close the connection."""
-        self._report(error)
-        super().crashed(connection, error)
