@@ -22,10 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import structlog
-
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import PREFIX as DATA_PREFIX
 from lakehead.storage.format.object_names import DataName, JobName
@@ -274,7 +273,7 @@ async def _drop(keys: Sequence[str], metadata: MetadataLog) -> int:
     return len(known)
 
 
-_log = structlog.get_logger("storage.garbage")
+_log = event_logger("storage.garbage")
 
 
 @dataclass(slots=True)

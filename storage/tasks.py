@@ -14,14 +14,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-import structlog
-
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.event_logger import event_logger
 
 T = TypeVar("T")
 LOOP_PAUSE_S = 1.0
 """Pause before a duty that raised is begun again."""
-_log = structlog.get_logger("storage.tasks")
+_log = event_logger("storage.tasks")
 OnError = Callable[[str, BaseException], None]
 
 

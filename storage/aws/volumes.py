@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from zlib import crc32
 
-import structlog
-
 from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
 from lakehead.storage.aws.ec2 import Boto3Ec2, EbsVolume, Ec2
 from lakehead.storage.aws.instance import Instance, instance_metadata
 from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.event_logger import event_logger
 
 _LINK = "nvme-Amazon_Elastic_Block_Store_"
 
@@ -105,7 +104,7 @@ _NOT_RUNNING = {"stopped", "terminated"}
 _GONE = "unknown to EC2"
 _ENDING = {"stopping", "shutting-down", _GONE}
 """Waited for. Of an instance that EC2 does not know, the attachment ends by itself, or EC2 errs."""
-_log = structlog.get_logger("storage.ebs")
+_log = event_logger("storage.ebs")
 
 
 class Volumes(Protocol):

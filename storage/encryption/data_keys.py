@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from lakehead.storage.clock import Clock
 from lakehead.storage.encryption.key_file import KeyFile
 from lakehead.storage.encryption.key_provider import (
@@ -21,8 +19,9 @@ from lakehead.storage.encryption.key_provider import (
 from lakehead.storage.encryption.kms_keys import KmsKeys
 from lakehead.storage.encryption.settings import KEY_FILE, KMS_KEY, PROVIDER, EncryptionSettings
 from lakehead.storage.errors import KeyUnavailable, StoreUnavailable, UnsupportedFormat
+from lakehead.storage.event_logger import event_logger
 
-_log = structlog.get_logger("storage.encryption")
+_log = event_logger("storage.encryption")
 
 LIFE_S = 3600.0
 """A data key encrypts what a process writes within an hour; then it gets another one."""

@@ -15,11 +15,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
-import structlog
-
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
@@ -292,7 +291,7 @@ class MetadataLog:
         return False
 
 
-_log = structlog.get_logger("storage.metadata")
+_log = event_logger("storage.metadata")
 
 _DELETES_AT_ONCE = 1000
 _SWEEPS_MAX = 10

@@ -16,14 +16,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
 from lakehead.storage.errors import (
     CorruptObject,
     EntryRejected,
     ObjectNotFound,
     StoreUnavailable,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.metadata.checkpoints import state_of
 from lakehead.storage.metadata.entry import decode_entry, entry_key
@@ -34,7 +33,7 @@ from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import task_group
 
-_log = structlog.get_logger("storage.metadata")
+_log = event_logger("storage.metadata")
 
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import (
     KeyUnavailable,
@@ -23,11 +21,12 @@ from lakehead.storage.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("storage.object_store")
+_log = event_logger("storage.object_store")
 
 _PAUSE_S = 0.05
 _PAUSE_THROTTLED_S = 0.5

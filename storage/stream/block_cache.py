@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from operator import add, sub
 
-import structlog
-
 from lakehead.storage.errors import CorruptObject
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.object_writer import BLOCK_SIZE
 from lakehead.storage.format.stream_object import (
     SUFFIX_GUESS,
@@ -158,7 +157,7 @@ class BlockCache:
             segment.on_wasted()
 
 
-_log = structlog.get_logger("storage.reader")
+_log = event_logger("storage.reader")
 
 # The most bytes that extension and index of an object take, as a rule, for a guess.
 _MARGIN = 8 * 1024

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
-import structlog
 
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import Fenced, StorageError, WalFailed, WrongLog
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.garbage import GarbageCollector
@@ -45,7 +45,7 @@ from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import LogIdentity, WalOwner, WriteAheadLog
 
-_log = structlog.get_logger("storage.engine")
+_log = event_logger("storage.engine")
 
 _REST_MAX = 1024 * 1024
 _PASSES_MAX = 4

@@ -17,10 +17,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import structlog
-
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import CorruptObject, ObjectNotFound, StorageError
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.stream_object import IndexItem, ObjectIndex
 from lakehead.storage.metadata.extents import Extents
 from lakehead.storage.metadata.log import MetadataLog
@@ -222,7 +221,7 @@ class Readahead:
                 del self._by_stream[oldest.stream_id]
 
 
-_log = structlog.get_logger("storage.reader")
+_log = event_logger("storage.reader")
 
 RUN_SIZE_MAX = 4 * 1024 * 1024
 _EXPECTED_MAX = 32

@@ -11,9 +11,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
-import structlog
-
 from lakehead.storage.errors import WalCorrupted
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.record_batch import max_timestamp
 from lakehead.storage.metadata.log import MetadataLog
@@ -44,7 +43,7 @@ BLOCK_SIZE = 62 * 1024 * 1024
 """With the batch that goes beyond it, no more than an object may be by default: one for each."""
 _WRITES_MAX = 3
 
-_log = structlog.get_logger("storage.recovery")
+_log = event_logger("storage.recovery")
 
 
 class RecoveringNode(NamedTuple):

@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import structlog
-
 from lakehead.storage.errors import Fenced, WrongLog
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.log import MetadataLog
@@ -122,7 +121,7 @@ def _partition(state: MetadataImage, stream: StreamState) -> str:
 
 _LOGS_LEVEL = 2
 """From this feature level on the metadata know the logs of nodes."""
-_log = structlog.get_logger("storage.registration")
+_log = event_logger("storage.registration")
 
 
 async def register(

@@ -14,10 +14,9 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-import structlog
-
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import StorageError
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.metadata.records import CommittedObject, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
@@ -39,7 +38,7 @@ from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
 
-_log = structlog.get_logger("storage.takeover")
+_log = event_logger("storage.takeover")
 
 OpenUnrecoveredWal = Callable[[NodeState, WalOwner], Awaitable[WriteAheadLog | None]]
 """Opens what a fenced node left in a log of its own, once nothing can be acknowledged there any

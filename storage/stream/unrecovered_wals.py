@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.wal.address import open_wal, take_wal
 from lakehead.storage.wal.block_settings import BlockWalSettings
@@ -23,7 +22,7 @@ from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
 if TYPE_CHECKING:
     from lakehead.storage.stream.engine import StreamEngine
 
-_log = structlog.get_logger("storage.takeover")
+_log = event_logger("storage.takeover")
 
 _IN_CLUSTER = ("object:", "memory:")
 """Nothing is left elsewhere: everything is in the cluster's store, or gone with its process."""

@@ -23,11 +23,11 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
-import structlog
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OutcomeUnknown
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName
 from lakehead.storage.format.object_writer import ObjectWriter
@@ -115,7 +115,7 @@ class UploadPace:
             await asyncio.sleep(max(_PAUSE_MIN_S, min(self._debt / rate, _PAUSE_MAX_S)))
 
 
-_log = structlog.get_logger("storage.upload")
+_log = event_logger("storage.upload")
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0

@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-import structlog
-
 from lakehead.storage.errors import SettingsError, StorageError, WrongLog
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.wal import disk
 from lakehead.storage.wal.block import BlockWal
 from lakehead.storage.wal.block_format import SLICES_MAX, sector_down
@@ -47,7 +46,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _MAKING_TIMEOUT_S = 60.0
 _POLL_S = 0.02
-_log = structlog.get_logger(__name__)
+_log = event_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
-import structlog
-
 from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.wal.block import BlockWal
 from lakehead.storage.wal.block_format import SliceEntry, VolumeHeader
 from lakehead.storage.wal.block_settings import BlockWalSettings
@@ -38,7 +37,7 @@ Judge = Callable[[Holder, float], Verdict]
 """Judges a holder, and the seconds that it has been waited for."""
 
 _POLL_S = 0.005
-_log = structlog.get_logger(__name__)
+_log = event_logger(__name__)
 
 
 async def take_slice(

@@ -19,14 +19,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.wal.device import WalDevice
 
 _SLOWEST_BYTES_PER_S = 10_000_000
 """Large transfers have more time: so much for each second of it."""
 _TICKS = 8
-_log = structlog.get_logger("storage.wal")
+_log = event_logger("storage.wal")
 
 
 class DeviceStuck(OSError):

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
+from lakehead.storage.event_logger import event_logger
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
+_log = event_logger(__name__)
 
 
 @dataclass(slots=True)

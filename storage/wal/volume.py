@@ -19,8 +19,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-import structlog
-
 from lakehead.storage.errors import (
     SettingsError,
     StorageError,
@@ -28,6 +26,7 @@ from lakehead.storage.errors import (
     WalHolderEnding,
     WrongLog,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.wal.block import BlockWal
 from lakehead.storage.wal.block_format import (
     HOLDER_OFFSET,
@@ -60,7 +59,7 @@ SLICE_SIZE_MIN = SIZE_MIN - SLICES_START
 _HEADER_LOCK_TIMEOUT_S = 10.0
 _RECOVERY_TIMEOUT_S = 10.0
 _POLL_S = 0.01
-_log = structlog.get_logger(__name__)
+_log = event_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-import structlog
+from lakehead.storage.event_logger import event_logger
 
 PIECE = 512 * 1024
 """Bytes that a write of the log waits for at most."""
-_log = structlog.get_logger(__name__)
+_log = event_logger(__name__)
 
 Extent = tuple[int, int]
 """Start and end, in bytes."""

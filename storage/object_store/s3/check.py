@@ -8,8 +8,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
-
 from lakehead.storage.errors import (
     ObjectExists,
     OutcomeUnknown,
@@ -17,13 +15,14 @@ from lakehead.storage.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.object_store.s3.errors import boto_error
 from lakehead.storage.object_store.s3.store import S3Store
 from lakehead.storage.tasks import TaskScope
 
-_log = structlog.get_logger("storage.object_store")
+_log = event_logger("storage.object_store")
 
 PREFIX = "check/"
 _RACERS = 8

@@ -11,16 +11,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from random import Random
 from typing import Any
 
-import structlog
-
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import StorageError, StoreRefused, StoreUnavailable
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.object_store.protocol import Buffer, Owns
 from lakehead.storage.object_store.s3.client import control_client
 from lakehead.storage.object_store.s3.errors import boto_error
 from lakehead.storage.object_store.s3.settings import S3Settings
 
-_log = structlog.get_logger("storage.object_store")
+_log = event_logger("storage.object_store")
 
 PART_SIZE = 16 * 1024 * 1024
 """S3 bills each part like a put, and takes at most 10,000 of an object: up to 156 GiB."""

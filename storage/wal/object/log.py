@@ -23,7 +23,6 @@ from contextlib import aclosing
 from itertools import islice
 
 import msgspec
-import structlog
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import (
@@ -35,6 +34,7 @@ from lakehead.storage.errors import (
     WalFailed,
     WalFull,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
 from lakehead.storage.format.producer_headers import producer_headers
@@ -111,7 +111,7 @@ def build(group: Group, owner: WalOwner, node_epoch: int) -> WrittenObject:
     return writer.finish()
 
 
-_log = structlog.get_logger("storage.wal")
+_log = event_logger("storage.wal")
 
 _BATCH = 500
 _WAITING_MAX = 100_000

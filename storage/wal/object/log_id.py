@@ -11,16 +11,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import structlog
-
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import SettingsError, StoreUnavailable
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.wal.object.names import node_prefix
 from lakehead.storage.wal.protocol import LogIdentity, WalOwner
 
-_log = structlog.get_logger("storage.wal")
+_log = event_logger("storage.wal")
 
 _RETRY_S = 0.05
 _NAME = re.compile(r"wal/(\d+)/log/(\d{10,})-([0-9a-f]{32})")

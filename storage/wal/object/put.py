@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-import structlog
-
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import (
     Fenced,
@@ -23,6 +21,7 @@ from lakehead.storage.errors import (
     StoreUnavailable,
     WalFailed,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.object_writer import WrittenObject
 from lakehead.storage.format.stream_object import ObjectIndex
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -33,7 +32,7 @@ from lakehead.storage.wal.object.seal import read_wal_object
 from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
 from lakehead.storage.wal.protocol import WalOwner
 
-_log = structlog.get_logger("storage.wal")
+_log = event_logger("storage.wal")
 
 _RETRY_S = 0.02
 _RETRY_MAX_S = 2.0

@@ -18,8 +18,6 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-import structlog
-
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
@@ -32,6 +30,7 @@ from lakehead.storage.errors import (
     StoreUnavailable,
     WalCorrupted,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.stream_object import (
     INDEX_ITEM,
     ObjectIndex,
@@ -84,7 +83,7 @@ async def in_order(call: Callable[[K], Awaitable[T]], items: Iterable[K]) -> lis
     return results
 
 
-_log = structlog.get_logger("storage.wal")
+_log = event_logger("storage.wal")
 
 _SUFFIX_GUESS = 64 * 1024
 _RETRY_S = 0.05
