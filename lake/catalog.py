@@ -6,9 +6,9 @@ Read-only, and one snapshot: open a catalog again to see later changes. It needs
 
 import random
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from lakehead.lake.errors import DataLoss
+from lakehead.lake.positions import TopicPartition
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError, UnknownTopic
 from lakehead.storage.format.stream_object import AbortedTransaction
@@ -16,16 +16,6 @@ from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import MetadataImage, TopicState
 from lakehead.storage.object_store import ObjectStore
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

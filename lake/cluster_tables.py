@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.cluster_table_columns import CLUSTER_TABLES, OFFSETS_FOR
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.table_status import TableStatus, table_statuses
 from lakehead.lake.store_reader import StoreReader, store_reader
@@ -24,35 +25,8 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import NodeState, ObjectState, StreamState, TopicState
 from lakehead.storage.object_store import ObjectStore
 
-OFFSETS_FOR = "offsets_for"
-
 CATALOG_SCHEMAS: dict[str, Any] = {
-    name: parse_schema(text)
-    for name, text in {
-        "topics": "topic STRING, topic_id STRING, partitions INT, offsets BIGINT, bytes BIGINT, "
-        "objects BIGINT, value_format STRING, has_table BOOLEAN, configs MAP<STRING, STRING>",
-        "partitions": "topic STRING, partition INT, leader INT, leader_epoch INT, "
-        "start_offset BIGINT, end_offset BIGINT, bytes BIGINT, objects BIGINT, newest TIMESTAMP, "
-        "stream_id BIGINT",
-        "objects": "key STRING, kind STRING, bytes BIGINT, node INT, created TIMESTAMP, "
-        "unreferenced_since TIMESTAMP, ranges ARRAY<STRUCT<topic: STRING, partition: INT, "
-        "start_offset: BIGINT, end_offset: BIGINT, bytes: BIGINT, newest: TIMESTAMP>>",
-        "groups": "group STRING, protocol_type STRING, generation INT, members INT, topic STRING, "
-        "partition INT, committed_offset BIGINT, lag BIGINT, metadata STRING, "
-        "committed TIMESTAMP, expires TIMESTAMP",
-        "nodes": "node INT, epoch INT, host STRING, port INT, rack STRING, machine STRING, "
-        "wal STRING, is_fenced BOOLEAN, is_recovered BOOLEAN, is_draining BOOLEAN, "
-        "partitions_led INT",
-        "tables": "topic STRING, table STRING, mode STRING, value_format STRING, error STRING, "
-        "late STRING, "
-        "records_behind BIGINT, bytes_behind BIGINT, seconds_behind DOUBLE, "
-        "freshness_seconds DOUBLE, holder STRING, version BIGINT, last_commit TIMESTAMP, "
-        "files BIGINT, bytes BIGINT, small_file_ratio DOUBLE, dead_letters BIGINT, dropped BIGINT, "
-        "left_out BIGINT, runs INT, "
-        "bytes_read BIGINT, bytes_written BIGINT, seconds DOUBLE, store_requests BIGINT, "
-        "dollars DOUBLE",
-        OFFSETS_FOR: "topic STRING, partition INT, offset BIGINT, end_offset BIGINT",
-    }.items()
+    name: parse_schema(columns) for name, columns in CLUSTER_TABLES.items()
 }
 """By name of the table."""
 
@@ -168,7 +142,8 @@ class CatalogTables:
 
         Raises UnknownTopic, and what reading objects raises.
         """
-        from lakehead.lake.offsets import Bounds, Position, start_offsets
+        from lakehead.lake.offsets import start_offsets
+        from lakehead.lake.positions import Bounds, Position
 
         names = topics or [name for name in self._catalog.topics() if not name.startswith("__")]
         logs = [log for name in names for log in self._catalog.partitions(name)]

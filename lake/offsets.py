@@ -4,44 +4,17 @@ Kafka source.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
 
-from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.moved_ranges import find_indexes
 from lakehead.lake.planner import OffsetRange, plan_splits
+from lakehead.lake.positions import Bounds, Position, TopicPartition
 from lakehead.lake.store_reader import ObjectReader
 from lakehead.storage.errors import SettingsError
 
 _SEARCHES_AT_ONCE = 16
-
-
-class Position(NamedTuple):
-    """A place in a partition: its start, its end, an offset, or the first record with a timestamp
-    (milliseconds) at or above `value`.
-    """
-
-    kind: Literal["earliest", "latest", "offset", "timestamp"]
-    value: int = 0
-
-
-EARLIEST = Position("earliest")
-LATEST = Position("latest")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """From where to where to read: one position for all partitions, or one for each.
-
-    `latest_without_match`: a start for whose timestamp there is no record is the end of the
-    partition, else an error. (An end without a match is always the end of the partition.)
-    """
-
-    starting: Position | Mapping[TopicPartition, Position] = EARLIEST
-    ending: Position | Mapping[TopicPartition, Position] = LATEST
-    latest_without_match: bool = False
-    fail_on_data_loss: bool = True
 
 
 def resolve(

@@ -8,8 +8,9 @@ range covers whole items of an object's index, and its offsets say which of thei
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.errors import DataLoss
+from lakehead.lake.positions import TopicPartition
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIndex
 from lakehead.storage.format.transaction_index import TransactionIndex

@@ -1,43 +1,21 @@
-"""Snapshots of a cluster for readers that poll, with or without the tail in object WALs.
+"""Snapshots of a cluster for readers that poll, with or without the tail in object WALs."""
 
-A *tail* is what is acknowledged and not in committed objects yet. With an object WAL it lies in the
-cluster's store, in objects that are complete stream objects (docs/storage/object-wal.md).
-Recovery's rules decide which of them count: the snapshot is the metadata as it would be if every
-node were recovered now. So it is exact beside uploads, moves of partitions and crashes:
-
-- Object k of an epoch counts if all below it, from the floor on, are there.
-- An upload deletes objects only after the entry that moves the floor. If the floors are the same
-  after the listing as before it, the listing missed nothing that was acknowledged before.
-- A task that finds a WAL object gone looks its offsets up again: they are in another object now.
-"""
-
-import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lakehead.lake.catalog import Catalog, open_metadata
 from lakehead.lake.planner import ByteRange
 from lakehead.lake.store_reader import Fetched, StoreReader
-from lakehead.storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
-from lakehead.storage.format.stream_object import ObjectIndex, read_index
+from lakehead.storage.format.stream_object import ObjectIndex
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.records import CommitObjects
-from lakehead.storage.metadata.rules import apply_records
-from lakehead.storage.metadata.state import MetadataImage, NodeState
-from lakehead.storage.object_store import ObjectStore
-from lakehead.storage.stream.recovery import uncommitted
-from lakehead.storage.tasks import task_group
-from lakehead.storage.wal.object import WalName, is_seal_size, sealed_object, wal_key
-from lakehead.storage.wal.object.names import node_prefix
+from lakehead.storage.metadata.state import MetadataImage
 
-_IN_CLUSTER = "object:"
-_LOOKS_MAX = 20
-_READS_AT_ONCE = 32
+if TYPE_CHECKING:
+    from lakehead.lake.wal_tails import Select, WalTails
+
 _SELDOM_S = 2.0
-
-Select = Callable[[Catalog], Iterable[int]]
-"""The ids of a reader's streams in a catalog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +47,12 @@ class Snapshots:
     have the tail of the streams that it names. For one thread.
     """
 
-    def __init__(self, reader: StoreReader, *, select: Select | None = None) -> None:
+    def __init__(self, reader: StoreReader, *, select: "Select | None" = None) -> None:
         self._reader = reader
-        self._select = select
+        self._tails = None if select is None else _tails(reader, select)
         self._log: MetadataLog | None = None
         self._looked_at = 0.0
         self._newest: Snapshot | None = None
-        self._wal_indexes: dict[str, ObjectIndex] = {}
-        self._tail_of: tuple[MetadataImage, MetadataImage] | None = None
 
     def now(self) -> Snapshot:
         """Return the cluster as it is now; the same object as before if nothing was committed.
@@ -88,7 +64,7 @@ class Snapshots:
             self._newest = Snapshot(
                 catalog=Catalog(state, self._reader.store.uri),
                 reader=self._reader,
-                wal_indexes=dict(self._wal_indexes),
+                wal_indexes={} if self._tails is None else dict(self._tails.indexes),
             )
         return self._newest
 
@@ -99,108 +75,16 @@ class Snapshots:
         else:
             # A reader that polls seldom may find the next entry deleted: only a sure look can
             # distinguish that from no change. One that polls often sees the change soon enough.
-            is_sure = self._select is not None or now - self._looked_at > _SELDOM_S
+            is_sure = self._tails is not None or now - self._looked_at > _SELDOM_S
             await self._log.refresh(surely=is_sure)
         self._looked_at = now
-        if self._select is None:
+        if self._tails is None:
             return self._log.state
-        return await self._with_tail(self._log, self._select)
-
-    async def _with_tail(self, log: MetadataLog, select: Select) -> MetadataImage:
-        uri = self._reader.store.uri
-        for _ in range(_LOOKS_MAX):
-            state = log.state
-            nodes = _leaders(state, select(Catalog(state, uri)), uri)
-            try:
-                left = {node.node_id: await self._left_by(node) for node in nodes}
-            except ObjectNotFound:
-                await log.refresh(surely=True)
-                continue
-            now = await log.refresh(surely=True)
-            if all(_floor(now, node.node_id) == _floor(state, node.node_id) for node in nodes):
-                found = {index.key: index for one in left.values() for index in one}
-                return self._recovered(state, found, left)
-        raise StoreUnavailable(f"write-ahead logs in {uri} are uploaded faster than they are read")
-
-    def _recovered(
-        self,
-        state: MetadataImage,
-        found: dict[str, ObjectIndex],
-        left: Mapping[int, Sequence[ObjectIndex]],
-    ) -> MetadataImage:
-        """Return the state with the tail: the same object as before if it is the same tail."""
-        if self._tail_of is not None and self._tail_of[0] is state and found == self._wal_indexes:
-            return self._tail_of[1]
-        after = state
-        for node_id, indexes in left.items():
-            after = _as_if_recovered(after, node_id, indexes)
-        self._tail_of, self._wal_indexes = (state, after), found
-        return after
-
-    async def _left_by(self, node: NodeState) -> list[ObjectIndex]:
-        """Return the indexes of a node's WAL objects that count, in the order of its log.
-
-        Raises ObjectNotFound: one was deleted meanwhile.
-        """
-        store, prefix = self._reader.store, node_prefix(node.node_id)
-        listed: set[tuple[int, int]] = set()
-        for meta in await store.list(prefix, start_after=f"{prefix}{node.wal_epoch:010d}"):
-            name = WalName.parse(meta.key)
-            if name is not None and not is_seal_size(meta.size):
-                listed.add((name.epoch, name.number))
-        keys = []
-        for epoch in range(node.wal_epoch, node.epoch + 1):
-            number = node.wal_floor if epoch == node.wal_epoch else 0
-            while (epoch, number) in listed:
-                keys.append(wal_key(node.node_id, epoch, number))
-                number += 1
-        return await self._indexes(store, keys)
-
-    async def _indexes(self, store: ObjectStore, keys: Sequence[str]) -> list[ObjectIndex]:
-        found = {key: self._wal_indexes[key] for key in keys if key in self._wal_indexes}
-        slots = asyncio.Semaphore(_READS_AT_ONCE)
-
-        async def read(key: str) -> None:
-            async with slots:
-                found[key] = await read_index(store, key)
-
-        async with task_group() as group:
-            for key in keys:
-                if key not in found:
-                    group.create_task(read(key))
-        return [found[key] for key in keys]
+        return await self._tails.add_to(self._log)
 
 
-def _leaders(state: MetadataImage, stream_ids: Iterable[int], uri: str) -> list[NodeState]:
-    """Return the nodes that these streams are open on. Raises SettingsError for one whose log is
-    somewhere else.
-    """
-    streams = [state.stream(stream_id) for stream_id in stream_ids]
-    nodes = [state.nodes[one] for one in sorted({s.node_id for s in streams if s.is_open})]
-    for node in nodes:
-        if node.wal != _IN_CLUSTER:
-            raise SettingsError(
-                f"tail=wal reads the write-ahead logs in {uri}, and that of node {node.node_id} is "
-                f"{node.wal or 'unknown'}: start its nodes with --wal object:, or read with "
-                "tail=objects what is uploaded"
-            )
-    return nodes
+def _tails(reader: StoreReader, select: "Select") -> "WalTails":
+    # The modules of write-ahead logs take a moment to load: most reads have no use for them.
+    from lakehead.lake.wal_tails import WalTails
 
-
-def _floor(state: MetadataImage, node_id: int) -> tuple[int, int]:
-    """Start of a node's log; None once it is retired."""
-    node = state.nodes.get(node_id)
-    return (-1, -1) if node is None else (node.wal_epoch, node.wal_floor)
-
-
-def _as_if_recovered(
-    state: MetadataImage, node_id: int, indexes: Sequence[ObjectIndex]
-) -> MetadataImage:
-    """Return the state as if a node's log had ended and were committed."""
-    objects = uncommitted([sealed_object(index) for index in indexes], state, node_id)
-    if not objects:
-        return state
-    node = state.nodes[node_id]
-    live = replace(state, nodes=state.nodes.set(node_id, replace(node, is_fenced=False)))
-    commit = CommitObjects(node_id=node_id, node_epoch=node.epoch, objects=tuple(objects))
-    return apply_records(live, [commit], time_ms=0)
+    return WalTails(reader.store, select)

@@ -9,16 +9,18 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 
 import pyarrow as pa
 
-from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.committed import committed
 from lakehead.lake.decode.columns import arrow_schema, chosen_columns
 from lakehead.lake.decode.decoder import RecordDecoder
-from lakehead.lake.decode.invalid import ByMode, Mode, checked_mode
+from lakehead.lake.decode.invalid import ByMode
+from lakehead.lake.decode.modes import Mode, checked_mode
 from lakehead.lake.errors import ScanClosed
 from lakehead.lake.group_offsets import read_groups
 from lakehead.lake.moved_ranges import plan_moved, read_moved
-from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
+from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import ByteRange
+from lakehead.lake.positions import EARLIEST, LATEST, Bounds, Position, TopicPartition
 from lakehead.lake.record_reader import decode_all
 from lakehead.lake.snapshot import Snapshot, Snapshots
 from lakehead.lake.store_reader import StoreReader, store_reader

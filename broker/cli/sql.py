@@ -110,7 +110,7 @@ def sql(
     Needs no broker: topics are read in place, from the object store. Without -e, statements come
     from the terminal or from a pipe, each ended by a semicolon.
     """
-    from lakehead.lake.decode.invalid import checked_mode
+    from lakehead.lake.decode.modes import checked_mode
     from lakehead.lake.sql.shell import run_sql
 
     status = run_sql(

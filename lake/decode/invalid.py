@@ -10,16 +10,13 @@ always has a timestamp type, so null identifies such a row).
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from lakehead.lake.decode.modes import Mode
 from lakehead.lake.errors import InvalidRecord
-from lakehead.storage.errors import SettingsError
-
-Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 
 _WAYS_OUT = (
     "As its producer sent it, no reader can read it. Mode DROPMALFORMED (--mode of lakehead sql) "
@@ -145,14 +142,6 @@ class PassedOver:
     def _note(self, offset: int) -> None:
         if self.first_offset is None or offset < self.first_offset:
             self.first_offset = offset
-
-
-def checked_mode(value: Any) -> Mode:
-    """Return a mode by its name, in any case. Raises SettingsError."""
-    for mode in MODES:
-        if isinstance(value, str) and value.strip().upper() == mode:
-            return mode
-    raise SettingsError(f"mode is {', '.join(MODES[:-1])} or {MODES[-1]}, not {value!r}")
 
 
 def place(topic: str, partition: int, first_offset: int, last_offset: int) -> str:

@@ -45,22 +45,23 @@ class LakeheadDataSource(DataSource):
 
         requested = catalog_options(self.options)
         if requested is not None:
-            from lakehead.lake.source.batch_reader import catalog_schema
+            from lakehead.lake.source.catalog_reader import catalog_schema
 
             return catalog_schema(requested)
         return rows_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `schema`, which may be narrower than ours. Raises SettingsError."""
-        from lakehead.lake.source.batch_reader import BatchReader
         from lakehead.lake.source.options import batch_options, catalog_options
         from lakehead.lake.source.rows import rows_of
 
         requested = catalog_options(self.options)
         if requested is not None:
-            from lakehead.lake.source.batch_reader import CatalogReader
+            from lakehead.lake.source.catalog_reader import CatalogReader
 
             return CatalogReader(requested, schema)
+        from lakehead.lake.source.batch_reader import BatchReader
+
         options = batch_options(self.options)
         return BatchReader(options, rows_of(options, schema))
 

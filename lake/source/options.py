@@ -11,13 +11,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from lakehead.lake.catalog import Catalog, TopicPartition
-from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.lake.cluster_table_columns import CLUSTER_TABLES, OFFSETS_FOR
 from lakehead.lake.decode.columns import chosen_columns
-from lakehead.lake.decode.invalid import Mode, checked_mode
-from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position
+from lakehead.lake.decode.modes import Mode, checked_mode
+from lakehead.lake.positions import EARLIEST, LATEST, Bounds, Position, TopicPartition
 from lakehead.storage.encryption.settings import (
     KEY_FILE,
     KMS_KEY,
@@ -27,6 +26,10 @@ from lakehead.storage.encryption.settings import (
 )
 from lakehead.storage.encryption.settings import OPTIONS as ENCRYPTION_OPTIONS
 from lakehead.storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from lakehead.lake.catalog import Catalog
+
 
 Reads = Literal["both", "batch", "stream"]
 
@@ -444,7 +447,7 @@ class CatalogOptions:
 
 def _catalog_in(options: Options) -> CatalogOptions:
     """Return the name of the requested table of the catalog. Raises SettingsError."""
-    table = _choice(options, "catalog", tuple(CATALOG_SCHEMAS), default="")
+    table = _choice(options, "catalog", tuple(CLUSTER_TABLES), default="")
     timestamp = number(options, "timestamp", "milliseconds since the epoch", least=0)
     others = [name for name in options if name not in _TAKEN]
     if table != OFFSETS_FOR:
@@ -485,7 +488,7 @@ class Subscription:
     strategy: str
     topics: str
 
-    def partitions(self, catalog: Catalog, *, known: frozenset[str]) -> list[TopicPartition]:
+    def partitions(self, catalog: "Catalog", *, known: frozenset[str]) -> list[TopicPartition]:
         """Return the partitions to read, sorted. Topics in `known` may have been deleted.
 
         Raises UnknownTopic; DataLoss for an assigned partition that a topic does not have.
@@ -507,7 +510,7 @@ class Subscription:
         names = self.topics.split(",") if self.strategy == SUBSCRIBE else ()
         return frozenset(name.strip() for name in names if name.strip())
 
-    def _names(self, catalog: Catalog, known: frozenset[str]) -> list[str]:
+    def _names(self, catalog: "Catalog", known: frozenset[str]) -> list[str]:
         there = catalog.topics()
         if self.strategy == SUBSCRIBE:
             return sorted(self.named() - (known - set(there)))

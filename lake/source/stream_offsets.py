@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.errors import DataLoss
+from lakehead.lake.positions import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.offsets import start_offsets
 from lakehead.lake.planner import OffsetRange
+from lakehead.lake.positions import TopicPartition
 from lakehead.lake.snapshot import Snapshot
 from lakehead.lake.source.options import ReadOptions
 from lakehead.lake.source.stream_offsets import (

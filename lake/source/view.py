@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from lakehead.lake.catalog import Catalog, PartitionLog, TopicPartition
+from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed
+from lakehead.lake.positions import TopicPartition
 from lakehead.lake.snapshot import Snapshot, Snapshots
 from lakehead.lake.source.options import ReadOptions
 from lakehead.lake.store_reader import store_reader

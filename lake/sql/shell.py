@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lakehead.lake.decode.invalid import Mode
+from lakehead.lake.decode.modes import Mode
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.spark import cache_folder, spark_session
 from lakehead.lake.sql.delta_tables import may_name_delta, wants_s3, with_places

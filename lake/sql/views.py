@@ -21,9 +21,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 from lakehead.lake.catalog import Catalog
-from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.lake.cluster_table_columns import OFFSETS_FOR
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS
 from lakehead.lake.declaration.table_declaration import PREFIX
-from lakehead.lake.decode.invalid import Mode, checked_mode
+from lakehead.lake.decode.modes import Mode, checked_mode
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.source.split_partition import SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lakehead.lake.decode.columns import COLUMNS, HEADERS, chosen_columns
 from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
-from lakehead.lake.decode.invalid import ByMode, checked_mode
+from lakehead.lake.decode.invalid import ByMode
+from lakehead.lake.decode.modes import checked_mode
 from lakehead.lake.errors import InvalidRecord
 from lakehead.storage.errors import CorruptObject
 from tests.support.record_batches import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.lake.decode.invalid import checked_mode
+from lakehead.lake.decode.modes import checked_mode
 from lakehead.lake.sql.direct import run_direct
 from lakehead.lake.sql.shell import run_sql
 from lakehead.lake.sql.views import TopicViews

@@ -18,7 +18,8 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.lake.cluster_table_columns import OFFSETS_FOR
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS
 from lakehead.storage.errors import UnknownTopic
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster

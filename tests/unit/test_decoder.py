@@ -11,7 +11,8 @@ import pytest
 
 from lakehead.lake.decode.columns import chosen_columns
 from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
-from lakehead.lake.decode.invalid import MODES, ByMode, InvalidBatch, InvalidTimes, Mode
+from lakehead.lake.decode.invalid import ByMode, InvalidBatch, InvalidTimes
+from lakehead.lake.decode.modes import MODES, Mode
 from lakehead.lake.errors import InvalidRecord
 from lakehead.storage import kernel_compiler
 from lakehead.storage.errors import CorruptObject, LakeheadError, SettingsError

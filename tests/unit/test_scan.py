@@ -14,11 +14,11 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.committed import committed
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lakehead.lake.positions import TopicPartition
 from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.storage.errors import CorruptObject, SettingsError, UnknownTopic
 from lakehead.storage.format.partition_state import PartitionState

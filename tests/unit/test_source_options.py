@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakehead.lake.catalog import TopicPartition
-from lakehead.lake.offsets import EARLIEST, LATEST, Position
+from lakehead.lake.positions import EARLIEST, LATEST, Position, TopicPartition
 from lakehead.lake.source.options import (
     OPTIONS,
     ReadOptions,

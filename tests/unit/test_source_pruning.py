@@ -5,8 +5,9 @@ from pathlib import Path
 
 from lakehead.lake.decode.columns import COLUMNS
 from lakehead.lake.decode.decoder import RecordDecoder
-from lakehead.lake.offsets import Bounds, Position, resolve
+from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import needed_objects, plan_splits
+from lakehead.lake.positions import Bounds, Position
 from lakehead.lake.record_reader import read_records
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.source.batch_reader import BatchReader

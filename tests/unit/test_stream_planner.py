@@ -162,7 +162,7 @@ def test_offsets_are_shared_in_proportion(cluster: LakeCluster, run: Callable[..
 
 
 def test_a_small_partition_does_not_starve() -> None:
-    from lakehead.lake.catalog import TopicPartition
+    from lakehead.lake.positions import TopicPartition
 
     big, small = TopicPartition("t", 0), TopicPartition("t", 1)
     end = {big: 1_000_000, small: 1}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import Split
+from lakehead.lake.positions import TopicPartition
 from lakehead.lake.source.options import ReadOptions, batch_options
 from lakehead.lake.source.rows import RecordRows
 from lakehead.lake.source.splits import read_split, splits_of_read
