@@ -27,19 +27,28 @@ WAL_PREFIX = "wal/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """The requested offsets [start, end) of a partition."""
+    """The requested offsets [start, end) of a partition. Extents and index items whose records are
+    all older than `since_ms` may be left out.
+    """
 
     log: PartitionLog
     start: int
     end: int
+    since_ms: int = 0
 
     def extents(self) -> tuple[Extent, ...]:
         """Return the extents that hold some of these offsets."""
         return tuple(
             extent
             for extent in self.log.extents
-            if extent.start_offset < self.end and extent.end_offset > self.start
+            if extent.start_offset < self.end
+            and extent.end_offset > self.start
+            and not self.is_older(extent.max_timestamp)
         )
+
+    def is_older(self, max_timestamp: int) -> bool:
+        """Return whether records up to a time are all older than requested; -1: it is unknown."""
+        return 0 <= max_timestamp < self.since_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +190,8 @@ def _pieces(
                 )
             continue
         for item in _covering(index, log.stream_id, start, end):
+            if requested.is_older(item.max_timestamp):
+                continue
             yield ByteRange(
                 key=extent.object_key,
                 position=item.position,

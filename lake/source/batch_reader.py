@@ -40,7 +40,8 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, view: View) -> list[InputPartition]:
         requested = resolve(view.snapshot, list(view.logs.values()), self._options.bounds)
-        return partitions_of(splits_of_read(self._options, view.snapshot, requested))
+        needed = self._options.needs.narrowed(requested)
+        return partitions_of(splits_of_read(self._options, view.snapshot, needed))
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the records of a split as Arrow batches."""

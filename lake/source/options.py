@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from lakehead.lake.cluster_table_columns import CLUSTER_TABLES, OFFSETS_FOR
 from lakehead.lake.decode.columns import chosen_columns
 from lakehead.lake.decode.modes import Mode, checked_mode
+from lakehead.lake.needs import ALL, Needs
 from lakehead.lake.positions import EARLIEST, LATEST, Bounds, Position, TopicPartition
 from lakehead.storage.encryption.settings import (
     KEY_FILE,
@@ -150,6 +151,14 @@ OPTIONS = (
         "both",
         "`wal`: read what is acknowledged and not uploaded yet from WAL objects (needs nodes "
         "with `--wal object:`)",
+    ),
+    Option(
+        "needs",
+        "",
+        "batch",
+        'a hint: `{"columns":["value"],"partitions":[0],"offsets":[0,100],"since":1700000000000}`. '
+        "Rows of other partitions and offsets, and blocks of older records, may be left out, and "
+        "other columns may be NULL. `lakehead sql` sets it by what a query needs",
     ),
     Option(
         "minPartitions",
@@ -303,6 +312,8 @@ def _stream_bounds(options: Options) -> Bounds:
     """Return where a new stream starts. Raises SettingsError."""
     if "endingOffsets" in options:
         raise SettingsError("ending offset not valid in streaming queries")
+    if "needs" in options:
+        raise SettingsError("option 'needs' is for batch queries")
     for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
         if name in options:
             raise SettingsError(f"ending timestamp not valid in streaming queries: remove {name!r}")
@@ -540,6 +551,7 @@ class ReadOptions:
     offsets_max: int | None = None
     delay_max_ms: float = 0.0
     mode: Mode = "FAILFAST"
+    needs: Needs = ALL
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -596,6 +608,7 @@ def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
         offsets_max=offsets_max,
         delay_max_ms=_duration_ms(options, "maxTriggerDelay", default="15m"),
         mode=_mode(options),
+        needs=Needs.parse(options["needs"]) if "needs" in options else ALL,
     )
 
 

@@ -89,6 +89,38 @@ class RecordRows:
         return lambda batch: batch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWithNulls:
+    """Rows of `schema` with nulls in all columns but the `needed` ones."""
+
+    rows: Rows
+    schema: "pa.Schema"
+    needed: frozenset[str]
+
+    @property
+    def record_columns(self) -> tuple[str, ...]:
+        """See `Rows`."""
+        return self.rows.record_columns
+
+    def maker(self) -> Maker:
+        """See `Rows`."""
+        import pyarrow as pa
+
+        make = self.rows.maker()
+
+        def with_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+            made = make(batch)
+            columns = [
+                made.column(field.name)
+                if field.name in self.needed
+                else pa.nulls(made.num_rows, field.type)
+                for field in self.schema
+            ]
+            return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+        return with_nulls
+
+
 def rows_schema(options: ReadOptions) -> StructType:
     """Return the columns of a read. Raises SettingsError, RegistryUnavailable, and with `decode`
     what reading objects raises.
@@ -107,10 +139,23 @@ def rows_of(options: ReadOptions, schema: StructType) -> Rows:
 
     Raises SettingsError.
     """
+    needed = options.needs.columns
     if options.decoding is not None:
         from lakehead.lake.source.decoded_rows import decoded_rows
 
         found = decoded_rows(options, options.decoding, schema)
         if found is not None:
-            return found
-    return RecordRows(record_columns=_columns_in(schema))
+            # Each value is decoded whole: one that cannot be fails whatever columns are needed.
+            return found if needed is None else _with_nulls(found, schema, needed)
+    columns = _columns_in(schema)
+    if needed is None:
+        return RecordRows(record_columns=columns)
+    # A time that no column holds fails a read whatever columns are needed.
+    read = [name for name in columns if name in needed or name == "timestamp"]
+    return _with_nulls(RecordRows(record_columns=tuple(read or columns[:1])), schema, needed)
+
+
+def _with_nulls(rows: Rows, schema: StructType, needed: frozenset[str]) -> Rows:
+    from lakehead.lake.source.arrow_schema import arrow_schema_of
+
+    return RowsWithNulls(rows=rows, schema=arrow_schema_of(schema), needed=needed)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed
-from lakehead.lake.positions import TopicPartition
+from lakehead.lake.positions import Position, TopicPartition
 from lakehead.lake.snapshot import Snapshot, Snapshots
 from lakehead.lake.source.options import ReadOptions
 from lakehead.lake.store_reader import store_reader
@@ -37,6 +37,12 @@ class Viewer:
     def __init__(self, options: ReadOptions) -> None:
         self._subscription = options.subscription
         self._read_committed = options.read_committed
+        # Positions by partition name them all: then the plan leaves out those not needed.
+        is_by_partition = any(
+            not isinstance(one, Position)
+            for one in (options.bounds.starting, options.bounds.ending)
+        )
+        self._only = None if is_by_partition else options.needs.partitions
         self._known = NO_TOPICS
         self._snapshots = Snapshots(
             store_reader(options.path), select=self._stream_ids if options.reads_wal else None
@@ -58,6 +64,8 @@ class Viewer:
                 return view
         catalog = snapshot.catalog
         ids = self._subscription.partitions(catalog, known=known)
+        if self._only is not None:
+            ids = [id_ for id_ in ids if id_.partition in self._only]
         logs = [catalog.partition(id_) for id_ in ids]
         if self._read_committed:
             logs = self._committed(snapshot, logs)

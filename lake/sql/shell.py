@@ -28,10 +28,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehead.lake.decode.modes import Mode
+from lakehead.lake.needs import ALL
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.spark import cache_folder, spark_session
 from lakehead.lake.sql.delta_tables import may_name_delta, wants_s3, with_places
 from lakehead.lake.sql.direct import Rows, run_direct
+from lakehead.lake.sql.query_needs import is_query, query_needs
 from lakehead.lake.sql.statements import split_statements
 from lakehead.lake.sql.views import LocalRows, TopicViews, ViewSource, read_small
 from lakehead.storage.clock import Clock, SystemClock
@@ -405,11 +407,27 @@ class _Shell:
                 rows = read.result()
         with timing.phase("views handed to Spark"):
             prepared = self._views.prepare(session, statement, named, rows)
-        frame = session.sql(with_places(session, prepared))
+        placed = with_places(session, prepared)
+        frame = session.sql(placed)
+        if is_query(placed) and self._views.are_read_by_spark:
+            with timing.phase("needed part of views"):
+                frame = self._narrowed(session, placed, frame)
         timing.executing(frame)
         if not frame.columns:
             return (), iter(())
         return frame.columns, frame.toLocalIterator(prefetchPartitions=True)
+
+    def _narrowed(self, session: "SparkSession", statement: str, frame: "DataFrame") -> "DataFrame":
+        """Return the rows of a query, whose views have no more than it needs of them."""
+        needs = query_needs(frame)
+        if all(one == ALL for one in needs.values()):
+            return frame
+        with self._views.narrowed(session, needs):
+            narrowed = session.sql(statement)
+        # Bounds may depend on the time of the analysis (`now()`), which has passed on.
+        after = query_needs(narrowed)
+        is_covered = all(key in needs and needs[key].covers(one) for key, one in after.items())
+        return narrowed if is_covered else frame
 
 
 def _read(named: Mapping[str, ViewSource], timing: StatementTiming) -> dict[str, LocalRows]:

@@ -25,9 +25,11 @@ from lakehead.lake.cluster_table_columns import OFFSETS_FOR
 from lakehead.lake.cluster_tables import CATALOG_SCHEMAS
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.decode.modes import Mode, checked_mode
+from lakehead.lake.needs import ALL, Needs
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.source.split_partition import SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE
+from lakehead.lake.sql.query_needs import Options, options_key
 from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
@@ -67,6 +69,7 @@ class TopicViews:
         self._undecodable = undecodable
         self._mode = checked_mode(mode)
         self._made: set[str] = set()
+        self._read_by_spark: dict[str, tuple[ViewSource, DataFrame]] = {}
         self._json = dict(map(_json_option, json_topics))
         catalog = store_reader(path).open_catalog()
         for topic in self._json:
@@ -109,16 +112,43 @@ class TopicViews:
         rows have been read already.
         """
         # Made again for each statement: a view keeps the offsets of its first use.
+        self._read_by_spark.clear()
         for name, source in named.items():
             frame = (rows.get(name) or source).frame(session)
             if source.is_about_cluster:
                 frame.createOrReplaceGlobalTempView(name.removeprefix(f"{CATALOG_DATABASE}."))
-            else:
-                frame.createOrReplaceTempView(_quoted(name.strip("`")))
-                self._made.add(name.strip("`"))
+                continue
+            view = _quoted(name.strip("`"))
+            frame.createOrReplaceTempView(view)
+            self._made.add(name.strip("`"))
+            if name not in rows:
+                self._read_by_spark[view] = (source, frame)
         if re.match(r"\s*(show|use|describe|desc)\b", statement, re.IGNORECASE):
             self._make_listed(session, statement)
         return self._with_offsets(session, statement)
+
+    @property
+    def are_read_by_spark(self) -> bool:
+        """True if Spark reads a topic for the statement that `prepare` was called for."""
+        return bool(self._read_by_spark)
+
+    @contextlib.contextmanager
+    def narrowed(self, session: "SparkSession", found: Mapping[Options, Needs]) -> Iterator[None]:
+        """Within the block, the views of the statement that `prepare` was called for have no more
+        than is needed of each. A later statement may name them by a view of the user's.
+        """
+        narrowed: list[tuple[str, DataFrame]] = []
+        for view, (source, whole) in self._read_by_spark.items():
+            needs = found.get(source.key, ALL)
+            if needs != ALL:
+                narrowed.append((view, whole))
+                frame = source.needed_frame(session, whole.schema, needs)
+                frame.createOrReplaceTempView(view)
+        try:
+            yield
+        finally:
+            for view, whole in narrowed:
+                whole.createOrReplaceTempView(view)
 
     def _make_listed(self, session: "SparkSession", statement: str) -> None:
         """Make the views that a statement may list without their names."""
@@ -240,6 +270,18 @@ class ViewSource:
         """Return the rows in Spark."""
         read = session.read.format("lakehead").options(path=self.path, **self.options)
         return (read if self.ddl is None else read.schema(self.ddl)).load()
+
+    def needed_frame(
+        self, session: "SparkSession", schema: "StructType", needs: Needs
+    ) -> "DataFrame":
+        """Return the needed part of the rows, in the columns of `schema`."""
+        read = session.read.format("lakehead").options(path=self.path, **self.options)
+        return read.option("needs", needs.form()).schema(schema).load()
+
+    @property
+    def key(self) -> Options:
+        """The name of the source in `query_needs`."""
+        return options_key({"path": self.path, **self.options})
 
     def schema(self) -> "StructType":
         """Return the columns, without Spark. Raises what the data source raises."""
