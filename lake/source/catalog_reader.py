@@ -30,7 +30,7 @@ class CatalogReader(DataSourceReader):
     def __init__(self, options: CatalogOptions, schema: StructType) -> None:
         whole = catalog_schema(options)
         for field in schema:
-            if field not in list(whole):
+            if field.name not in whole.names or whole[field.name].dataType != field.dataType:
                 raise SettingsError(
                     f"unknown column {field.name!r}: lakehead.{options.table} has "
                     f"{', '.join(whole.fieldNames())}"

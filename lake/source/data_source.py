@@ -52,17 +52,19 @@ class LakeheadDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `schema`, which may be narrower than ours. Raises SettingsError."""
+        from lakehead.lake.source.catalog_table import with_table_options
         from lakehead.lake.source.options import batch_options, catalog_options
         from lakehead.lake.source.rows import rows_of
 
-        requested = catalog_options(self.options)
+        given = with_table_options(self.options, schema)
+        requested = catalog_options(given)
         if requested is not None:
             from lakehead.lake.source.catalog_reader import CatalogReader
 
             return CatalogReader(requested, schema)
         from lakehead.lake.source.batch_reader import BatchReader
 
-        options = batch_options(self.options)
+        options = batch_options(given)
         return BatchReader(options, rows_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
@@ -84,10 +86,11 @@ class LakeheadDataSource(DataSource):
             return RefusedStream(reason)
 
     def _stream(self, schema: StructType) -> "tuple[ReadOptions, Rows]":
+        from lakehead.lake.source.catalog_table import with_table_options
         from lakehead.lake.source.options import stream_options
         from lakehead.lake.source.rows import rows_of
 
-        options = stream_options(self.options)
+        options = stream_options(with_table_options(self.options, schema))
         return options, rows_of(options, schema)
 
 

@@ -639,7 +639,7 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
         raise SettingsError(
             "option 'path' is missing: it names the cluster's place, such as /data/lakehead/store "
             "or s3://bucket/prefix. (Spark drops the OPTIONS of CREATE TABLE … USING lakehead: "
-            "use CREATE TEMPORARY VIEW.)"
+            "use CREATE TEMPORARY VIEW, or lakehead.lake.source.catalog_table.create_table.)"
         )
     return options
 
