@@ -2,7 +2,8 @@
 
 The peer is obstore's client, which gets the same objects by ranges of 4 MiB, some at a time, and
 drops them: as fast as that server gives them away. Both take turns in one run. The peer shares the
-cores with the S3 server, the broker with its consumer too.
+cores with the S3 server, the broker with its consumer too. The broker reads by that client, so the
+peer's CPU is a part of the broker's.
 """
 
 import asyncio
@@ -18,8 +19,9 @@ from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from bench.librdkafka.performance import consume, produce
 from bench.loads import KIB, MIB, Kind, Load
+from bench.process import ServerProcess
 from bench.s3_server import S3Server, running_server
-from bench.workloads import Figures, create_topic
+from bench.workloads import Figures, RunFailed, create_topic
 
 PART = "catch-up from S3"
 TOPIC = "bench-catch-up"
@@ -29,6 +31,8 @@ READ = Load(name=TOPIC, kind=Kind.CONSUME, consumers=1)
 RANGE = 4 * MIB
 AT_ONCE = 8
 ROUNDS = 3
+IDLE_S, IDLE_CPU_S = 0.5, 0.02
+STARTED_SECONDS_MAX = 30.0
 
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
@@ -40,11 +44,12 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
             create_topic(server, TOPIC, {})
             produce(server, TOPIC, FILLED, records)
         caught_up: list[Figures] = []
-        rates: list[float] = []
+        got: list[Figures] = []
         for _ in range(ROUNDS):  # the end of a broker uploads all; the next has nothing in memory
             with lakehead_server(folder, *flags, environment=s3.environment) as server:
+                _wait_started(server)
                 caught_up.append(consume(server, TOPIC, READ, records))
-            rates.append(asyncio.run(got_mb_per_second(s3)))
+            got.append(asyncio.run(gets(s3)))
     return [
         Figure(
             part=PART,
@@ -52,7 +57,7 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
             value=statistics.median(one.mb_per_second or 0.0 for one in caught_up),
             unit="MB/s",
             peer="obstore's GETs",
-            peer_value=statistics.median(rates),
+            peer_value=statistics.median(one.mb_per_second or 0.0 for one in got),
             goal=0.8,
         ),
         Figure(
@@ -63,11 +68,28 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
             goal=1.0,
             more_is_better=False,
         ),
+        Figure(
+            part=PART,
+            name="CPU of obstore's GETs",
+            value=statistics.median(one.cpu_seconds_per_gb or 0.0 for one in got),
+            unit="s/GB",
+            more_is_better=False,
+        ),
     ]
 
 
-async def got_mb_per_second(s3: S3Server) -> float:
-    """Get the data of the cluster by ranges, some at a time; return the rate."""
+def _wait_started(server: ServerProcess) -> None:
+    """Wait until the broker does nothing: it loads packages in the background after its start."""
+    before, deadline = -1.0, time.monotonic() + STARTED_SECONDS_MAX
+    while (now := server.usage().cpu_seconds) > before + IDLE_CPU_S:
+        if time.monotonic() > deadline:
+            raise RunFailed("the broker does not come to rest")
+        before = now
+        time.sleep(IDLE_S)
+
+
+async def gets(s3: S3Server) -> Figures:
+    """Get the data of the cluster by ranges, some at a time; return rate and CPU of this client."""
     client = S3Store(
         s3.bucket,
         endpoint=s3.endpoint,
@@ -88,6 +110,8 @@ async def got_mb_per_second(s3: S3Server) -> float:
         for path, start, length in waiting:
             await obstore.get_range_async(client, path, start=start, length=length)
 
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
-    return sum(length for *_, length in ranges) / MIB / (time.perf_counter() - began)
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu
+    mb = sum(length for *_, length in ranges) / MIB
+    return Figures(mb_per_second=mb / took, cpu_seconds_per_gb=cpu / (mb / KIB))
