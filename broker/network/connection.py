@@ -8,7 +8,7 @@ wait to become durable. Any other request starts when all before it are complete
 wait for its response, as Kafka mutes a channel.
 
 The memory that a stranger can occupy is bounded. A frame grows as its bytes arrive, not by the
-length that it announces. What waits came in one read, and is not read on meanwhile. Nothing
+length that it announces. Frames that wait came in one read, and no more is read meanwhile. Nothing
 is read while responses are not taken. A throttled connection is muted: none of its requests starts,
 and nothing is read beyond the first bytes of the next, by which an end of the connection is seen.
 Over all connections `RequestMemory` is the bound: unless most of it is free, a frame is not read
@@ -177,8 +177,8 @@ class Connection:
         self._waiting: bytearray | None = None
         """A whole frame whose turn has not come."""
         self._kept = b""
-        """What was received after it; without one the beginning of the next frame. While memory is
-        waited for it is the first bytes of the frame that has begun.
+        """The bytes that were received after it; without one the beginning of the next frame. While
+        memory is waited for, they are the first bytes of the frame that has begun.
         """
         self._frames = Holding(server.memory.frame_shares, self._client)
         self._untaken = Holding(server.memory.response_shares, self._client)
@@ -222,7 +222,7 @@ class Connection:
         self.is_undecided = False
         """True if it has a place only if its first request comes from another node."""
         self.last_opening: object = None
-        """What the dispatcher knows of the last request with records, which the next may repeat."""
+        """The dispatcher's note of the last request with records, which the next may repeat."""
         self.has_fetched = False
         """True if a Fetch response had records, so that the next one shows that they were taken."""
 
@@ -601,7 +601,7 @@ class Connection:
 
     @property
     def _charged(self) -> int:
-        """What is charged for frames that have not started."""
+        """The charge for frames that have not started."""
         waiting, begun = self._waiting, self._frame
         charged = frame_cost(len(self._kept)) + (frame_cost(len(waiting)) if waiting else 0)
         return charged + (frame_cost(self._frame_size) if begun is not None else 0)

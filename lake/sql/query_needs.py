@@ -1,4 +1,4 @@
-"""What a query needs of each view, read from Spark's optimized plan of it.
+"""The columns and rows that a query needs of each view, read from Spark's optimized plan of it.
 
 Spark hands neither filters nor columns to a Python source (its filter pushdown shares one plan
 among all scans of a DataFrame, which gives wrong rows). But the optimizer has brought both next to

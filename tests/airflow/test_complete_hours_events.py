@@ -64,16 +64,15 @@ def stored(topic: str) -> list[tuple[str, dict[str, Any]]]:
     """Return partition and extra of the events that Airflow has."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     with create_session() as session:
         query = (
-            select(AssetEvent)
+            session.query(AssetEvent)
             .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
-            .where(AssetModel.uri == hours_asset(topic).uri)
+            .filter(AssetModel.uri == hours_asset(topic).uri)
             .order_by(AssetEvent.id)
         )
-        return [(str(one.partition_key), one.extra) for one in session.scalars(query)]
+        return [(str(one.partition_key), one.extra) for one in query]
 
 
 def test_each_complete_hour_is_one_partition_of_the_asset(cluster: Path) -> None:
@@ -98,7 +97,6 @@ def test_a_dag_of_hours_has_a_run_for_each(cluster: Path) -> None:
     from airflow.models.asset import AssetPartitionDagRun
     from airflow.sdk import DAG, PartitionedAssetTimetable, task
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     with DAG(
         "report_of_clicks",
@@ -114,10 +112,10 @@ def test_a_dag_of_hours_has_a_run_for_each(cluster: Path) -> None:
     fill(cluster, "clicks", [0, 1, 2])
     run_dag(producer("clicks"), beside=[report])
     with create_session() as session:
-        query = select(AssetPartitionDagRun.partition_key).where(
+        query = session.query(AssetPartitionDagRun).filter(
             AssetPartitionDagRun.target_dag_id == "report_of_clicks"
         )
-        assert sorted(session.scalars(query)) == ["2026-11-01T00", "2026-11-01T01"]
+        assert sorted(one.partition_key for one in query) == ["2026-11-01T00", "2026-11-01T01"]
 
 
 def test_a_run_gets_what_the_event_says_of_its_hour() -> None:

@@ -119,7 +119,7 @@ class RacedPut:
         self.size = size
         self.waits = waits
         self.lateness = 0 if len(waits) > 1 else _OVERDUE
-        """How far it is: in time, overdue, late."""
+        """In time, overdue, or late."""
         self.is_raced = False
         self.is_settled = False
 
