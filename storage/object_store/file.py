@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,24 +46,39 @@ _JOINED_AT_ONCE = 64
 _JOINED_SIZE_MAX = 2048
 """Bytes of a piece, on average, up to which joining pieces first is cheaper."""
 _SECTOR = 4096
+_DIRECT_READ_MIN = 256 * 1024
+_DIRECT_READS_MAX = 3
+"""Under way at once: more do not come sooner from one disk, and a write of the log on it waits
+behind them.
+"""
+_OBJECTS_NOTED = 4096
+"""Objects of which it is known how much of them was read past the page cache."""
 _REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
 _REFUSES_UNNAMED = {errno.EOPNOTSUPP, errno.EISDIR}
 _OPEN_FILES = Path("/proc/self/fd")
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
 
 
+class _DirectRefused(Exception):
+    """The file system has no reads past its page cache."""
+
+
 class FileStore:
     """Objects as files below `root`. Blocking calls run in a small pool of threads, made at the
-    first use.
+    first use, and long reads in one of their own.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, threads: int = 8) -> None:
         self._root = Path(root).absolute()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
+        self._direct_pool: ThreadPoolExecutor | None = None
         self._swept = False
         self._may_be_direct = True
         self._may_be_unnamed = _OPEN_FILES.is_dir()
+        self._may_read_direct = True
+        self._unread: OrderedDict[str, int] = OrderedDict()
+        """Bytes of objects that were not read yet; of those that are read past the page cache."""
         self.uri = f"file:{self._root}"
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
@@ -73,9 +89,21 @@ class FileStore:
         """See `ObjectStore.get`."""
         return await self._run(lambda: self._read(key, None, None)[0])
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        body, size = await self._run(lambda: self._read(key, start, length))
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        """See `ObjectStore.get_range`. A long range comes past the page cache, until as much as the
+        whole object was read: through the cache each page costs more than a copy, and few objects
+        are read twice. Those that are come from the cache then, as often as they are read.
+        """
+        body: Buffer
+        if length >= _DIRECT_READ_MIN and self._may_read_direct and self._unread.get(key, 1) > 0:
+            if self._direct_pool is None:
+                self._direct_pool = ThreadPoolExecutor(_DIRECT_READS_MAX, "file-store-read")
+            body, size = await asyncio.get_running_loop().run_in_executor(
+                self._direct_pool, self._read_past_cache, key, start, length
+            )
+            self._note_read(key, length, size)
+        else:
+            body, size = await self._run(lambda: self._read(key, start, length))
         if len(body) != length:
             raise CorruptObject(key, start, f"wanted {length} bytes, the object has {size}")
         return body
@@ -106,9 +134,10 @@ class FileStore:
 
     async def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-            self._pool = None
+        for pool in (self._pool, self._direct_pool):
+            if pool is not None:
+                pool.shutdown(wait=True)
+        self._pool = self._direct_pool = None
 
     async def _run(self, work: Callable[[], T]) -> T:
         if self._pool is None:
@@ -229,7 +258,40 @@ class FileStore:
                 start, length = 0, size
             elif start is None:
                 start = max(0, size - length)
+            if length >= _DIRECT_READ_MIN:  # all of it on its way at once, not page after page
+                os.posix_fadvise(file, start, length, os.POSIX_FADV_WILLNEED)
             return _read_all(file, start, min(length, max(0, size - start))), size
+
+    def _read_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
+        """Read whole sectors into memory that begins as one does."""
+        import numpy as np
+
+        first = start // _SECTOR * _SECTOR
+        skipped = start - first
+        room = -(-(skipped + length) // _SECTOR) * _SECTOR
+        memory = np.empty(room + _SECTOR, np.uint8)
+        shift = -memory.ctypes.data % _SECTOR
+        target = memory.data[shift : shift + room]
+        filled = 0
+        try:
+            with self._opened_to_read(key, os.O_DIRECT) as file:
+                while filled < room:
+                    done = os.preadv(file, [target[filled:]], first + filled)
+                    filled += done
+                    if not done or done % _SECTOR:
+                        break  # the end of the file
+                size = os.fstat(file).st_size
+        except _DirectRefused:
+            self._may_read_direct = False
+            return self._read(key, start, length)
+        return target[skipped : min(skipped + length, filled)].toreadonly(), size
+
+    def _note_read(self, key: str, length: int, size: int) -> None:
+        unread = self._unread
+        unread[key] = unread.get(key, size) - length
+        unread.move_to_end(key)
+        if len(unread) > _OBJECTS_NOTED:
+            unread.popitem(last=False)
 
     def _read_into(self, key: str, start: int, target: memoryview) -> tuple[int, int]:
         with self._opened_to_read(key) as file:
@@ -242,14 +304,16 @@ class FileStore:
             return filled, os.fstat(file).st_size
 
     @contextlib.contextmanager
-    def _opened_to_read(self, key: str) -> Iterator[int]:
+    def _opened_to_read(self, key: str, flags: int = 0) -> Iterator[int]:
         path = self._path(key)
         try:
-            with _closing(os.open(path, os.O_RDONLY)) as file:
+            with _closing(os.open(path, os.O_RDONLY | flags)) as file:
                 yield file
         except (FileNotFoundError, NotADirectoryError):
             raise ObjectNotFound(key) from None
         except OSError as error:
+            if flags and error.errno in _REFUSES_DIRECT:
+                raise _DirectRefused from None
             raise _explained("read", path, error) from error
 
     def _list(self, prefix: str, start_after: str) -> Sequence[ObjectMeta]:

@@ -129,7 +129,8 @@ class BlockCache:
         on_wasted: Callable[[], None] | None,
     ) -> None:
         """Keep the blocks that were cut from `data`, and evict what has no room any more."""
-        segment = Segment(blocks.items(), len(data), on_wasted)
+        held = memoryview(memoryview(data).obj).nbytes
+        segment = Segment(blocks.items(), held, on_wasted)
         self._blocks.update((name, (block, segment)) for name, block in blocks.items())
         self._segments[segment] = None
         self.size += segment.charge

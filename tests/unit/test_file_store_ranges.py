@@ -1,0 +1,152 @@
+"""Long ranges of local objects come past the page cache, and from it when an object is read again;
+either way they are the object's bytes.
+"""
+
+import asyncio
+import ctypes
+import errno
+import mmap
+import os
+import random
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakehead.storage.errors import CorruptObject, ObjectNotFound
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.stream.block_cache import BlockCache
+
+SECTOR, KIB, MIB = 4096, 1 << 10, 1 << 20
+SIZE = 3 * MIB + 777
+BODY = random.Random(7).randbytes(SIZE)
+PLACES = st.one_of(
+    st.integers(0, SIZE),
+    st.sampled_from((0, 1, SECTOR - 1, SECTOR, SECTOR + 1, MIB, SIZE - 256 * KIB, SIZE)),
+)
+
+
+def is_cached(path: Path) -> bool:
+    """Return true if the page cache has the first bytes of a file. A read would bring them in."""
+    pages = (ctypes.c_ubyte * 1)()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), SECTOR, mmap.MAP_PRIVATE) as mapped:
+        place = ctypes.c_char.from_buffer(mapped)
+        assert (
+            ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(place)), SECTOR, pages) == 0
+        )
+        del place
+    return bool(pages[0] & 1)
+
+
+async def read(folder: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Return ranges of an object with this body, read one after another."""
+    store = FileStore(folder)
+    await store.create("a/b", [BODY])
+    found = [bytes(await store.get_range("a/b", first, end - first)) for first, end in ranges]
+    await store.close()
+    return found
+
+
+@given(st.lists(st.tuples(PLACES, PLACES).map(sorted), min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_every_range_is_its_part_of_the_object(bounds: Sequence[Sequence[int]]) -> None:
+    ranges = [(first, end) for first, end in bounds]
+    with tempfile.TemporaryDirectory() as folder:
+        assert asyncio.run(read(folder, ranges)) == [BODY[first:end] for first, end in ranges]
+
+
+async def test_a_long_range_beyond_the_end_is_an_error_that_has_the_size(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    for start in (SIZE - 1, SIZE - MIB + 1, SIZE, SIZE + 5 * MIB, 2 * MIB + SECTOR):
+        with pytest.raises(CorruptObject, match=f"the object has {SIZE}"):
+            await store.get_range("a/b", start, MIB + 1_000_000)
+    with pytest.raises(ObjectNotFound):
+        await store.get_range("a/c", 0, MIB)
+    await store.close()
+
+
+async def test_an_object_that_lost_its_end_is_an_error(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    assert await store.get_range("a/b", 0, MIB) == BODY[:MIB]
+    os.truncate(tmp_path / "a" / "b", MIB // 2)
+    with pytest.raises(CorruptObject, match=f"the object has {MIB // 2}"):
+        await store.get_range("a/b", 0, MIB)
+    await store.close()
+
+
+async def test_the_page_cache_has_objects_that_are_read_again_and_no_others(
+    tmp_path: Path,
+) -> None:
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    if is_cached(tmp_path / "a" / "b"):
+        pytest.skip("this file system writes through the page cache")
+    half = SIZE // 2
+    for start in (0, half):
+        assert not is_cached(tmp_path / "a" / "b")
+        assert await store.get_range("a/b", start, half + 1) == BODY[start : start + half + 1]
+    assert not is_cached(tmp_path / "a" / "b"), "one reader has read all of it, once"
+    assert await store.get_range("a/b", 0, half) == BODY[:half]
+    assert is_cached(tmp_path / "a" / "b"), "a second one may be followed by more"
+    await store.close()
+
+
+async def test_a_file_system_without_reads_past_its_cache_is_as_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some FUSE file systems refuse the flag; no such file system can be mounted here."""
+    really_open, refused = os.open, 0
+
+    def refusing(path: Path, flags: int, *rest: int, **more: int) -> int:
+        nonlocal refused
+        if flags & os.O_DIRECT and not flags & os.O_WRONLY:
+            refused += 1
+            raise OSError(errno.EINVAL, "invalid argument")
+        return really_open(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    for _ in range(3):
+        assert await store.get_range("a/b", 5, MIB) == BODY[5 : 5 + MIB]
+    assert refused == 1, "it is not tried again"
+    await store.close()
+
+
+async def test_a_read_is_charged_with_all_of_its_memory(tmp_path: Path) -> None:
+    store, cache = FileStore(tmp_path), BlockCache(10 * MIB)
+    await store.create("a/b", [BODY])
+    data = memoryview(await store.get_range("a/b", SECTOR - 1, MIB))
+    cache.add({}, data, None)
+    assert cache.size == memoryview(data.obj).nbytes > MIB
+    await store.close()
+
+
+async def test_long_reads_leave_room_for_writes_and_short_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_read, held = os.preadv, threading.Event()
+    at_once: set[int] = set()
+
+    def waiting(file: int, buffers: Sequence[memoryview], offset: int) -> int:
+        at_once.add(threading.get_ident())
+        held.wait(60)
+        return really_read(file, buffers, offset)
+
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    monkeypatch.setattr(os, "preadv", waiting)
+    reads = [asyncio.ensure_future(store.get_range("a/b", 4 * n, MIB)) for n in range(12)]
+    await store.create("a/small", [b"small"])
+    assert await store.get_range("a/small", 0, 5) == b"small"
+    assert 1 <= len(at_once) <= 3, "each has the disk for milliseconds"
+    held.set()
+    for number, found in enumerate(await asyncio.gather(*reads)):
+        assert found == BODY[4 * number : 4 * number + MIB]
+    await store.close()
