@@ -30,6 +30,7 @@ from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.cluster.read_replicas import TailSource
 from lakehead.broker.network.connection import Connection, Slot
+from lakehead.broker.partition.cold_reads import spared
 from lakehead.broker.partition.fetch_session import FetchPlan, Wanted
 from lakehead.broker.partition.partition import Partition, Topic
 from lakehead.broker.protocol.api import Api
@@ -476,8 +477,11 @@ class FetchCall:
             raise ready
         found = partition.stream.fetch_cached(offset, room) if ready is None else ready
         if found is None:
-            self._read_cold(wanted, partition, room)
-            return ()
+            read = partition.stream.fetch_read(offset, room)
+            if read is None:
+                self._read_cold(wanted, partition, room)
+                return ()
+            found = spared(read)
         if not is_first and found and sum(map(len, found)) > room:
             return ()
         return found

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 from lakehead.storage.errors import StorageError
 from lakehead.storage.stream.stream import Stream
@@ -14,7 +14,7 @@ _BUFFER_MAX = 8
 brought them.
 """
 
-_BUFFER, _BATCH = attrgetter("obj"), itemgetter(1)
+_BATCH = itemgetter(1)
 
 Found = Sequence[memoryview] | StorageError
 
@@ -53,11 +53,17 @@ async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:
 
 def spared(batches: Sequence[memoryview]) -> Sequence[memoryview]:
     """Return batches, as copies where they would keep a much larger buffer from being freed."""
+    ids = [id(batch.obj) for batch in batches]
+    if not ids or ids.count(ids[0]) == len(ids):  # almost always
+        return _whole(batches)
     found: list[memoryview] = []
-    buffers = list(map(_BUFFER, batches))
-    for _, group in groupby(zip(map(id, buffers), batches, strict=True), itemgetter(0)):
-        held = list(map(_BATCH, group))
-        if memoryview(held[0].obj).nbytes > _BUFFER_MAX * sum(map(len, held)):
-            held = [memoryview(bytes(batch)) for batch in held]
-        found += held
+    for _, group in groupby(zip(ids, batches, strict=True), itemgetter(0)):
+        found += _whole(list(map(_BATCH, group)))
     return found
+
+
+def _whole(batches: Sequence[memoryview]) -> Sequence[memoryview]:
+    """Return batches of one buffer, as copies if they are a small part of it."""
+    if batches and memoryview(batches[0].obj).nbytes > _BUFFER_MAX * sum(map(len, batches)):
+        return [memoryview(bytes(batch)) for batch in batches]
+    return batches

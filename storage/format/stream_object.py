@@ -179,6 +179,11 @@ class ObjectIndex:
         crc, timestamp = self.crcs[row], self.max_timestamps[row]
         return IndexItem(stream, start, start + delta, count, position, length, crc, timestamp)
 
+    def position(self, row: int) -> int:
+        """Return where the item of a row begins."""
+        position: int = INDEX_ITEM.unpack_from(self.table, row * INDEX_ITEM_SIZE)[4]
+        return position
+
     def items_of(self, stream_id: int) -> tuple[IndexItem, ...]:
         """Return the items of one stream, in offset order."""
         rows = range(self._row(stream_id, -1), self._row(stream_id, _OFFSET_MAX))

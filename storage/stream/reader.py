@@ -13,6 +13,7 @@ gets little for a minute.
 """
 
 import asyncio
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -270,6 +271,49 @@ class _Wanted:
         self.block.add_done_callback(_seen)
 
 
+class _Taken:
+    """Whole batches from an offset on, taken block after block: at least one, else up to
+    `max_bytes`.
+    """
+
+    __slots__ = ("found", "position", "room", "used_up")
+
+    def __init__(self, offset: int, max_bytes: int) -> None:
+        self.found: list[memoryview] = []
+        self.position = offset
+        """The offset after the last of them."""
+        self.room = max_bytes
+        self.used_up: list[BlockName] = []
+        """Blocks that were taken to their end."""
+
+    def takes(self, name: BlockName, block: Block) -> bool:
+        """Take from the block that holds `position`. Return true if more is wanted after it."""
+        batches, end = block.fetch(self.position, self.room)
+        if self.found and len(batches[0]) > self.room:
+            return False
+        self.found += batches
+        self.position = end
+        self.room -= sum(map(len, batches))
+        if end < block.end_offset:
+            return False
+        self.used_up.append(name)
+        return self.room > 0
+
+
+class _Ahead:
+    """A stretch of `size` bytes from `offset` on that is being fetched ahead of a reader."""
+
+    __slots__ = ("expected", "extents", "left", "offset", "reader", "size")
+
+    def __init__(self, reader: Reader, extents: Extents, offset: int, size: int) -> None:
+        self.reader = reader
+        self.extents = extents
+        self.offset = offset
+        self.size = self.left = size
+        self.expected = 0
+        """Indexes of extents below it are on their way."""
+
+
 class ColdReader:
     """Reads batches from committed objects. `block_cache_size` bounds the block cache, half of
     which is for readahead; `index_cache_size` the indexes; `cold_read_max` what is on its way;
@@ -323,40 +367,67 @@ class ColdReader:
         `offset` lies within the extents. Raises StoreUnavailable, ObjectNotFound, CorruptObject.
         """
         reader = self.readahead.reader(stream_id, offset)
-        misses = self.stats.misses
-        found: list[memoryview] = []
-        position, began = offset, self._clock.monotonic()
-        while max_bytes > 0 or not found:
-            if found and self._clock.monotonic() - began > _FETCH_S:
+        misses, began = self.stats.misses, self._clock.monotonic()
+        taken = _Taken(offset, max_bytes)
+        while True:
+            if taken.found and self._clock.monotonic() - began > _FETCH_S:
                 break
             try:
-                part = await self._block_at(stream_id, extents, position, max_bytes)
+                part = await self._block_at(stream_id, extents, taken.position, taken.room)
             except StorageError:
-                if found:
+                if taken.found:
                     break
                 raise
-            if part is None:
+            if part is None or not taken.takes(*part):
                 break
-            name, block = part
-            batches, end = block.fetch(position, max_bytes)
-            if found and len(batches[0]) > max_bytes:
+        self._note(reader, offset, taken, extents, waited=self.stats.misses > misses)
+        return taken.found
+
+    def fetch_cached(
+        self, stream_id: int, extents: Callable[[], Extents], offset: int, max_bytes: int
+    ) -> list[memoryview] | None:
+        """Return what `fetch` would, if all of it is in the block cache; else None, and nothing is
+        noted.
+        """
+        known, taken, blocks = extents(), _Taken(offset, max_bytes), 0
+        while True:
+            extent = known.find(taken.position)
+            if extent is None:
                 break
-            found += batches
-            position = end
-            max_bytes -= sum(map(len, batches))
-            if end < block.end_offset:
+            index = self.indexes.get_cached(extent.object_key)
+            row = -1 if index is None else index.find(stream_id, taken.position)
+            if index is None or row < 0:
+                return None
+            name = (index.key, index.position(row))
+            block = self.blocks.get(name)
+            if block is None:
+                return None
+            blocks += 1
+            if not taken.takes(name, block):
                 break
+        if not taken.found:
+            return None
+        self.stats.hits += blocks
+        reader = self.readahead.reader(stream_id, offset)
+        self._note(reader, offset, taken, extents, waited=False)
+        return taken.found
+
+    def _note(
+        self,
+        reader: Reader,
+        offset: int,
+        taken: "_Taken",
+        extents: Callable[[], Extents],
+        *,
+        waited: bool,
+    ) -> None:
+        """Note a read from `offset` on, and begin to read ahead of it."""
+        for name in taken.used_up:
             self.blocks.is_read(name)
-        waited = self.stats.misses > misses
-        ahead = self.readahead.advance(reader, offset, position, waited=waited)
+        ahead = self.readahead.advance(reader, offset, taken.position, waited=waited)
         if ahead > 0:
-            reader.mark = position
-            self._scope.spawn(
-                self._read_ahead(reader, extents(), position, ahead),
-                name=f"readahead {stream_id}",
-                is_awaited=True,
-            )
-        return found
+            reader.mark = taken.position
+            self._want_ahead(_Ahead(reader, extents(), taken.position, ahead))
 
     def forget(self, stream_id: int) -> None:
         """Drop what is kept about the reading of a stream."""
@@ -529,32 +600,54 @@ class ColdReader:
 
         self.blocks.add(blocks, data, on_wasted)
 
-    async def _read_ahead(self, reader: Reader, extents: Extents, offset: int, wanted: int) -> None:
-        """Have `wanted` bytes from `offset` fetched before the reader comes."""
-        stream_id, fetched = reader.stream_id, 0
-        expected = 0
-        while fetched < wanted:
-            place = extents.index_of(offset)
-            if place < 0:
-                return
-            # Small objects have little to read ahead each: the time goes into their indexes.
-            expected = max(expected, place)
-            for extent in extents[expected : place + INDEXES_AHEAD]:
-                self.indexes.expect(extent.object_key)
-            expected = place + INDEXES_AHEAD
-            index = await self.indexes.get(extents[place].object_key)
-            row = _row(index, stream_id, offset)
-            while fetched < wanted and row < len(index):
-                item = index.item(row)
-                if item.stream_id != stream_id:
-                    break
-                if (index.key, item.position) not in self.blocks:
-                    self._want(index, row, stream_id, urgent=False, reader=reader)
-                fetched += item.size
-                if fetched <= max(wanted // 2, item.size):
-                    reader.mark = item.end_offset
-                offset = item.end_offset
-                row += 1
+    def _want_ahead(self, ahead: "_Ahead") -> None:
+        """Have a stretch fetched before the reader comes; what lies behind an index that is not in
+        memory, in a task. The reader meets what is damaged when it comes.
+        """
+        with contextlib.suppress(CorruptObject):
+            while (key := self._object_ahead(ahead)) is not None:
+                index = self.indexes.get_cached(key)
+                if index is None:
+                    self._scope.spawn(
+                        self._read_ahead(ahead),
+                        name=f"readahead {ahead.reader.stream_id}",
+                        is_awaited=True,
+                    )
+                    return
+                self._want_items(ahead, index)
+
+    async def _read_ahead(self, ahead: "_Ahead") -> None:
+        while (key := self._object_ahead(ahead)) is not None:
+            self._want_items(ahead, await self.indexes.get(key))
+
+    def _object_ahead(self, ahead: "_Ahead") -> str | None:
+        """Return the object that a stretch goes on in; None at its end. The indexes of those after
+        it are expected: small objects have little to read ahead each.
+        """
+        place = ahead.extents.index_of(ahead.offset) if ahead.left > 0 else -1
+        if place < 0:
+            return None
+        first = max(ahead.expected, place)
+        for extent in ahead.extents[first : place + INDEXES_AHEAD]:
+            self.indexes.expect(extent.object_key)
+        ahead.expected = place + INDEXES_AHEAD
+        return ahead.extents[place].object_key
+
+    def _want_items(self, ahead: "_Ahead", index: ObjectIndex) -> None:
+        """Want the items of one object that are in a stretch."""
+        reader = ahead.reader
+        row = _row(index, reader.stream_id, ahead.offset)
+        while ahead.left > 0 and row < len(index):
+            item = index.item(row)
+            if item.stream_id != reader.stream_id:
+                break
+            if (index.key, item.position) not in self.blocks:
+                self._want(index, row, reader.stream_id, urgent=False, reader=reader)
+            ahead.left -= item.size
+            if ahead.left >= ahead.size - max(ahead.size // 2, item.size):
+                reader.mark = item.end_offset
+            ahead.offset = item.end_offset
+            row += 1
 
 
 def _row(index: ObjectIndex, stream_id: int, offset: int) -> int:

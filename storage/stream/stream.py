@@ -10,6 +10,7 @@ from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.format.producer_headers import StateBatch
 from lakehead.storage.format.records import RecordTime
 from lakehead.storage.format.stream_object import AbortedTransaction
+from lakehead.storage.metadata.extents import Extents
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Record, TrimStream
 from lakehead.storage.metadata.state import MetadataImage, StreamState
@@ -138,6 +139,12 @@ class Stream:
             )
         return self._engine.cache.fetch(self.stream_id, offset, max_bytes)
 
+    def fetch_read(self, offset: int, max_bytes: int) -> list[memoryview] | None:
+        """Return whole batches that are not in the log cache, and in memory because they were read
+        or read ahead; None: use `fetch`. Raises StreamClosed.
+        """
+        return self._engine.reader.fetch_cached(self.stream_id, self._extents, offset, max_bytes)
+
     async def fetch(self, offset: int, max_bytes: int) -> list[memoryview]:
         """Like `fetch_cached`, from objects where the batches are not in memory.
 
@@ -146,9 +153,7 @@ class Stream:
         cached = self.fetch_cached(offset, max_bytes)
         if cached is not None:
             return cached
-        found = await self._engine.reader.fetch(
-            self.stream_id, lambda: self._state().extents, offset, max_bytes
-        )
+        found = await self._engine.reader.fetch(self.stream_id, self._extents, offset, max_bytes)
         if not found:  # trimmed meanwhile
             raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
         return found
@@ -215,6 +220,9 @@ class Stream:
             return (TrimStream(stream_id=self.stream_id, start_offset=start, drops_state=True),)
 
         await self._engine.metadata.commit_with(plan)
+
+    def _extents(self) -> Extents:
+        return self._state().extents
 
     def _state(self) -> StreamState:
         state = self._engine.metadata.state.streams.get(self.stream_id)

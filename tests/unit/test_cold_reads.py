@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.broker.partition.cold_reads import spared
@@ -363,6 +363,81 @@ def test_a_block_gives_as_many_whole_batches_as_fit_and_one_at_least(
     size = sum(map(len, found))
     assert end == offset + 1 or size <= max_bytes
     assert end == len(sizes) or size + sizes[end] > max_bytes
+
+
+async def all_read_ahead(engine: StreamEngine) -> None:
+    """Wait until nothing is being read."""
+    while reading := [wanted.block for wanted in engine.reader._wanted.values()]:
+        await asyncio.gather(*reading)
+
+
+async def test_what_was_read_ahead_is_there_without_waiting() -> None:
+    store, wal = await filled(40, 200_000)
+    async with running(store, wal, settings=SETTINGS) as (engine, [stream]):
+        offset = 0
+        for _ in range(3):
+            offset = await read_on(stream, offset, 400_000)
+        await all_read_ahead(engine)
+        gets, hits = engine.reader.stats.gets, engine.reader.stats.hits
+        found = stream.fetch_read(offset, 500_000)
+        assert found is not None
+        assert bases(found) == [offset, offset + 1]
+        assert (engine.reader.stats.gets, engine.reader.stats.hits > hits) == (gets, True)
+
+
+async def test_a_reader_that_never_waits_is_read_ahead_for_to_the_end() -> None:
+    store, wal = await filled(60, 200_000)
+    async with running(store, wal, settings=SETTINGS) as (engine, [stream]):
+        offset, waits = 0, 0
+        while offset < 60:
+            found = stream.fetch_read(offset, 400_000)
+            if found is None:
+                waits += 1
+                found = await stream.fetch(offset, 400_000)
+            assert bases(found) == list(range(offset, offset + len(found)))
+            offset += len(found)
+            await all_read_ahead(engine)
+        assert waits < 8, "the first reads wait, before much is read ahead"
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_a_read_from_memory_is_the_read_that_waits_or_nothing(data: st.DataObject) -> None:
+    async def compared() -> None:
+        store, wal = await filled(30, 150_000)
+        small = replace(SETTINGS, block_cache_size=2 * MIB)
+        async with running(store, wal, settings=small) as (engine, [stream]):
+            for _ in range(data.draw(st.integers(1, 12))):
+                offset = data.draw(st.integers(0, 29))
+                size = data.draw(st.integers(0, 3 * MIB))
+                before = engine.reader.stats.hits
+                found = stream.fetch_read(offset, size)
+                if found is None:
+                    assert engine.reader.stats.hits == before
+                    assert bases(await stream.fetch(offset, size))[0] == offset
+                else:
+                    gets = engine.reader.stats.gets
+                    assert found == await stream.fetch(offset, size)
+                    assert engine.reader.stats.gets == gets
+
+    asyncio.run(compared())
+
+
+async def test_damage_ahead_of_a_reader_is_met_when_it_comes() -> None:
+    store, wal = await filled(12, 500_000)
+    async with running(store, wal, settings=SETTINGS) as (engine, [stream]):
+        index = await engine.reader.index(engine.metadata.state.streams[0].extents[0].object_key)
+        last, damaged_from = index.items[-1].position, index.items[-1].start_offset
+        store.spoil = lambda _, start, body: (
+            body if start + len(body) <= last else body[:-1] + bytes([body[-1] ^ 1])
+        )
+        offset = 0
+        with pytest.raises(CorruptObject):
+            while offset < 12:
+                found = stream.fetch_read(offset, 600_000) or await stream.fetch(offset, 600_000)
+                assert bases(found) == list(range(offset, offset + len(found)))
+                offset += len(found)
+        assert offset == damaged_from, "all before it was read"
 
 
 async def engine_memory(engine: StreamEngine) -> int:
