@@ -5,6 +5,8 @@
 
 import bench.storage
 from bench.parts import main
+from lakehead.broker.process import tune_memory
 
 if __name__ == "__main__":
+    tune_memory()  # as a node does
     main(bench.storage)
