@@ -390,16 +390,17 @@ class BlockWal:
 
     def _pump(self) -> None:
         """Write sealed blocks, then the current one, as far as slots and the window allow."""
-        while self._error is None and self._in_flight < self._settings.writes_in_flight_max:
-            end = self._sealed[0].end if self._sealed else self.next_position
-            if self._in_flight and end - self._released > self._settings.window_size:
+        sealed, settings = self._sealed, self._settings
+        while (sealed or self._block.used) and self._error is None:
+            if self._in_flight >= settings.writes_in_flight_max:
+                return
+            end = sealed[0].end if sealed else self.next_position
+            if self._in_flight and end - self._released > settings.window_size:
                 self._stats.window_waits += 1
                 return
-            if not self._sealed:
+            if not sealed:
                 self._seal()
-                if not self._sealed:
-                    return
-            self._write(self._sealed.popleft())
+            self._write(sealed.popleft())
 
     def _write(self, block: Block) -> None:
         self._in_flight += 1
