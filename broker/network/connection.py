@@ -3,9 +3,10 @@
 Each frame gets a bytearray of its own, since the records of a Produce request are kept as views
 into it. One read of the socket takes all that has arrived, into a buffer that all connections
 share, and every whole frame of it starts in the same pass. The rest of a frame that is not whole is
-received straight into its place. Produce requests are pipelined: the next starts while earlier ones
-wait to become durable. Any other request starts when all before it are completed, and later ones
-wait for its response, as Kafka mutes a channel.
+received straight into its place, and so are long frames that come one after another. Produce
+requests are pipelined: the next starts while earlier ones wait to become durable. Any other request
+starts when all before it are completed, and later ones wait for its response, as Kafka mutes a
+channel.
 
 The memory that a stranger can occupy is bounded. A frame grows as its bytes arrive, not by the
 length that it announces. Frames that wait came in one read, and no more is read meanwhile. Nothing
@@ -37,6 +38,10 @@ bytes are read.
 """
 READ_AHEAD = UNCHARGED_FRAME
 """Read of a socket while no frame has begun, of a client that may not have more of the memory yet.
+"""
+LONG_FRAME = 32 << 10
+"""After a longer frame the next one is expected to be long, and received straight into its place,
+which spares a copy of it.
 """
 STARTED_AT_ONCE = 64
 """Requests that one connection may start in one turn of the event loop."""
@@ -170,6 +175,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._frame: bytearray | None = None
         self._frame_size = 0
+        """Of the frame that has begun, or of the last one."""
         self._frame_most = server.request_max_bytes
         self._is_raw = False
         self._filled = 0
@@ -277,6 +283,7 @@ class Connection:
             may_have_more = (
                 self.is_authenticated
                 and self._throttle is None
+                and self._frame_size <= LONG_FRAME
                 and not (self.is_in_handshake or self.is_undecided or self._is_raw)
             )
             if may_have_more and memory.has_much_room:
@@ -496,6 +503,7 @@ class Connection:
                     position = filled
                 break
             frame = bytearray(received[begin:end])
+            self._frame_size = size
             position = end
             key = -1 if self._is_raw else _KEY.unpack_from(frame)[0]
             if not left or not self._may_start(key):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lakehead.broker.network.connection import (
     CONTROL_REQUEST_MAX,
     FIRST_PIECE,
+    LONG_FRAME,
     PIPELINE_MAX,
     READ_AHEAD,
     Connection,
@@ -153,6 +154,14 @@ def test_a_read_takes_many_requests_only_while_all_of_them_have_room() -> None:
         connection.is_authenticated = False
         assert len(connection.get_buffer(-1)) == READ_AHEAD
         connection.is_authenticated = True
+        for size, room in ((LONG_FRAME + 1, READ_AHEAD), (20, RECEIVED_AT_ONCE)):
+            rest = framed([b"\0\0" + bytes(size - 2)])
+            while rest:
+                buffer = connection.get_buffer(-1)
+                taken = min(len(buffer), len(rest))
+                buffer[:taken], rest = rest[:taken], rest[taken:]
+                connection.buffer_updated(taken)
+            assert len(connection.get_buffer(-1)) == room
         connection.throttle(5.0)
         assert len(connection.get_buffer(-1)) == READ_AHEAD
 
