@@ -1,5 +1,6 @@
 """What each batch of a stream reads, asked as Spark asks, without Spark."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,7 @@ def test_how_far_a_stream_is_behind() -> None:
         "avgOffsetsBehindLatest": 10.0,
     }
     assert offsets_behind_latest({"latestOffset": None, "endOffset": None}) == {}
+    as_text = {name: json.dumps(offsets) for name, offsets in source.items()}
+    assert offsets_behind_latest(as_text) == offsets_behind_latest(source)
+    for other in ("7", "{", '{"t": 7}', 7):
+        assert offsets_behind_latest({"latestOffset": other, "endOffset": other}) == {}
