@@ -119,7 +119,7 @@ class Work(NamedTuple):
 
     number: int
     partition: Partition | None
-    records: "memoryview"
+    records: memoryview
     header: BatchHeader | None
     error: Exception | None
     results: list[PartitionResult]

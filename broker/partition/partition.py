@@ -161,7 +161,7 @@ class Plan(NamedTuple):
     then.
     """
 
-    records: "memoryview"
+    records: memoryview
     header: BatchHeader
     known_offset: int
     known_end: int

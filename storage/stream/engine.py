@@ -468,7 +468,7 @@ class PendingAppends:
             barriers.popleft()[1].set_result(None)
 
 
-@dataclass
+@dataclass(slots=True)
 class HandOverStats:
     """Hand-overs since the start. Seconds are from the first refused append to the entry that
     closes the streams.

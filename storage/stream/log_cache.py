@@ -28,7 +28,7 @@ class CachedBatch(NamedTuple):
     end_offset: int
     epoch: int
     max_timestamp: int
-    payload: "memoryview"
+    payload: memoryview
 
 
 class CacheBlock:

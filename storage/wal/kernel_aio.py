@@ -36,24 +36,12 @@ _FLAG_EVENTFD = 1
 assert _IOCB.size == 64
 
 
-class _Write:
-    """A write that the kernel has. `address` and `control_block` stay where they are for it."""
-
-    __slots__ = ("address", "buffer", "control_block", "future", "offset")
-
-    def __init__(
-        self,
-        future: asyncio.Future[None],
-        offset: int,
-        buffer: memoryview,
-        address: ctypes.c_char,
-        control_block: ctypes.Array[ctypes.c_char],
-    ) -> None:
-        self.future = future
-        self.offset = offset
-        self.buffer = buffer
-        self.address = address
-        self.control_block = control_block
+class _Write(NamedTuple):
+    future: asyncio.Future[None]
+    offset: int
+    buffer: memoryview
+    address: ctypes.c_char  # keeps the buffer where it is
+    control_block: ctypes.Array[ctypes.c_char]
 
 
 class KernelAio:
