@@ -117,10 +117,8 @@ class ConnectionOwner(Protocol):
         """
 
 
-class Connection:
-    """One accepted socket. Made by `Server`. Its methods are those of `asyncio.BufferedProtocol`,
-    which `PlainSocket` and `TlsSocket` are for the event loop.
-    """
+class Connection(asyncio.BufferedProtocol):
+    """One accepted socket. Made by `Server`."""
 
     __slots__ = (
         "_at_work",

@@ -15,7 +15,6 @@ from lakehead.broker.network.connection_limits import ConnectionLimits, parse_ov
 from lakehead.broker.network.connection_quotas import ConnectionQuotas
 from lakehead.broker.network.handshakes import Handshakes
 from lakehead.broker.network.listeners import Listener, Listeners
-from lakehead.broker.network.plain_socket import PlainSocket
 from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.network.tls import RECEIVE_SIZE, TlsSocket
 from lakehead.broker.network.tls_contexts import TlsContexts
@@ -176,11 +175,9 @@ class Server:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(TICK_S, self._tick, self._clock.monotonic() + TICK_S)
 
-    def _accept(self, listener: Listener) -> PlainSocket | TlsSocket:
+    def _accept(self, listener: Listener) -> Connection | TlsSocket:
         connection = Connection(self, listener)
-        if listener.protocol.is_tls:
-            return TlsSocket(self, connection)
-        return PlainSocket(connection)
+        return TlsSocket(self, connection) if listener.protocol.is_tls else connection
 
     def _accept_rate_s(self, listener: Listener) -> float:
         is_protected = self.quotas.is_protected(listener)
