@@ -1,14 +1,18 @@
-"""Bodies of many pieces, as group commits and uploads have them, arrive whole on an S3 server."""
+"""Bodies of many pieces, as group commits and uploads have them, arrive whole on an S3 server, or
+not at all.
+"""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from bench.s3_server import S3Server
-from lakehead.storage.errors import ObjectExists
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
 from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.protocol import Buffer
+from tests.support.http_messages import pass_body, read_head
 
 KIB = 1024
 
@@ -59,3 +63,41 @@ async def test_a_body_of_one_piece_is_stored_without_a_copy(
     await creating
     assert await store.get("data/key") == body
     await store.close()
+
+
+@contextlib.asynccontextmanager
+async def cutting(server: S3Server) -> AsyncIterator[str]:
+    """Stand before a server and pass half of each body on, then the end of the connection."""
+    host, _, port = server.endpoint.rpartition("/")[2].rpartition(":")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream = await asyncio.open_connection(host, int(port))
+        head = await read_head(reader)
+        assert head is not None
+        upstream[1].write(head.raw)
+        await pass_body(head, reader, upstream[1], stop_after=head.length // 2)
+        upstream[1].write_eof()
+        await upstream[0].read()  # the server is done with it
+        for one in (upstream[1], writer):
+            one.transport.abort()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1")
+    async with listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("size", [100 * KIB, 4 * KIB * KIB])
+@pytest.mark.parametrize("has_crc", [False, True], ids=["hashed", "crc"])
+async def test_a_body_that_a_broken_connection_cut_off_is_not_stored(
+    s3_server: S3Server, size: int, has_crc: bool
+) -> None:
+    plain = S3Store(f"{s3_server.uri}/p")
+    async with cutting(s3_server) as endpoint:
+        store = S3Store(f"{s3_server.uri}/p?endpoint={endpoint}")
+        store.use_crc(is_checked=has_crc)
+        with pytest.raises((OutcomeUnknown, StoreUnavailable)):
+            await store.create("data/key", [b"x" * size])
+        await store.close()
+    assert await plain.list("data/") == []
+    await plain.create("data/key", [b"x" * size])
+    await plain.close()

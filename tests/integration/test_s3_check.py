@@ -91,6 +91,42 @@ async def test_without_a_condition_for_parts_large_objects_go_in_one_request(
             await store.close()
 
 
+async def test_a_server_that_checks_crcs_gets_them_in_place_of_hashes(s3_server: S3Server) -> None:
+    async with FaultProxy(s3_server.endpoint) as proxy:
+        store = S3Store(f"{s3_server.uri}?endpoint={proxy.endpoint}")
+        await check_store(store, rng=random.Random(1))
+        assert store.checks_crc
+        await store.create("data/key", [b"body"])
+        sent = proxy.heads[-1]
+        assert sent.header("x-amz-content-sha256") == "UNSIGNED-PAYLOAD"
+        assert sent.header("x-amz-checksum-crc64nvme")
+        assert await store.get("data/key") == b"body"
+        assert [meta.key for meta in await store.list("check/")] == []
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(fault=Answer(200, "OK"), key="wrong-crc"),
+        Rule(fault=Answer(501, "NotImplemented"), key="wrong-crc"),
+        Rule(fault=Answer(400, "InvalidRequest"), key="right-crc"),
+    ],
+    ids=["ignores them", "does not know them", "refuses a right one"],
+)
+async def test_a_server_that_does_not_check_crcs_gets_hashes(
+    s3_server: S3Server, rule: Rule
+) -> None:
+    async with FaultProxy(s3_server.endpoint, rules=[rule]) as proxy:
+        store = S3Store(f"{s3_server.uri}?endpoint={proxy.endpoint}")
+        await check_store(store, rng=random.Random(1))
+        assert not store.checks_crc
+        await store.create("data/key", [b"body"])
+        assert len(proxy.heads[-1].header("x-amz-content-sha256")) == 64
+        assert not proxy.heads[-1].header("x-amz-checksum-crc64nvme")
+        await store.close()
+
+
 async def test_trouble_that_passes_is_waited_out(s3_server: S3Server) -> None:
     rules = [
         Rule(fault=SLOW_DOWN, probability=0.2, first=5),

@@ -12,6 +12,7 @@ from lakehead.storage.errors import (
     ObjectExists,
     OutcomeUnknown,
     SettingsError,
+    StorageError,
     StoreRefused,
     StoreUnavailable,
 )
@@ -27,6 +28,8 @@ _log = event_logger("storage.object_store")
 PREFIX = "check/"
 _RACERS = 8
 _BODY = b"Lakehead checks what this bucket can do. This object may be deleted.\n"
+_WRONG, _RIGHT = "-wrong-crc", "-right-crc"
+_WRONG_CRC = "AAAAAAAAAAA="
 _ELSEWHERE = {
     *("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
     *("301", "307"),
@@ -61,7 +64,9 @@ class _Check:
             await self._may("s3:ListBucket", self._list)
             if self._store.may_multipart:
                 await self._may("s3:PutObject", self._put_parts)
-            await self._may("s3:DeleteObject", lambda: self._retrying.delete([self._key]))
+            await self._may("s3:PutObject", self._put_checksums)
+            keys = [self._key, self._key + _WRONG, self._key + _RIGHT]
+            await self._may("s3:DeleteObject", lambda: self._retrying.delete(keys))
         await self._may(
             "s3:ListBucketMultipartUploads", lambda: self._retrying.abort_uploads(before_ms=0)
         )
@@ -178,6 +183,40 @@ class _Check:
         listed = [meta.key for meta in await self._retrying.list(PREFIX)]
         if self._key not in listed:
             raise SettingsError(f"{self._store.uri} does not list an object that was just written")
+
+    async def _put_checksums(self) -> None:
+        """Put a body with the CRC of another one, and one with its own. If the server refuses the
+        first alone, it would refuse a body that a broken connection cut off, too.
+        """
+        store = self._store
+        settings, client = store.settings, store.multipart.client
+
+        def is_refused() -> bool:
+            from botocore.exceptions import BotoCoreError, ClientError
+
+            try:
+                client.put_object(
+                    Bucket=settings.bucket,
+                    Key=settings.full_key(self._key + _WRONG),
+                    Body=_BODY,
+                    ChecksumCRC64NVME=_WRONG_CRC,
+                )
+            except ClientError as error:
+                return str(error.response["Error"].get("Code", "")) == "BadDigest"
+            except BotoCoreError:
+                return False  # not known: a body has its SHA-256
+            return False
+
+        if not await store.in_thread(is_refused):
+            return
+        store.use_crc(is_checked=True)
+        try:
+            await store.create(self._key + _RIGHT, [_BODY])
+        except ObjectExists:
+            pass  # an earlier try, whose response was lost
+        except StorageError as error:
+            store.use_crc(is_checked=False)
+            _log.warning("crc_not_used", store=store.uri, trouble=str(error))
 
     async def _put_parts(self) -> None:
         """Begin an upload, write a part, put it together where a key is taken, give it up."""

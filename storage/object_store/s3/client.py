@@ -34,12 +34,17 @@ used beyond its end.
 """
 
 
-def object_client(settings: S3Settings) -> Client:
-    """Return obstore's client. Raises SettingsError: no credentials, values that do not fit."""
+def object_client(settings: S3Settings, *, has_crc: bool = False) -> Client:
+    """Return obstore's client. With `has_crc` its requests carry a CRC of their bodies in place of
+    the SHA-256. Raises SettingsError: no credentials, values that do not fit.
+    """
     config: S3Config = {
         "virtual_hosted_style_request": not settings.is_path_style,
         "conditional_put": "etag",  # whatever the environment says
+        "unsigned_payload": has_crc,
     }
+    if has_crc:
+        config["checksum_algorithm"] = "CRC64NVME"
     session = None
     if not _has_plain_credentials(settings):
         session = _session(settings)

@@ -87,6 +87,8 @@ class S3Store:
         self.uri = uri
         self.settings: S3Settings = parse_uri(uri)
         self.may_multipart = self.settings.may_multipart
+        self.checks_crc = False
+        """The server is known to refuse a body that does not have its CRC: see `check`."""
         self._client: Client | None = None
         self._multipart: Multipart | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -246,8 +248,16 @@ class S3Store:
 
     async def _open(self) -> "Client":
         if self._client is None:  # a role's credentials come over the network
-            self._client = await self.in_thread(lambda: object_client(self.settings))
+            has_crc = self.checks_crc
+            self._client = await self.in_thread(
+                lambda: object_client(self.settings, has_crc=has_crc)
+            )
         return self._client
+
+    def use_crc(self, *, is_checked: bool) -> None:
+        """Have bodies carry a CRC from the next request on, or the SHA-256 again."""
+        self.checks_crc = is_checked
+        self._client = None
 
     async def _within(
         self, seconds: float, key: str, call: Awaitable[T], *, is_write: bool = False
