@@ -240,7 +240,8 @@ spark-versions: $(foreach spark,$(SPARKS),build/spark-$(spark)/bin/python) ## Te
 	@for spark in $(SPARKS); do \
 		echo "Spark $$spark"; \
 		build/spark-$$spark/bin/python -m pytest -q --timeout 900 $(SPARKS_WARNINGS) \
-			tests/spark/test_source.py tests/spark/test_streams.py tests/spark/test_frames.py || exit 1; \
+			tests/spark/test_source.py tests/spark/test_streams.py tests/spark/test_frames.py \
+			tests/spark/test_tables_of_sparks_catalog.py || exit 1; \
 	done
 
 # Sparks before 4.2 leave sockets to the garbage collector, and Spark 3.5 uses what Python gives up.

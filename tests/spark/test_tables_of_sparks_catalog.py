@@ -13,6 +13,8 @@ from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
+pytest.importorskip("pyspark.sql.datasource", reason="Spark 3.5 has no data sources in Python")
+
 CATALOG = "spark.sql.catalog.spark_catalog"
 
 
