@@ -9,12 +9,15 @@ Uncommitted batches are never evicted.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
+from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from lakehead.storage.metadata.records import COMPACTED, Entry, ReplaceObjects
 from lakehead.storage.metadata.state import MetadataImage
 
 _EVICTED_AT_ONCE = 64
+_READ_AT_ONCE = 128
 _OVERHEAD = 256
 """Bytes charged per batch beside its payload, so that many tiny batches cannot outgrow the
 capacity.
@@ -29,6 +32,9 @@ class CachedBatch(NamedTuple):
     epoch: int
     max_timestamp: int
     payload: memoryview
+
+
+_PAYLOAD = attrgetter("payload")
 
 
 class CacheBlock:
@@ -180,13 +186,15 @@ class LogCache:
         if first < 0:
             return None
         found: list[memoryview] = []
-        batches = log.batches
-        for index in range(first, len(batches)):
-            payload = batches[index].payload
-            max_bytes -= len(payload)
-            if max_bytes < 0 and found:
-                break
-            found.append(payload)
+        batches, room = log.batches, max_bytes
+        while some := list(map(_PAYLOAD, batches[first : first + _READ_AT_ONCE])):
+            sizes = list(accumulate(map(len, some)))
+            count = bisect_right(sizes, room)
+            found += some[:count]
+            if count < len(some):
+                return found or some[:1]
+            room -= sizes[-1]
+            first += count
         return found
 
     def batches_from(self, stream_id: int, offset: int) -> list[CachedBatch]:

@@ -1,6 +1,6 @@
 """The log cache's accounts, whatever is sealed, apart or with all, committed or forgotten."""
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -99,3 +99,26 @@ CacheMachine.TestCase.settings = settings(
     max_examples=examples(100), stateful_step_count=40, deadline=None
 )
 TestLogCache = CacheMachine.TestCase
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=300),
+    st.integers(0, 299),
+    st.integers(-1, 9000),
+)
+def test_a_read_has_as_many_whole_batches_as_fit_and_one_at_least(
+    sizes: list[int], offset: int, max_bytes: int
+) -> None:
+    cache, offset = LogCache(1 << 30), offset % len(sizes)
+    for number, size in enumerate(sizes):
+        payload = memoryview(bytes([number % 256]) * size)
+        cache.add(0, CachedBatch(number, number + 1, 0, 0, payload))
+    found = cache.fetch(0, offset, max_bytes)
+    assert found is not None
+    end = offset + len(found)
+    assert [bytes(one) for one in found] == [
+        bytes([number % 256]) * sizes[number] for number in range(offset, end)
+    ]
+    size = sum(map(len, found))
+    assert end == offset + 1 or size <= max_bytes
+    assert end == len(sizes) or size + sizes[end] > max_bytes
