@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from lakehead.storage.errors import StorageError
 from lakehead.storage.stream.stream import Stream
@@ -14,7 +14,7 @@ _BUFFER_MAX = 8
 brought them.
 """
 
-_BATCH = itemgetter(1)
+_BUFFER, _BATCH = attrgetter("obj"), itemgetter(1)
 
 Found = Sequence[memoryview] | StorageError
 
@@ -53,8 +53,8 @@ async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:
 
 def spared(batches: Sequence[memoryview]) -> Sequence[memoryview]:
     """Return batches, as copies where they would keep a much larger buffer from being freed."""
-    ids = [id(batch.obj) for batch in batches]
-    if not ids or ids.count(ids[0]) == len(ids):  # almost always
+    ids = list(map(id, map(_BUFFER, batches)))
+    if len(set(ids)) <= 1:  # almost always
         return _whole(batches)
     found: list[memoryview] = []
     for _, group in groupby(zip(ids, batches, strict=True), itemgetter(0)):

@@ -26,6 +26,7 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -43,6 +44,9 @@ FOOTER_MAGIC = 0x88E241B785F4CFF7
 
 RECORD_HEADER = struct.Struct(">Bqqqii")
 BLOCK_HEADER = struct.Struct(">BBii")
+_RECORD_PLACE = struct.Struct(">BqqqiI")
+"""With a length that is beyond every block where it is negative."""
+_MAGIC = itemgetter(0)
 INDEX_ITEM = struct.Struct(">qqiiqi")
 FOOTER = struct.Struct(">qiBBxxqiIIxxxxQ")
 
@@ -298,15 +302,18 @@ def iter_records(data: Buffer) -> Iterator[StreamRecord]:
     copy. Raises ValueError where they are not laid out as records.
     """
     view = memoryview(data)
-    for stream, epoch, base, count, start, end in record_places(data):
-        yield StreamRecord(stream, epoch, base, count, view[start:end])
+    headers, starts = record_headers(data)
+    for (_, stream, epoch, base, count, length), start in zip(headers, starts, strict=True):
+        yield StreamRecord(stream, epoch, base, count, view[start : start + length])
 
 
-def record_places(data: Buffer) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield (stream id, epoch, base offset, offset count, start, end) of the records in `data`:
-    payloads lie in [start, end). Raises ValueError.
+def record_headers(data: Buffer) -> tuple[list[tuple[int, int, int, int, int, int]], list[int]]:
+    """Return the headers of the records in `data` (magic, stream id, epoch, base offset, offset
+    count, payload length), and where their payloads start. Raises ValueError.
     """
-    unpack, position, size = RECORD_HEADER.unpack_from, 0, len(data)
+    unpack, position, size = _RECORD_PLACE.unpack_from, 0, len(data)
+    headers: list[tuple[int, int, int, int, int, int]] = []
+    starts: list[int] = []
     try:
         while position < size:
             magic, _, _, length = BLOCK_HEADER.unpack_from(data, position)
@@ -314,15 +321,19 @@ def record_places(data: Buffer) -> Iterator[tuple[int, int, int, int, int, int]]
             end = position + length
             if magic != BLOCK_MAGIC or not position <= end <= size:
                 raise ValueError(f"no data block at byte {position - BLOCK_HEADER_SIZE}")
-            while position < end:
-                magic, stream, epoch, base, count, length = unpack(data, position)
-                start = position + RECORD_HEADER_SIZE
-                position = start + length
-                if magic != RECORD_MAGIC or not start <= position <= end:
-                    raise ValueError(f"no record at byte {start - RECORD_HEADER_SIZE}")
-                yield stream, epoch, base, count, start, position
+            while position < end:  # for each batch that is read: as few steps as can be
+                header = unpack(data, position)
+                position += RECORD_HEADER_SIZE
+                headers.append(header)
+                starts.append(position)
+                position += header[5]
+            if position != end:
+                raise ValueError(f"a record goes beyond byte {end}")
     except struct.error:
         raise ValueError(f"a header is cut short at byte {position}") from None
+    if any(map(RECORD_MAGIC.__ne__, map(_MAGIC, headers))):
+        raise ValueError("a record has another magic number")
+    return headers, starts
 
 
 def encode_extension(extension: Extension) -> bytes:

@@ -16,7 +16,7 @@ from lakehead.storage.format.stream_object import (
     ObjectIndex,
     StreamInfo,
     read_index,
-    record_places,
+    record_headers,
 )
 from lakehead.storage.metadata.records import state_kind
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -172,7 +172,7 @@ async def _read_through(
 ) -> None:
     data = await store.get_range(index.key, item.position, item.size)
     try:
-        for _, epoch, base, *_ in record_places(data):
+        for _, _, epoch, base, *_ in record_headers(data)[0]:
             found.setdefault(epoch, base)
     except ValueError as error:
         raise CorruptObject(index.key, item.position, str(error)) from error

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from operator import add, sub
+from operator import add
 
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.event_logger import event_logger
@@ -26,7 +26,7 @@ from lakehead.storage.format.stream_object import (
     ObjectIndex,
     check_item,
     read_index,
-    record_places,
+    record_headers,
 )
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import Buffer, ObjectStore
@@ -51,14 +51,14 @@ class Block:
         self.end_offset = item.end_offset
         self._data = data
         try:
-            places = list(record_places(data))
+            headers, starts = record_headers(data)
         except ValueError as error:
             raise CorruptObject(key, item.position, str(error)) from error
-        _, _, bases, counts, starts, ends = zip(*places, strict=True) if places else ((),) * 6
+        _, _, _, bases, counts, lengths = zip(*headers, strict=True) if headers else ((),) * 6
         self._end_offsets = array("q", map(add, bases, counts))
         self._starts = array("I", starts)
-        self._ends = array("I", ends)
-        self._sizes = array("I", accumulate(map(sub, ends, starts), initial=0))
+        self._ends = array("I", map(add, starts, lengths))
+        self._sizes = array("I", accumulate(lengths, initial=0))
         """Bytes of all batches before each."""
 
     def __len__(self) -> int:
@@ -69,12 +69,12 @@ class Block:
         that from the next one: at least one, else up to `max_bytes`; and the offset after the last
         of them.
         """
-        data, sizes = self._data, self._sizes
+        sizes = self._sizes
         first = bisect_right(self._end_offsets, offset)
         last = bisect_right(sizes, sizes[first] + max(max_bytes, 0), lo=first) - 1
         last = max(last, first + 1)
-        places = zip(self._starts[first:last], self._ends[first:last], strict=True)
-        found = [data[start:end] for start, end in places]
+        places = map(slice, self._starts[first:last], self._ends[first:last])
+        found = list(map(self._data.__getitem__, places))
         return found, self.end_offset if last >= len(self) else self._end_offsets[last - 1]
 
 

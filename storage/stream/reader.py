@@ -137,13 +137,24 @@ class Reader:
     the fetch.
     """
 
-    __slots__ = ("end", "mark", "meek_until", "offset", "size", "stream_id", "used_at")
+    __slots__ = (
+        "end",
+        "mark",
+        "meek_until",
+        "object_key",
+        "offset",
+        "size",
+        "stream_id",
+        "used_at",
+    )
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
         self.offset = self.end = -1
         self.size = self.mark = 0
         self.used_at = self.meek_until = 0.0
+        self.object_key = ""
+        """The object up to which was fetched ahead. Indexes of those after it are on their way."""
 
 
 class Readahead:
@@ -627,11 +638,14 @@ class ColdReader:
         place = ahead.extents.index_of(ahead.offset) if ahead.left > 0 else -1
         if place < 0:
             return None
-        first = max(ahead.expected, place)
-        for extent in ahead.extents[first : place + INDEXES_AHEAD]:
-            self.indexes.expect(extent.object_key)
-        ahead.expected = place + INDEXES_AHEAD
-        return ahead.extents[place].object_key
+        key = ahead.extents[place].object_key
+        if key != ahead.reader.object_key:
+            first = max(ahead.expected, place)
+            for extent in ahead.extents[first : place + INDEXES_AHEAD]:
+                self.indexes.expect(extent.object_key)
+            ahead.expected = place + INDEXES_AHEAD
+            ahead.reader.object_key = key
+        return key
 
     def _want_items(self, ahead: "_Ahead", index: ObjectIndex) -> None:
         """Want the items of one object that are in a stretch."""

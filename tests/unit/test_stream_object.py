@@ -4,16 +4,25 @@ import struct
 
 import pytest
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakehead.storage.errors import CorruptObject, UnsupportedFormat
 from lakehead.storage.format.object_writer import BLOCK_SIZE, ObjectWriter
 from lakehead.storage.format.stream_object import (
+    BLOCK_FLAGS,
+    BLOCK_HEADER,
+    BLOCK_MAGIC,
     INDEX_ITEM_SIZE,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    RECORD_MAGIC,
     StreamInfo,
     check_item,
     iter_records,
     parse_index,
     read_index,
+    record_headers,
 )
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.block_cache import Block
@@ -190,3 +199,53 @@ def test_something_must_follow_what_was_skipped() -> None:
         writer.add(0, 3, 1, b"p", 5)
     with pytest.raises(ValueError, match="no batch follows"):
         writer.finish()
+
+
+def data_block(sizes: list[int], magic: int = RECORD_MAGIC) -> bytes:
+    """Return a data block of records with payloads of these sizes."""
+    body = b"".join(
+        RECORD_HEADER.pack(magic, 1, 5, number, 1, size) + bytes([number % 251]) * size
+        for number, size in enumerate(sizes)
+    )
+    return BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_FLAGS, len(sizes), len(body)) + body
+
+
+SIZES = st.lists(st.integers(0, 60), max_size=8)
+
+
+@given(st.lists(SIZES, max_size=4))
+def test_the_records_of_all_data_blocks_are_found(blocks: list[list[int]]) -> None:
+    records = list(iter_records(b"".join(map(data_block, blocks))))
+    assert [len(record.payload) for record in records] == [size for one in blocks for size in one]
+    numbers = [number for one in blocks for number, _ in enumerate(one)]
+    assert [record.base_offset for record in records] == numbers
+    for number, record in zip(numbers, records, strict=True):
+        assert set(record.payload) <= {number}
+
+
+@given(st.lists(SIZES, min_size=1, max_size=3), st.data())
+def test_headers_that_are_damaged_are_refused_or_stay_within_the_bytes(
+    blocks: list[list[int]], data: st.DataObject
+) -> None:
+    body = bytearray(b"".join(map(data_block, blocks)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        headers, starts = record_headers(body)
+    except ValueError:
+        return
+    ends = [start + header[5] for header, start in zip(headers, starts, strict=True)]
+    assert all(end <= len(body) for end in ends)
+    assert all(
+        end + RECORD_HEADER_SIZE <= start for end, start in zip(ends, starts[1:], strict=False)
+    )
+
+
+@pytest.mark.parametrize("length", [-1, -RECORD_HEADER_SIZE, -(2**31), 2**31 - 1])
+def test_a_length_that_leads_nowhere_is_refused(length: int) -> None:
+    header = RECORD_HEADER.pack(RECORD_MAGIC, 1, 5, 0, 1, length)
+    block = BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_FLAGS, 1, len(header)) + header
+    with pytest.raises(ValueError, match="beyond"):
+        record_headers(block)
+    with pytest.raises(ValueError, match="magic"):
+        record_headers(data_block([1, 2], magic=RECORD_MAGIC + 1))
