@@ -258,8 +258,6 @@ class FileStore:
                 start, length = 0, size
             elif start is None:
                 start = max(0, size - length)
-            if length >= _DIRECT_READ_MIN:  # all of it on its way at once, not page after page
-                os.posix_fadvise(file, start, length, os.POSIX_FADV_WILLNEED)
             return _read_all(file, start, min(length, max(0, size - start))), size
 
     def _read_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
