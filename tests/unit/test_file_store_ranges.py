@@ -131,11 +131,12 @@ async def test_a_read_is_charged_with_all_of_its_memory(tmp_path: Path) -> None:
 async def test_long_reads_leave_room_for_writes_and_short_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really_read, held = os.preadv, threading.Event()
+    really_read, held, reached = os.preadv, threading.Event(), threading.Event()
     at_once: set[int] = set()
 
     def waiting(file: int, buffers: Sequence[memoryview], offset: int) -> int:
         at_once.add(threading.get_ident())
+        reached.set()
         held.wait(60)
         return really_read(file, buffers, offset)
 
@@ -143,6 +144,7 @@ async def test_long_reads_leave_room_for_writes_and_short_reads(
     await store.create("a/b", [BODY])
     monkeypatch.setattr(os, "preadv", waiting)
     reads = [asyncio.ensure_future(store.get_range("a/b", 4 * n, MIB)) for n in range(12)]
+    await asyncio.to_thread(reached.wait, 60)
     await store.create("a/small", [b"small"])
     assert await store.get_range("a/small", 0, 5) == b"small"
     assert 1 <= len(at_once) <= 3, "each has the disk for milliseconds"
