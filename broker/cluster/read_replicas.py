@@ -36,7 +36,7 @@ from lakehead.storage.errors import LakeheadError, StorageError
 from lakehead.storage.format.producer_headers import state_batch
 from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.metadata import records as r
-from lakehead.storage.metadata.records import Entry
+from lakehead.storage.metadata.records import Entry, ReplaceObjects
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.log_cache import CachedBatch
@@ -269,6 +269,10 @@ class ReadReplicas:
         known = self._known
         if not known:
             return
+        for record in () if entry is None else entry.records:
+            if isinstance(record, ReplaceObjects) and record.forgets >= 0:
+                for span in (span for one in record.objects for span in one.ranges):
+                    self._services.cache.committed(span.stream_id, span.end_offset)
         for stream_id in known.keys() & _changed(entry) if entry is not None else list(known):
             replica, now = known[stream_id], state.streams.get(stream_id)
             if now is None or now.epoch != replica.stream.epoch:

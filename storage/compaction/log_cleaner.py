@@ -66,8 +66,8 @@ def with_horizon(
     data = inflated(header, batch)
     rows = newest.rows(header, data)
     rows[:, kernels.FLAGS] |= kernels.STAYS
-    changed = _Changed(len(rows), header.max_timestamp, horizon_ms, is_timed=True)
-    return _rewritten(header, changed, data, rows, len(data), arena)
+    changed = Changed(len(rows), header.max_timestamp, horizon_ms, is_timed=True)
+    return rewritten(header, changed, data, rows, len(data), arena)
 
 
 def filtered(
@@ -100,12 +100,14 @@ def filtered(
         horizon = now_ms + retention_ms
     if header.attributes & LOG_APPEND_TIME:
         newest_ms = header.max_timestamp
-    changed = _Changed(kept, newest_ms, horizon, is_timed=is_new)
-    return _rewritten(header, changed, data, rows, size, arena)
+    changed = Changed(kept, newest_ms, horizon, is_timed=is_new)
+    return rewritten(header, changed, data, rows, size, arena)
 
 
-class _Changed(NamedTuple):
-    """The changes of a batch; `is_timed`: its timestamp deltas too, from the horizon."""
+class Changed(NamedTuple):
+    """The changes of a batch; `is_timed`: its timestamp deltas too, from the horizon. Without a
+    `horizon` its base timestamp stays.
+    """
 
     records: int
     max_timestamp: int
@@ -113,8 +115,8 @@ class _Changed(NamedTuple):
     is_timed: bool
 
 
-def _rewritten(
-    header: BatchHeader, changed: _Changed, data: Buffer, rows: Rows, size: int, arena: Arena
+def rewritten(
+    header: BatchHeader, changed: Changed, data: Buffer, rows: Rows, size: int, arena: Arena
 ) -> memoryview:
     """Return the batch of the rows that stay, whose records have `size` bytes now."""
     horizon, is_timed = changed.horizon, changed.is_timed

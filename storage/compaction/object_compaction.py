@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -61,6 +61,21 @@ _WHOLE_SHARE = 2
 """An object of which at least this part is wanted is read whole."""
 _NEAR = 64 * 1024
 """Bytes between two items that are rather read than left out by a second request."""
+
+
+class BatchTransform(Protocol):
+    """Makes new batches of those of one stream: data blocks in the order of offsets go in."""
+
+    end_offset: int
+    """The end of what came in; what comes next begins there or above."""
+
+    def add(self, data: memoryview) -> None:
+        """Take the data blocks of one item. Raises ValueError where they hold no batches, or others
+        than are to come.
+        """
+
+    def finish(self) -> list[Span]:
+        """Return what became of all that came in."""
 
 
 class Piece(NamedTuple):
@@ -196,7 +211,7 @@ def gathered_parts(
     group: Sequence[Extent],
     sources: Sources,
     state_from: int,
-    rebatching: Callable[[int], Rebatching],
+    rebatching: Callable[[int], BatchTransform],
 ) -> list[MergePart]:
     """Return neighbours of a stream as few parts: a state ends one, since it is true at its end;
     incremental ones that follow each other are put together first, to `STATES_BYTES` at most.
@@ -238,7 +253,7 @@ def _part(
     held: Sequence[Extent],
     sources: Sources,
     state_from: int,
-    rebatching: Rebatching,
+    rebatching: BatchTransform,
     stream_id: int,
 ) -> MergePart:
     infos = [sources.index(extent.object_key).streams[stream_id] for extent in held]
@@ -279,7 +294,7 @@ def _put_together(extent: Extent, states: Sequence[StateSnapshot]) -> StateSnaps
 
 
 def _add_extent(
-    rebatching: Rebatching, stream_id: int, extent: Extent, source: SourceObject
+    rebatching: BatchTransform, stream_id: int, extent: Extent, source: SourceObject
 ) -> None:
     """Take the batches of an extent. Raises CorruptObject unless they are what it says."""
     key, rebatching.end_offset = extent.object_key, extent.start_offset
@@ -308,28 +323,33 @@ def _newest(headers: Sequence[bytes]) -> bytes:
 
 
 def written_objects(
-    parts: Sequence[MergePart], job: Job, *, created_ms: int
+    parts: Sequence[MergePart], job: Job, *, created_ms: int, is_compacted: bool = False
 ) -> list[tuple[CommittedObject, WrittenObject]]:
-    """Return the objects that hold these parts, not written yet."""
+    """Return the objects that hold these parts, not written yet. With `is_compacted` they are of
+    that kind, which has one stream.
+    """
     shared: list[list[MergePart]] = []
     made = []
     seen: dict[int, int] = {}
     for part in sorted(parts, key=lambda one: (one.info.stream_id, one.start_offset)):
         if part.size >= OWN_OBJECT_BYTES:
-            made.append(_object([part], job, created_ms))
+            made.append(_object([part], job, created_ms, is_compacted=is_compacted))
             continue
         place = seen.get(part.info.stream_id, 0)
         seen[part.info.stream_id] = place + 1
         if place == len(shared):
             shared.append([])
         shared[place].append(part)
-    return made + [_object(some, job, created_ms) for some in shared]
+    return made + [_object(some, job, created_ms, is_compacted=is_compacted) for some in shared]
 
 
 def _object(
-    parts: Sequence[MergePart], job: Job, created_ms: int
+    parts: Sequence[MergePart], job: Job, created_ms: int, *, is_compacted: bool
 ) -> tuple[CommittedObject, WrittenObject]:
     kind = "so" if len(parts) == 1 else "sso"
+    if is_compacted:
+        assert len(parts) == 1, "log compaction writes an object for one stream"
+        kind = COMPACTED
     writer = ObjectWriter(
         kind=kind,
         cluster_id=job.cluster_id,
@@ -505,13 +525,14 @@ def _runs(state: MetadataImage, item: MergeItem) -> Runs:
         stream = state.streams.get(stream_id)
         if stream is None:
             continue
-        runs = _neighbours(stream, mergeable)
+        runs = neighbours(stream, mergeable)
         if runs:
             found[stream_id] = runs
     return found
 
 
-def _neighbours(stream: StreamState, keys: frozenset[str]) -> list[tuple[Extent, ...]]:
+def neighbours(stream: StreamState, keys: frozenset[str]) -> list[tuple[Extent, ...]]:
+    """Return the extents of a stream that lie in these objects, in runs of neighbours."""
     places = stream.extents.among(keys)
     runs: list[tuple[Extent, ...]] = []
     first = 0

@@ -109,6 +109,12 @@ class OffsetMap:
             raise ValueError(_FAULTS[fault])
         return self._rows[:count]
 
+    def digest(self, key: bytes) -> tuple[int, int]:
+        """Return the 128 bits that stand for a key in `rows`, as two numbers."""
+        data = np.frombuffer(key, dtype=np.uint8)
+        low, high = kernels.digest(data, 0, len(key), *self._secret)
+        return int(low), int(high)
+
     def put(self, rows: Rows, keys_until: int) -> None:
         """Note the offset of each row with a key, below `keys_until`, unless a newer one is known.
         New keys need room: see `capacity`.

@@ -48,7 +48,10 @@ ADDITIONS: Mapping[int, Additions] = {
                 *("DelegationTokenUpsert", "DelegationTokenDelete", "ClientMetricsConfig"),
             }
         ),
-        fields={"CommittedRange": frozenset({"state_since"})},
+        fields={
+            "CommittedRange": frozenset({"state_since"}),
+            "ReplaceObjects": frozenset({"forgets"}),
+        },
         hints={
             "RegisterNode": frozenset({"min_level", "max_level", "tables", "endpoints"}),
             "CommitObjects": frozenset({"wal_position"}),

@@ -305,11 +305,14 @@ class ReplaceObjects(RecordBase, frozen=True, kw_only=True, tag=True):
     """Compaction: `objects` stand for `sources`: they cover exactly the offsets that those held.
 
     Of all the streams in the sources; or of `streams` alone, then the sources stay for the others.
+    With `forgets`, the number of a certificate, records of a key were removed by request: nodes
+    drop what they have cached of the sources.
     """
 
     sources: tuple[str, ...]
     objects: tuple[CommittedObject, ...]
     streams: tuple[Long, ...] = ()
+    forgets: Long = -1
 
 
 class DropObjects(RecordBase, frozen=True, kw_only=True, tag=True):

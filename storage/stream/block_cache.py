@@ -13,7 +13,7 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import accumulate
 from operator import add
 
@@ -136,6 +136,16 @@ class BlockCache:
         self.size += segment.charge
         while self.size > self.capacity and len(self._segments) > 1:
             self._evict(next(iter(self._segments)))
+
+    def object_keys(self) -> set[str]:
+        """Return the objects of which blocks are here."""
+        return {key for key, _ in self._blocks}
+
+    def drop(self, keys: Collection[str]) -> None:
+        """Forget the blocks of objects, with those that came with them."""
+        found = {segment for (key, _), (_, segment) in self._blocks.items() if key in keys}
+        for segment in found:
+            self._evict(segment)
 
     def is_read(self, name: BlockName) -> None:
         """Note that a block was read to its end."""

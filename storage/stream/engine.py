@@ -207,6 +207,7 @@ class StreamEngine:
         self._check_identity(self.metadata.state)
         self.metadata.subscribe(self._check_identity)
         self.metadata.follow(self.cache.follow)
+        self.metadata.follow(self.reader.follow)
         scope.spawn(self.follower.run(), name="follow metadata")
         scope.spawn_loop(self.garbage.run, name="collect garbage")
 

@@ -107,6 +107,10 @@ class LogCache:
         self.active = CacheBlock()
         self._evictable: deque[_Evictable] = deque()
         self._logs: dict[int, _CachedLog] = {}
+        self._replaced: dict[int, int] = {}
+        """By stream the end of what was replaced while the upload that it is from was not known
+        here to be committed.
+        """
 
     def add(self, stream_id: int, batch: CachedBatch) -> None:
         """Add the next batch of a stream. It must continue what is cached of the stream."""
@@ -140,6 +144,8 @@ class LogCache:
                 self.size -= sum(map(_charge, batches))
             else:
                 self._evictable.append(_Evictable(stream_id, log, len(batches)))
+                if stream_id in self._replaced:
+                    self.replaced(stream_id, self._replaced.pop(stream_id))
         block.batches = {}
         while self.size > self.capacity and self._evictable:
             self._evict_some()
@@ -147,13 +153,21 @@ class LogCache:
     def forget(self, stream_id: int) -> None:
         """Drop what is cached of a stream that is closed here; its blocks still upload it."""
         self._logs.pop(stream_id, None)
+        self._replaced.pop(stream_id, None)
 
-    def follow(self, _: MetadataImage, entry: Entry | None) -> None:
-        """Follow the metadata log: what was compacted is to be read as it is now."""
+    def follow(self, state: MetadataImage, entry: Entry | None) -> None:
+        """Follow the metadata log: what was compacted, or of which records were forgotten, is to be
+        read as it is now. Where entries were passed over, that may be anything in objects.
+        """
+        if entry is None:
+            for stream_id in tuple(self._logs):
+                if stream_id in state.streams:
+                    self.replaced(stream_id, state.streams[stream_id].end_offset)
         for record in () if entry is None else entry.records:
             if isinstance(record, ReplaceObjects):
                 for one in record.objects:
-                    for span in one.ranges if one.kind == COMPACTED else ():
+                    holds_less = one.kind == COMPACTED or record.forgets >= 0
+                    for span in one.ranges if holds_less else ():
                         self.replaced(span.stream_id, span.end_offset)
 
     def replaced(self, stream_id: int, end_offset: int) -> None:
@@ -172,6 +186,8 @@ class LogCache:
                 if one.count:
                     break
         self._evictable = deque(one for one in self._evictable if one.count)
+        if log.batches and log.batches[0].end_offset <= end_offset:
+            self._replaced[stream_id] = end_offset
 
     def fetch(self, stream_id: int, offset: int, max_bytes: int) -> list[memoryview] | None:
         """Return whole batches from the one that contains `offset`: at least one, else up to

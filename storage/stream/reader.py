@@ -24,6 +24,8 @@ from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.stream_object import IndexItem, ObjectIndex
 from lakehead.storage.metadata.extents import Extents
 from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import Entry, ReplaceObjects
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.stream.block_cache import (
     Block,
@@ -444,6 +446,28 @@ class ColdReader:
         """Drop what is kept about the reading of a stream."""
         self.readahead.forget(stream_id)
 
+    def follow(self, state: MetadataImage, entry: Entry | None) -> None:
+        """Follow the metadata log: drop what is cached of objects from which records were
+        forgotten. Where entries were passed over, those may be all that no stream refers to.
+        """
+        if entry is None:
+            self.blocks.drop(
+                {key for key in self.blocks.object_keys() if not _is_needed(state, key)}
+            )
+            return
+        for record in entry.records:
+            if isinstance(record, ReplaceObjects) and record.forgets >= 0:
+                self.blocks.drop(record.sources)
+                for key in record.sources:
+                    self.indexes.drop(key)
+                _log.info(
+                    "records_forgotten",
+                    certificate=record.forgets,
+                    writer=entry.writer,
+                    objects=record.sources,
+                    streams=record.streams,
+                )
+
     async def index(self, key: str) -> ObjectIndex:
         """Return an object's index, cached. Raises as `IndexCache.get`."""
         return await self.indexes.get(key)
@@ -694,3 +718,8 @@ def _seen(future: asyncio.Future[Block]) -> None:
     """
     if not future.cancelled():
         future.exception()
+
+
+def _is_needed(state: MetadataImage, key: str) -> bool:
+    known = state.objects.get(key)
+    return known is not None and bool(known.stream_ids)

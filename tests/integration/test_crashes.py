@@ -47,6 +47,8 @@ MAINTENANCE_ALONE = {"compaction_objects_written", "compaction_committed"}
 """Fail-points that only maintenance comes to: test_compaction_crashes."""
 MERGE_ALONE = {"compact_objects_written", "compact_committed"}
 """Fail-points that only merging small objects comes to: test_merge_crashes."""
+FORGET_ALONE = {"forget_objects_written", "forget_step_noted", "forget_committed"}
+"""Fail-points that only forgetting keys comes to: test_forget."""
 REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
@@ -73,7 +75,7 @@ def failpoints() -> list[str]:
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
-    alone |= SHARE_GROUPS_ALONE
+    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE
     return sorted(found - alone)
 
 
