@@ -121,6 +121,11 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             f"{_JOB}lakehead.lake.jobs.attest:JOB",
             "Show that a table is its topic, row for row. Status 1 if it is not.",
         ),
+        "forget": Command(
+            "forget.forget",
+            "Remove every record of a key from a topic, its tables and dead letters, and leave a "
+            "certificate.",
+        ),
     },
     "Maintenance": {
         "maintain": Command(

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
@@ -58,6 +59,22 @@ class KafkaAdmin:
     def topics(self) -> set[str]:
         """Return the names of all topics."""
         return set(self._client.list_topics(timeout=_RESPONSE_S).topics)
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """Return the high watermarks of a topic's partitions."""
+        found = self._client.list_topics(topic, timeout=_RESPONSE_S).topics[topic]
+        if found.error is not None:
+            raise RequestRefused(f"topic {topic}: {found.error.str()}")
+        latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, number): latest for number in found.partitions}
+        ends: dict[int, int] = {}
+        for place, future in self._client.list_offsets(wanted).items():
+            try:
+                ends[place.partition] = future.result(_RESPONSE_S).offset
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                raise RequestRefused(f"topic {topic}: {error.str()}") from None
+        return ends
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic."""

@@ -8,5 +8,6 @@ LAKE_JOBS: Final = {
         for name in ("materialize", "optimize", "vacuum", "replay", "backfill", "rebuild_table")
     },
     "attest": f"{__name__}.attest:JOB",
+    "forget": f"{__name__}.forget:JOB",
 }
 """The place of each job's declaration."""

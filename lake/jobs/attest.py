@@ -37,7 +37,8 @@ from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.lake.catalog import PartitionLog
-    from lakehead.lake.jobs.table_attestation import Part
+    from lakehead.lake.jobs.table_attestation import ForgottenKeys, Part
+    from lakehead.lake.store_reader import StoreReader
     from lakehead.lake.tables.delta_table import Table as DeltaTable
     from lakehead.lake.tables.layout import TableLayout
     from lakehead.lake.tables.range_digests import RangeDigest
@@ -94,6 +95,7 @@ class _Opened:
     digests: "Sequence[RangeDigest]"
     may_miss: int
     may_lack: int
+    forgotten: "tuple[ForgottenKeys, ...]" = ()
 
     def span(self, log: "PartitionLog") -> tuple[int, int]:
         """Return the offsets of a partition that the table has."""
@@ -178,7 +180,32 @@ def _open(context: JobContext, options: AttestOptions) -> _Opened:
         digests=held_digests(table),
         may_miss=counted(table, DROPPED) + replayed,
         may_lack=counted(table, LEFT_OUT),
+        forgotten=_forgotten_since(reader, newest, table.version),
     )
+
+
+def _forgotten_since(
+    reader: "StoreReader", table: "DeltaTable", version: int
+) -> "tuple[ForgottenKeys, ...]":
+    """Return the keys that were forgotten after a version of a table, of which the salt is there
+    still.
+    """
+    from lakehead.lake.jobs.table_attestation import ForgottenKeys
+    from lakehead.lake.tables.range_digests import noted_certificates
+    from lakehead.storage.certificates import Certificates
+    from lakehead.storage.errors import NotFound
+
+    certificates, found = Certificates(reader.store, random.SystemRandom()), []
+    for one in noted_certificates(table, version):
+        try:
+            request = reader.run(certificates.request(one.number))
+        except NotFound:
+            continue
+        salt = reader.run(certificates.salt(request))
+        if salt is not None:
+            keys = frozenset(request.hashes)
+            found.append(ForgottenKeys(certificate=one.number, salt=salt, hashes=keys))
+    return tuple(found)
 
 
 def _units(context: JobContext, opened: _Opened, log: "PartitionLog") -> Iterator[Unit]:
@@ -209,6 +236,7 @@ def _units(context: JobContext, opened: _Opened, log: "PartitionLog") -> Iterato
             is_compacted=opened.is_compacted,
             may_lack_fields=opened.may_lack > 0,
             size=size,
+            forgotten=opened.forgotten,
         )
         words = f"partition {log.id.partition}, offsets {item.first} to {item.end - 1}"
         key = f"{log.id.partition}:{item.first}"

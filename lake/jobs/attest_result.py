@@ -63,11 +63,15 @@ class AttestResult(JobResult):
     may_lack: int = total()
     compacted_ranges: int = total("ranges that log compaction has changed")
     rows_of_compacted: int = total("rows whose records log compaction removed")
+    forgotten_ranges: int = total("ranges of which keys were forgotten")
+    forgotten_rows: int = total("rows of keys that were forgotten since")
     different: int = total()
     scope: str = text()
     differences: tuple[Difference, ...] = ()
     missing: tuple[Difference, ...] = ()
     unattestable: tuple[Unattestable, ...] = ()
+    certificates: tuple[int, ...] = ()
+    """Those by which records were forgotten."""
 
     def plus(self, more: "AttestResult") -> "AttestResult":
         """Return the findings of both, with differences in the order of their places."""
@@ -76,6 +80,7 @@ class AttestResult(JobResult):
             both,
             differences=tuple(sorted(both.differences, key=_order)),
             missing=tuple(sorted(both.missing, key=_order)),
+            certificates=tuple(sorted(set(both.certificates))),
         )
 
     def found(self) -> tuple[Difference, ...]:
@@ -86,7 +91,7 @@ class AttestResult(JobResult):
 
     def as_fields(self) -> Fields:
         """Return the result as XCom has it, with the first differences in words."""
-        lists = {"failures", "differences", "missing", "unattestable"}
+        lists = {"failures", "differences", "missing", "unattestable", "certificates"}
         found: Fields = {
             one.name: getattr(self, one.name) for one in fields(self) if one.name not in lists
         }
@@ -94,6 +99,7 @@ class AttestResult(JobResult):
             "differences": [str(one) for one in self.differences[:LINES_MAX]],
             "missing": [str(one) for one in self.missing[:LINES_MAX]],
             "unattestable": [unattestable_words(one) for one in self.unattestable[:LINES_MAX]],
+            "certificates": list(self.certificates[:LINES_MAX]),
         }
 
 
@@ -117,6 +123,8 @@ def verdict(found: Fields) -> str:
     words = "the table is its topic, row for row"
     if found.get("scope"):
         words += f", {found['scope']}"
+    if numbers := sorted(set(found.get("certificates", ()))):
+        words += f"; records were forgotten by certificate {', '.join(map(str, numbers))}"
     if found.get("unattestable"):
         words += "; some of its offsets are not attestable"
     return words

@@ -28,6 +28,7 @@ from lakehead.lake.tables.delta_table import Table, TableUnavailable, open_table
 from lakehead.lake.tables.layout import DECODED, TableLayout
 from lakehead.lake.tables.range_digests import RangeDigest
 from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.certificates import key_hash
 from lakehead.storage.errors import CorruptObject, ObjectNotFound
 
 _DIFFERENCES_MAX = 100
@@ -43,6 +44,17 @@ class Part:
     first: int
     end: int
     digest: RangeDigest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenKeys:
+    """Keys that were forgotten by a certificate after the version of the table that is attested:
+    their hashes, by a salt.
+    """
+
+    certificate: int
+    salt: bytes
+    hashes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +76,7 @@ class AttestItem:
     is_compacted: bool
     may_lack_fields: bool
     size: int
+    forgotten: tuple[ForgottenKeys, ...] = ()
 
     @property
     def first(self) -> int:
@@ -96,6 +109,7 @@ class _Work:
         self._counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self._differences: list[Difference] = []
         self._missing: list[Difference] = []
+        self._certificates: set[int] = set()
         self._ranges: Sequence[ByteRange] = ()
         self._invalid: list[tuple[int, int, int, bytes]] = []
         self._digest = RecordDigest()
@@ -131,6 +145,7 @@ class _Work:
         return AttestResult(
             differences=tuple(self._differences[:_DIFFERENCES_MAX]),
             missing=tuple(self._missing[:_DIFFERENCES_MAX]),
+            certificates=tuple(self._certificates),
             **self._counts,
         )
 
@@ -155,6 +170,9 @@ class _Work:
     def _check_digest(self, noted: RangeDigest, before: int) -> None:
         if (noted.records, noted.digest) == (self._digest.records, self._digest.hexdigest()):
             self._counts["digests"] += 1
+            if noted.certificate >= 0:
+                self._counts["forgotten_ranges"] += 1
+                self._certificates.add(noted.certificate)
             return
         if self._item.is_compacted and self._digest.records < noted.records:
             self._counts["compacted_ranges"] += 1
@@ -208,7 +226,7 @@ class _Work:
             rows,
             odd[cannot],
         )
-        odd = odd[~cannot]
+        odd = self._not_forgotten(rows, odd[~cannot])
         if self._item.is_compacted:
             self._counts["rows_of_compacted"] += len(odd)
         else:
@@ -218,6 +236,24 @@ class _Work:
         _, once = np.unique(held, return_index=True)
         once = once[has_record[once]]
         return rows.take(pa.array(once)), expected.filter(pa.array(has_row))
+
+    def _not_forgotten(self, rows: Any, odd: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Count rows without records whose keys were forgotten since; return the others."""
+        if not self._item.forgotten or not len(odd):
+            return odd
+        kept = []
+        keys = rows.column("_key").take(pa.array(odd)).to_pylist()
+        for row, key in zip(odd.tolist(), keys, strict=True):
+            numbers = [
+                one.certificate
+                for one in self._item.forgotten
+                if key is not None and key_hash(one.salt, key) in one.hashes
+            ]
+            self._certificates.update(numbers)
+            self._counts["forgotten_rows"] += bool(numbers)
+            if not numbers:
+                kept.append(row)
+        return np.array(kept, np.int64)
 
     def _compare_rows(self, expected: Any, rows: Any) -> None:
         wrong = np.flatnonzero(differing_rows(expected, rows))
@@ -372,6 +408,7 @@ _LETTERS = pa.schema(
 _COUNTED = (
     *("records", "bytes", "rows", "ranges", "digests", "dead_letters", "overtaken", "different"),
     *("missing_records", "compacted_ranges", "rows_of_compacted", "rows_lacking_fields"),
+    *("forgotten_ranges", "forgotten_rows"),
 )
 
 

@@ -470,6 +470,14 @@ def current_files(uri: str) -> list[DataFile]:
     return list(files.values())
 
 
+def removed_files(uri: str) -> dict[str, int]:
+    """Return the data files that commits have removed, with the times (milliseconds), as far as the
+    log has its entries. Raises what reading objects raises.
+    """
+    removals = (one["remove"] for one in _actions(uri) if one.get("remove"))
+    return {unquote(one["path"]): one.get("deletionTimestamp") or 0 for one in removals}
+
+
 def applications(uri: str) -> set[str]:
     """Return the names of all `txn` actions that a table's log has: those of its newest checkpoint
     and of all entries that are left. Raises what reading objects raises.

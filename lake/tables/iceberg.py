@@ -13,6 +13,7 @@ transaction log protocol (actions `add`, `remove`, `metaData`).
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,29 @@ def publish(uri: str, catalog: "Catalog", name: str) -> Published:
         except CommitFailedException as error:
             _log.info("iceberg_commit_lost", table=name, attempt=attempt, error=str(error))
     raise IcebergUnavailable(f"other writers committed to {name} {_TRIES} times; run it again")
+
+
+def expire_others(catalog: "Catalog", name: str) -> int:
+    """Remove every snapshot of an Iceberg table but the newest, with the manifests that only they
+    have: these hold bounds of columns of files that are to be forgotten. Returns how many there
+    were. Files go first, so that the next run does the rest after a kill.
+    """
+    table = catalog.load_table(name)
+    kept = table.current_snapshot()
+    old = [one for one in table.snapshots() if kept is None or one.snapshot_id != kept.snapshot_id]
+    if not old or kept is None:
+        return 0
+    needed = {one.manifest_path for one in kept.manifests(table.io)}
+    for snapshot in old:
+        try:
+            manifests = [one.manifest_path for one in snapshot.manifests(table.io)]
+        except FileNotFoundError:
+            continue  # by an earlier run that was killed
+        for place in (*(one for one in manifests if one not in needed), snapshot.manifest_list):
+            with suppress(FileNotFoundError):
+                table.io.delete(place)
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
+    return len(old)
 
 
 def _opened(delta: Table, catalog: "Catalog", name: str) -> "IcebergTable":

@@ -7,8 +7,8 @@ were decoded: dead letters and dropped records count too.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehead.lake.decode.invalid import InvalidBatch
@@ -18,17 +18,21 @@ from lakehead.lake.tables.delta_table import Table, open_table
 from lakehead.lake.tables.table_history import CHANGE, entries_since, noted
 
 DIGESTS = "lakehead.digests"
+FORGOTTEN = "lakehead.forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeDigest:
-    """The digest of the records of a partition in the offsets [first, end)."""
+    """The digest of the records of a partition in the offsets [first, end). `certificate` is that
+    by which records of the range were forgotten, if any were.
+    """
 
     partition: int
     first: int
     end: int
     records: int
     digest: str
+    certificate: int = -1
 
 
 class RangeDigester:
@@ -79,13 +83,51 @@ def held_digests(table: Table) -> tuple[RangeDigest, ...]:
     """
     newest = open_table(table.uri) or table
     held: list[RangeDigest] = []
+    replaced: dict[tuple[int, int, int], RangeDigest] = {}
     for entry in sorted(entries_since(newest, -1), key=lambda one: -one["version"]):
-        if entry["version"] > table.version:
-            continue
-        held += _digests(noted(entry, DIGESTS))
-        if _replaces_all(noted(entry, CHANGE)):
-            break
-    return tuple(sorted(held, key=lambda one: (one.partition, one.first)))
+        found = _digests(noted(entry, DIGESTS))
+        if (certificate := _certificate(entry)) is not None:
+            for one in found:
+                replaced.setdefault(_place(one), replace(one, certificate=certificate.number))
+        elif entry["version"] <= table.version:
+            held += found
+            if _replaces_all(noted(entry, CHANGE)):
+                break
+    now = (replaced.get(_place(one), one) for one in held)
+    return tuple(sorted(now, key=lambda one: (one.partition, one.first)))
+
+
+def _place(one: RangeDigest) -> tuple[int, int, int]:
+    return one.partition, one.first, one.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedCertificate:
+    """A certificate by which a table has lost rows: its number, the name of its salt, and the
+    version of the commit that notes it.
+    """
+
+    number: int
+    salt: str
+    version: int
+
+
+def noted_certificates(table: Table, version: int) -> tuple[NotedCertificate, ...]:
+    """Return the certificates that were noted in a table above a version, as far as its log has
+    them. Raises TableUnavailable.
+    """
+    found = (_certificate(entry) for entry in entries_since(table, version))
+    return tuple(one for one in found if one is not None)
+
+
+def _certificate(entry: Mapping[str, Any]) -> NotedCertificate | None:
+    found = _parsed(noted(entry, FORGOTTEN))
+    try:
+        return NotedCertificate(
+            number=int(found["certificate"]), salt=str(found["salt"]), version=entry["version"]
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _replaces_all(note: Any) -> bool:

@@ -22,9 +22,13 @@ from lakehead.lake.jobs.catalog_publisher import (
     open_iceberg_catalog,
 )
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.forget import JOB as FORGET
+from lakehead.lake.jobs.forget import ForgetOptions, ForgetResult
+from lakehead.lake.jobs.forget_tables import CatalogUnavailable
 from lakehead.lake.tables import iceberg
 from lakehead.lake.tables.iceberg import VERSION, IcebergUnavailable, Published, publish
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import run_job
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -379,3 +383,47 @@ def test_a_name_that_no_catalog_has_is_refused(name: str) -> None:
 def test_a_catalog_without_settings_is_an_error_that_says_so() -> None:
     with pytest.raises(SettingsError, match="'nowhere'"):
         open_iceberg_catalog("nowhere")
+
+
+def forget_one(orders: Orders) -> ForgetResult:
+    return run_job(FORGET, str(orders.cluster), ForgetOptions(topic="orders", keys=("3",)))
+
+
+def test_a_forgotten_key_leaves_snapshots_and_manifests(settings: Path, catalog: Catalog) -> None:
+    orders = Orders(settings, **DECLARED)
+    orders.materialize()
+    orders.write()
+    orders.materialize()
+    metadata = set((settings / "warehouse").rglob("*.avro"))
+    assert len(catalog.load_table(NAME).snapshots()) == 2
+    assert forget_one(orders).rows > 0
+    table = catalog.load_table(NAME)
+    assert len(table.snapshots()) == 1
+    assert iceberg_rows(table) == delta_rows(orders.place)
+    assert b"3" not in set(table.scan().to_arrow().column("_key").to_pylist())
+    assert not metadata & set((settings / "warehouse").rglob("*.avro"))
+
+
+def test_a_catalog_that_is_down_delays_the_certificate_and_not_the_table(
+    settings: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = Orders(settings, **DECLARED)
+    orders.materialize()
+    orders.write()
+    orders.materialize()
+    check = ForgetOptions(topic="orders", check=1)
+    with monkeypatch.context() as down:
+        down.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////nowhere/catalog.db")
+        down.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+        with pytest.raises(CatalogUnavailable, match="run it again when the catalog responds"):
+            forget_one(orders)
+        assert b"3" not in set(DeltaTable(orders.place).to_pyarrow_table()["_key"].to_pylist())
+        pending = run_job(FORGET, str(orders.cluster), check).pending
+        assert any("request 1 is not finished" in one for one in pending)
+        assert any("cannot be looked at" in one for one in pending)
+    assert any(
+        "shows an older version" in one for one in run_job(FORGET, str(orders.cluster), check).held
+    )
+    assert forget_one(orders).certificate == "1"
+    assert len(catalog.load_table(NAME).snapshots()) == 1
+    assert not run_job(FORGET, str(orders.cluster), check).held

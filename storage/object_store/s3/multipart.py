@@ -149,6 +149,29 @@ class Multipart:
                 given_up += 1
         return given_up
 
+    def old_versions(self, prefix: str) -> list[str]:
+        """See `S3Store.old_versions`: no upload, but boto3's client alone has the request."""
+        own = self._settings.full_key("")
+        found: dict[str, None] = {}
+        markers: dict[str, str] = {}
+        while True:
+            page = self._call(
+                "list_object_versions",
+                None,
+                False,
+                Prefix=self._settings.full_key(prefix),
+                **markers,
+            )
+            for one in page.get("Versions", []):
+                if not one["IsLatest"]:
+                    found[str(one["Key"]).removeprefix(own)] = None
+            if not page.get("IsTruncated"):
+                return list(found)
+            markers = {
+                "KeyMarker": page["NextKeyMarker"],
+                "VersionIdMarker": page["NextVersionIdMarker"],
+            }
+
     def close(self) -> None:
         """Stop repeating, and let the threads end. A request on its way ends by its timeout."""
         self._closed.set()

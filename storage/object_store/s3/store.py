@@ -182,6 +182,14 @@ class S3Store:
         multipart = self.multipart
         return await self.in_thread(lambda: multipart.abort_before(before_ms, owns))
 
+    async def old_versions(self, prefix: str) -> Sequence[str]:
+        """Return the keys below `prefix` of which the bucket has versions that are not the newest,
+        as a bucket with versioning has of what was deleted. Raises StoreRefused without the
+        permission `s3:ListBucketVersions`, StoreUnavailable.
+        """
+        multipart = self.multipart
+        return await self.in_thread(lambda: multipart.old_versions(prefix))
+
     async def close(self) -> None:
         """Forget the clients. An upload in parts is not repeated any more, and fails soon."""
         self._client = None
