@@ -102,7 +102,8 @@ def _param(one: Option) -> Param:
 def _template(one: Option) -> str:
     """Return the template of an option. One that was left empty is an empty text."""
     if one.plain_type == tuple[str, ...]:
-        return f"{{{{ params.{one.name} | join(' ') }}}}"
+        form = "join(' ')" if one.info.parse is None else "tojson"
+        return f"{{{{ params.{one.name} | {form} }}}}"
     if one.info.form.get("default", one.default) is None:
         return f"{{{{ '' if params.{one.name} is none else params.{one.name} }}}}"
     return f"{{{{ params.{one.name} }}}}"

@@ -124,6 +124,7 @@ def test_a_dry_run_tells_and_changes_nothing(cluster: Path, name: str) -> None:
         "attest": {"topic": "orders"},
         "backfill": {"topic": "orders", "begin": "earliest"},
         "compact_objects": {"count_min": 2},
+        "forget": {"topic": "orders", "keys": '["a key", "b"]'},
         "materialize": {"topics": "orders"},
         "optimize": {"topics": "orders"},
         "rebuild_table": {"topic": "orders"},

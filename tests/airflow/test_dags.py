@@ -26,7 +26,12 @@ SCHEDULED = {
     "lakehead_table_upkeep",
     "lakehead_verify",
 }
-BY_HAND = {"lakehead_attest", "lakehead_backfill", "lakehead_replay_dead_letters"}
+BY_HAND = {
+    "lakehead_attest",
+    "lakehead_backfill",
+    "lakehead_forget",
+    "lakehead_replay_dead_letters",
+}
 
 # What a run may be given, and what of it is refused.
 CONFS: list[tuple[str, dict[str, Any], str]] = [
@@ -43,6 +48,8 @@ CONFS: list[tuple[str, dict[str, Any], str]] = [
     ("lakehead_backfill", {}, "topic"),
     ("lakehead_attest", {"topic": "orders", "sample_percent": 5}, ""),
     ("lakehead_attest", {}, "topic"),
+    ("lakehead_forget", {"topic": "orders", "keys": ["a b", "hex:00"]}, ""),
+    ("lakehead_forget", {"keys": ["a"]}, "topic"),
     ("lakehead_replay_dead_letters", {"topic": ""}, "topic"),
 ]
 
@@ -150,6 +157,7 @@ def test_dags_run_one_at_a_time_and_have_deadlines(report: dict[str, Any]) -> No
 def test_what_is_done_by_hand_is_shown_and_approved_first(report: dict[str, Any]) -> None:
     for dag_id, last in (
         ("lakehead_backfill", "backfill"),
+        ("lakehead_forget", "forget"),
         ("lakehead_replay_dead_letters", "replay"),
     ):
         assert report["dags"][dag_id]["tasks"] == {

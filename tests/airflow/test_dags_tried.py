@@ -17,7 +17,7 @@ from tests.support.topic_writer import write_topic
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = sorted(path.stem for path in (ROOT / "dags").glob("lakehead_*.py"))
 ATTEST = "lakehead_attest"
-BY_HAND = {ATTEST, "lakehead_backfill", "lakehead_replay_dead_letters"}
+BY_HAND = {ATTEST, "lakehead_backfill", "lakehead_forget", "lakehead_replay_dead_letters"}
 RUN_S_MAX = 540
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("airflow"), pytest.mark.timeout(600)]
@@ -62,7 +62,8 @@ def test_a_dag_that_is_tried_ends_well(environment: dict[str, str], dag_id: str)
     """Those by hand come last, and attest after backfill, which has made the table; their approval
     is passed over.
     """
-    more = ["--conf", '{"topic": "orders"}', "--mark-success-pattern", "approve"]
+    conf = {"topic": "orders"} | ({"keys": ["a key"]} if dag_id == "lakehead_forget" else {})
+    more = ["--conf", json.dumps(conf), "--mark-success-pattern", "approve"]
     ended = airflow(environment, "dags", "test", dag_id, *(more if dag_id in BY_HAND else ()))
     assert ended.returncode == 0, ended.stdout[-3000:]
     assert "state=success" in ended.stdout or "successful" in ended.stdout
