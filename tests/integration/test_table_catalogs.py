@@ -169,7 +169,7 @@ def glue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 @contextmanager
 def unity(folder: Path, _monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    with unity_server(folder) as server:
+    with unity_server() as server:
 
         def tables() -> dict[str, dict[str, Any]]:
             return {
@@ -313,7 +313,7 @@ def test_a_catalog_that_is_down_delays_its_entry_and_not_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = Orders(tmp_path, catalog="lake", **{"catalog.name": "unity.shop.orders"})
-    with unity_server(tmp_path) as server:
+    with unity_server() as server:
         environment = catalogs_file(tmp_path, type="unity", uri=server.uri)
         monkeypatch.setenv(CATALOGS, environment[CATALOGS])
         failed = threading.Event()
@@ -335,7 +335,7 @@ def test_a_catalog_that_is_down_delays_its_entry_and_not_the_table(
 
 
 def test_a_catalog_that_lies_is_unavailable(orders: Orders, tmp_path: Path) -> None:
-    with unity_server(tmp_path, response=b"<html>Welcome</html>") as server:
+    with unity_server(response=b"<html>Welcome</html>") as server:
         catalog = open_table_catalog("lake", catalogs_file(tmp_path, type="unity", uri=server.uri))
         with pytest.raises(CatalogUnavailable, match="not a JSON object"):
             catalog.put(orders.entry("unity.shop.orders"))

@@ -1,7 +1,8 @@
 """Jobs that are killed at every step, several at once, on a cluster whose producers go on.
 
-A real broker with three topics: `orders` declares a table and has little room (retention waits for
-the table), `state` is compacted by keys, `plain` is neither. Job after job is started as a process
+A real broker with three topics: `orders` declares a table, which is an Iceberg table too and has an
+entry in a catalog, and has little room (retention waits for the table), `state` is compacted by
+keys, `plain` is neither. Job after job is started as a process
 of its own, up to `TOGETHER` at a time, the same one twice too; most end by a fail-point or by
 signal 9 at a random moment. At the end all jobs run once more in peace, and `kill_checks` judges.
 """
@@ -24,17 +25,28 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lakehead.lake.catalogs.named_catalogs import CATALOGS
 from lakehead.storage.failpoints import KILLED
 from tests.checker.history import History
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import IDEMPOTENT, QUICK_RECONNECT, ProducerThread
+from tests.support.unity_server import UnityServer, unity_server
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 2
 TOGETHER = 3
 TABLE, KEYED, PLAIN = "orders", "state", "plain"
+CATALOG, ICEBERG_TABLE, ENTRY = "kills", "shop.orders", "unity.shop.orders"
 TOPICS: Mapping[str, Mapping[str, str]] = {
-    TABLE: {"retention.bytes": "60000", "lakehead.table.enable": "true"},
+    TABLE: {
+        "retention.bytes": "60000",
+        "lakehead.table.enable": "true",
+        "lakehead.table.formats": "delta,iceberg",
+        "lakehead.table.iceberg.catalog": CATALOG,
+        "lakehead.table.iceberg.name": ICEBERG_TABLE,
+        "lakehead.table.catalog": CATALOG,
+        "lakehead.table.catalog.name": ENTRY,
+    },
     KEYED: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
     PLAIN: {},
 }
@@ -124,8 +136,21 @@ class Tally:
 class KillCampaign:
     """One cluster, its producers, and the jobs that are let loose on it."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, entries: UnityServer) -> None:
         self.history = History()
+        self.entries = entries
+        self.iceberg = {
+            "type": "sql",
+            "uri": f"sqlite:///{folder / 'iceberg.db'}",
+            "warehouse": (folder / "warehouse").as_uri(),
+        }
+        """Properties of the Iceberg catalog."""
+        catalogs = folder / "catalogs.toml"
+        catalogs.write_text(f'[{CATALOG}]\ntype = "unity"\nuri = "{entries.uri}"\n')
+        self._catalogs = {CATALOGS: str(catalogs)} | {
+            f"PYICEBERG_CATALOG__{CATALOG.upper()}__{name.upper()}": value
+            for name, value in self.iceberg.items()
+        }
         self.tally = Tally()
         self.broker = BrokerProcess(folder, (*HASTY, "--no-maintain"))
         self.keyed: KeyedThread | None = None
@@ -204,6 +229,7 @@ class KillCampaign:
             "compact-objects",
             "compact-topics",
             "apply-retention",
+            "materialize",  # for the catalogs, which have not heard of OPTIMIZE
         ):
             more = ("--wait", "120") if name == "materialize" else ()  # whose lease a kill left
             done = self.lakehead(*JOBS[name], *more)
@@ -222,7 +248,7 @@ class KillCampaign:
         """Run a command to its end."""
         return subprocess.run(
             self._command(arguments),
-            env=_environment(""),
+            env=self._environment(""),
             capture_output=True,
             text=True,
             timeout=300,
@@ -242,7 +268,7 @@ class KillCampaign:
             dies_at = time.monotonic() + rng.uniform(0.5, 6.0)
         process = subprocess.Popen(
             self._command(JOBS[job]),
-            env=_environment(failpoint),
+            env=self._environment(failpoint),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -267,17 +293,18 @@ class KillCampaign:
                 lines = error.strip().splitlines()
                 self.tally.refusals[f"{job}: {lines[-1][:200] if lines else ''}"] += 1
 
-
-def _environment(failpoint: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint}
+    def _environment(self, failpoint: str) -> dict[str, str]:
+        own = {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint}
+        return os.environ | self._catalogs | own
 
 
 @contextmanager
 def campaign(folder: Path, seed: int) -> Iterator[KillCampaign]:
     """A campaign that is over when this is."""
-    running = KillCampaign(folder, seed)
-    try:
-        running.start()
-        yield running
-    finally:
-        running.close()
+    with unity_server() as entries:
+        running = KillCampaign(folder, seed, entries)
+        try:
+            running.start()
+            yield running
+        finally:
+            running.close()

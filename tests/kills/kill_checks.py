@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 import lakehead
+from lakehead.lake.tables.iceberg import VERSION
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
 from lakehead.storage.garbage import (
@@ -24,7 +26,16 @@ from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store import FileStore
 from tests.checker.history import Sent, value_of
-from tests.kills.kill_campaign import KEYED, PARTITIONS, PLAIN, TABLE, KillCampaign
+from tests.kills.kill_campaign import (
+    CATALOG,
+    ENTRY,
+    ICEBERG_TABLE,
+    KEYED,
+    PARTITIONS,
+    PLAIN,
+    TABLE,
+    KillCampaign,
+)
 
 _VALUE_BYTES = 200
 
@@ -37,6 +48,8 @@ def faults(done: KillCampaign) -> list[str]:
         *_keyed_faults(done),
         *_plain_faults(done),
         *_object_faults(done.store),
+        *_iceberg_faults(done),
+        *_entry_faults(done),
         *_table_file_faults(done),
     ]
 
@@ -63,6 +76,48 @@ def _table_faults(done: KillCampaign) -> list[str]:
         if held.get((partition, offset)) != value_of(sent, _VALUE_BYTES):
             found.append(f"{sent} is not at offset {offset} of partition {partition}")
     return found[:20]
+
+
+def _iceberg_faults(done: KillCampaign) -> list[str]:
+    """The Iceberg table has the rows and the files of the Delta table, each version once."""
+    delta = table_of(done)
+    iceberg = load_catalog(CATALOG, **done.iceberg).load_table(ICEBERG_TABLE)
+    found = []
+    columns = ("_partition", "_offset", "value")
+    rows = {
+        kind: sorted(zip(*(table.column(one).to_pylist() for one in columns), strict=True))
+        for kind, table in (
+            ("Delta", delta.to_pyarrow_table(columns=list(columns))),
+            ("Iceberg", iceberg.scan(selected_fields=columns).to_arrow()),
+        )
+    }
+    if rows["Delta"] != rows["Iceberg"]:
+        found.append(f"Iceberg has {len(rows['Iceberg'])} rows, Delta {len(rows['Delta'])}")
+    files = [one["file_path"] for one in iceberg.inspect.files().to_pylist()]
+    if len(set(files)) < len(files) or len(files) != len(delta.file_uris()):
+        found.append(f"Iceberg has {len(files)} files, Delta {len(delta.file_uris())}")
+    versions = [
+        int(one.summary[VERSION] or -1) if one.summary else -1 for one in iceberg.snapshots()
+    ]
+    if versions != sorted(set(versions)):
+        found.append(f"snapshots show the versions {versions}")
+    return found
+
+
+def _entry_faults(done: KillCampaign) -> list[str]:
+    """The catalog has one entry, which leads to the table and has its columns."""
+    catalog, schema, name = ENTRY.split(".")
+    entries = done.entries.tables(catalog, schema)
+    if [one["name"] for one in entries] != [name]:
+        return [f"the catalog has {[one['name'] for one in entries]}"]
+    [entry] = entries
+    columns = [field.name for field in table_of(done).schema().fields]
+    found = []
+    if entry["storage_location"] != (done.data / "tables" / TABLE).as_uri():
+        found.append(f"the entry leads to {entry['storage_location']}")
+    if [one["name"] for one in entry["columns"]] != columns:
+        found.append(f"the entry has the columns {entry['columns']}")
+    return found
 
 
 def _keyed_faults(done: KillCampaign) -> list[str]:

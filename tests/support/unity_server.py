@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -93,7 +92,7 @@ class UnityServer:
 
 
 @contextmanager
-def unity_server(_folder: Path, *, response: bytes | None = None) -> Iterator[UnityServer]:
+def unity_server(*, response: bytes | None = None) -> Iterator[UnityServer]:
     """Serve an empty catalog on loopback."""
     served = UnityServer(response)
 
