@@ -1,8 +1,8 @@
 """Look for records of forgotten keys in every object of a cluster, also in those that nothing
 refers to any more.
 
-What streams refer to has to be free of them. What is garbage, or is not committed, is *pending*: it
-is deleted by the nodes or by a sweep, and until then records can be read from the bucket. Records
+Objects that streams refer to have to be free of them. Garbage, and objects that are not committed,
+are *pending*: the nodes or a sweep delete them, and until then records can be read from the bucket. Records
 above the ends of a request are counted apart: they were written after it.
 """
 
@@ -100,7 +100,7 @@ def _fate(
     if verdict is Verdict.REFERENCED:
         return "", -1
     if verdict is Verdict.HELD:
-        return "an operator, who keeps metadata from before a rebuild", -1
+        return "an operator that keeps metadata from before a rebuild", -1
     return f"the nodes or lakehead sweep (it is not committed: {verdict.value})", -1
 
 

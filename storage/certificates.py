@@ -1,4 +1,4 @@
-"""Requests to forget keys, and the certificates of what was done.
+"""Requests to forget keys, and the certificates of the work.
 
 Objects below `forget/`, each written once, JSON::
 
@@ -11,11 +11,11 @@ Numbers begin at 1 and have no gap: the writer of `request.json` has the number.
 certificate goes on when it is made again. A certificate has no key, since it is to be kept and
 shown: it has HMAC-SHA256 of each key by the salt. The salt is another object, since keys are often
 easy to guess (numbers of customers, addresses), and a hash whose salt is known is as good as such a
-key. Without the salt the hash tells nothing; with it `lakehead forget --check` finds records.
+key. Without the salt the hash says nothing; with it `lakehead forget --check` finds records.
 
 `sha256` is over the certificate without `sha256` and `seal`, as JSON with sorted names and without
 blanks. `seal` is HMAC-SHA256 of that digest by the cluster's secret (`NodeSecret`), if there is
-one: those who cannot read the cluster's metadata cannot make one.
+one: only a reader of the cluster's metadata can make one.
 """
 
 import hashlib
@@ -106,7 +106,7 @@ class ForgottenRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done about a request. `unreadable` are batches that cannot be read, in words: it is
+    """The work that was done for a request. `unreadable` are batches that cannot be read, in words: it is
     not known if they have a record of the keys. See the module for `sha256` and `seal`.
     """
 

@@ -1,9 +1,9 @@
 """`forget --check`: looks for records of a certificate's keys in every object and file, also in
 those that no reader finds and that are to be deleted.
 
-The keys are given, or known by the hashes of the certificate and their salt. What readers find is
-*held*: the certificate is wrong, or the keys came back. What is to be deleted is *pending*, with
-the earliest time. Only without both is everything gone that the bucket had of the keys.
+The keys are given, or known by the hashes of the certificate and their salt. Records that
+readers find are *held*: the certificate is wrong, or the keys came back. Records that are to be
+deleted are *pending*, with the earliest time. Only without both is everything gone that the bucket had of the keys.
 """
 
 import random

@@ -157,7 +157,7 @@ class LogCache:
 
     def follow(self, state: MetadataImage, entry: Entry | None) -> None:
         """Follow the metadata log: what was compacted, or of which records were forgotten, is to be
-        read as it is now. Where entries were passed over, that may be anything in objects.
+        read as it is now. If entries were passed over, that may be anything in objects.
         """
         if entry is None:
             for stream_id in tuple(self._logs):

@@ -448,7 +448,7 @@ class ColdReader:
 
     def follow(self, state: MetadataImage, entry: Entry | None) -> None:
         """Follow the metadata log: drop what is cached of objects from which records were
-        forgotten. Where entries were passed over, those may be all that no stream refers to.
+        forgotten. If entries were passed over, those may be all that no stream refers to.
         """
         if entry is None:
             self.blocks.drop(
