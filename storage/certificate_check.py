@@ -2,8 +2,8 @@
 refers to any more.
 
 Objects that streams refer to have to be free of them. Garbage, and objects that are not committed,
-are *pending*: the nodes or a sweep delete them, and until then records can be read from the bucket. Records
-above the ends of a request are counted apart: they were written after it.
+are *pending*: the nodes or a sweep delete them, and until then records can be read from the bucket.
+Records above the ends of a request are counted apart: they were written after it.
 """
 
 from collections.abc import Collection, Sequence

@@ -106,8 +106,8 @@ class ForgottenRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The work that was done for a request. `unreadable` are batches that cannot be read, in words: it is
-    not known if they have a record of the keys. See the module for `sha256` and `seal`.
+    """The work that was done for a request. `unreadable` are batches that cannot be read, in words:
+    it is not known if they have a record of the keys. See the module for `sha256` and `seal`.
     """
 
     request: ForgetRequest

@@ -3,7 +3,8 @@ those that no reader finds and that are to be deleted.
 
 The keys are given, or known by the hashes of the certificate and their salt. Records that
 readers find are *held*: the certificate is wrong, or the keys came back. Records that are to be
-deleted are *pending*, with the earliest time. Only without both is everything gone that the bucket had of the keys.
+deleted are *pending*, with the earliest time. Only without both is everything gone that the bucket
+had of the keys.
 """
 
 import random
