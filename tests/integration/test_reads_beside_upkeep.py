@@ -30,7 +30,7 @@ from lakehead.storage.jobs.compact_topics import JOB as COMPACT_TOPICS
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions
-from lakehead.storage.object_store import FileStore
+from lakehead.storage.object_store import Buffer, FileStore
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord
 from tests.support.repetitions import repetitions
@@ -61,7 +61,7 @@ class Interleaved(FileStore):
         await self._turn(key)
         return await super().get(key)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         await self._turn(key)
         return await super().get_range(key, start, length)
 
