@@ -2,15 +2,14 @@
 killed, and Kafka's tools.
 """
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer, ShareConsumer
+from confluent_kafka import Producer
 
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.kafka_tools import Tools, require_kafka_tools
+from tests.support.share_consumer_process import ShareConsumerProcess
 from tests.support.share_group_configs import set_group_configs
 from tests.support.traffic import QUICK_RECONNECT, create_topic
 from tests.support.waiting import wait_until
@@ -18,32 +17,6 @@ from tests.support.waiting import wait_until
 DEADLINE_S = 120.0
 COUNT = 2_000
 FLAGS = (*HASTY, *("--group.share.heartbeat.interval.ms", "500"))
-
-
-class Member:
-    """A share consumer in a thread, which takes and accepts records until it is closed."""
-
-    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
-        self.values: Counter[int] = Counter()
-        self._consumer = ShareConsumer(
-            {"bootstrap.servers": bootstrap, "group.id": group, **QUICK_RECONNECT}
-        )
-        self._stop = threading.Event()
-        self._consumer.subscribe([topic])
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for message in self._consumer.poll(0.2) or ():
-                if message.error() is None:
-                    self.values[int(message.value() or b"")] += 1
-        self._consumer.close()
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +38,7 @@ def test_members_take_every_record_over_kills_of_the_broker(broker: BrokerProces
     topic = group = "killed"
     create_topic(broker.bootstrap, topic, 3)
     set_group_configs(broker.bootstrap, group)
-    members = [Member(broker.bootstrap, group, topic) for _ in range(4)]
+    members = [ShareConsumerProcess(broker.bootstrap, group, topic) for _ in range(4)]
     step = COUNT // 4
     for start in range(0, COUNT, step):
         produce(broker.bootstrap, topic, range(start, start + step))
@@ -78,11 +51,11 @@ def test_members_take_every_record_over_kills_of_the_broker(broker: BrokerProces
 
     assert wait_until(have_all, DEADLINE_S)
     for member in members:
-        member.close()
-    late = Member(broker.bootstrap, group, topic)
+        member.close(DEADLINE_S)
+    late = ShareConsumerProcess(broker.bootstrap, group, topic)
     produce(broker.bootstrap, topic, range(COUNT, COUNT + 1))
     assert wait_until(lambda: COUNT in late.values, DEADLINE_S)
-    late.close()
+    late.close(DEADLINE_S)
     assert set(late.values) == {COUNT}, "what was accepted is not delivered again"
 
 
