@@ -8,7 +8,8 @@ import typer
 
 from lakehead.broker.cli.cluster import COMMAND_CONFIG
 from lakehead.broker.cli.jobs import JobCall, job_command
-from lakehead.lake.jobs.forget import JOB, ForgetOptions
+from lakehead.lake.jobs.forget import JOB
+from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.storage.errors import SettingsError
 
 _BootstrapOption = Annotated[

@@ -14,51 +14,36 @@ With `check` nothing is changed: every object and file is looked into, also what
 import getpass
 import random
 import socket
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakehead.lake.jobs.table_jobs import TopicOptions
+from lakehead.lake.jobs.forget_options import WRITER, ForgetOptions, has_table
+from lakehead.lake.jobs.forget_result import ForgetResult, refuse_held, shown
 from lakehead.storage.errors import LakeheadError, RequestRefused, SettingsError
 from lakehead.storage.jobs.job import (
-    LINES_MAX,
-    DamageFound,
-    Fields,
     Job,
     JobContext,
-    JobResult,
     Planned,
-    Report,
-    Table,
     Totals,
     Unit,
     results_of,
-    text,
-    total,
 )
-from lakehead.storage.jobs.options import names, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.storage.certificates import Certificate, ForgetRequest
     from lakehead.storage.compaction.forgetting import RewrittenObject
     from lakehead.storage.metadata.log import MetadataLog
-    from lakehead.storage.metadata.state import MetadataImage, TopicState
+    from lakehead.storage.metadata.state import MetadataImage
     from lakehead.storage.object_store import ObjectStore
 
-_WRITER = "forget"
 _ITEM_BYTES = 128 * 1024 * 1024
 _ITEM_OBJECTS = 1000
 _PASSES_MAX = 50
 _POLL_S = 0.25
 _OF_BROKERS = "__"
 """The beginning of the names of topics whose content coordinators have in memory."""
-_KEYS_WORDS = (
-    "A key: text, hex:6b31, or @FILE with one a line (@-: standard input). May be repeated. Of a "
-    "key in a file no shell history and no list of processes has a trace."
-)
 
 
 class NotUploaded(LakeheadError):
@@ -67,176 +52,6 @@ class NotUploaded(LakeheadError):
 
 class TopicChanges(LakeheadError):
     """Objects were replaced each time before they were looked at. Another try may do the rest."""
-
-
-# ----------------------------------------------------------------------------------------- options
-
-
-def _lines(value: Any) -> tuple[str, ...]:
-    """Return keys that were given as a list, as JSON, or as a text with one a line."""
-    if not isinstance(value, str):
-        return tuple(str(one) for one in value)
-    if value.startswith("["):
-        import json
-
-        return tuple(str(one) for one in json.loads(value))
-    return tuple(line for line in value.splitlines() if line)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetOptions(TopicOptions):
-    """The topic, and the keys; or a certificate to check."""
-
-    topic: str = option(
-        "",
-        "The topic.",
-        title="Topic",
-        metavar="TOPIC",
-        is_argument=True,
-        form={"required": True, "minLength": 1},
-    )
-    keys: tuple[str, ...] = option(
-        (),
-        _KEYS_WORDS,
-        title="Keys",
-        flag="--key",
-        metavar="KEY",
-        form={"description": "One a line: text, hex:6b31, or @FILE on the worker's machine."},
-        parse=_lines,
-    )
-    check: int | None = option(
-        None,
-        "Change nothing: look for records of the keys of this certificate in every object and "
-        "file. Status 1 if there are any.",
-        flag="--check",
-        metavar="N",
-        least=1,
-        in_form=False,
-    )
-    until: str = option(
-        "",
-        "Wait until objects have these offsets of partitions, as 0:1200,1:3400, and forget what "
-        "is below. Without: what is in objects now.",
-        title="Until",
-        flag="--until",
-        metavar="OFFSETS",
-    )
-    upload_wait_s: int = option(
-        120,
-        "Seconds to wait for the offsets of --until.",
-        flag="--upload-wait",
-        metavar="SECONDS",
-        least=0,
-        in_form=False,
-    )
-    requested_by: str = option(
-        "",
-        "Name in the certificate. Without: user and machine.",
-        title="Requested by",
-        flag="--requested-by",
-        metavar="NAME",
-    )
-
-    def ends(self) -> dict[int, int]:
-        """Return the offsets to wait for, by partition. Raises SettingsError."""
-        try:
-            pairs = [one.split(":") for one in names(self.until)]
-            return {int(partition): int(offset) for partition, offset in pairs}
-        except ValueError:
-            raise SettingsError(
-                f"until is {self.until!r}: give offsets of partitions as 0:1200,1:3400"
-            ) from None
-
-    def key_bytes(self) -> tuple[bytes, ...]:
-        """Return the keys. Raises SettingsError for a file that cannot be read, and for no key."""
-        found = dict.fromkeys(key for given in self.keys for key in _keys_of(given))
-        if not found:
-            raise SettingsError("option keys is missing: name a key with --key")
-        return tuple(sorted(found))
-
-
-def _keys_of(given: str) -> list[bytes]:
-    if given.startswith("@"):
-        try:
-            name = given[1:]
-            body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        except OSError as error:
-            raise SettingsError(f"cannot read {given[1:]}: {error.strerror}") from None
-        lines = body.decode("utf-8", "surrogateescape").splitlines()
-        return [_key_of(line) for line in lines if line]
-    return [_key_of(given)]
-
-
-def _key_of(given: str) -> bytes:
-    if not given.startswith("hex:"):
-        return given.encode("utf-8", "surrogateescape")
-    try:
-        return bytes.fromhex(given.removeprefix("hex:"))
-    except ValueError:
-        raise SettingsError(f"{given!r} is not a key in hexadecimal digits: hex:6b31") from None
-
-
-# ----------------------------------------------------------------------------------------- results
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgetResult(JobResult):
-    """The result of a run, or of a dry run what would be done; of a check what was found. Bytes are
-    of objects and files. `held` are places with records that stay, `pending` those that are deleted
-    later, both in words.
-    """
-
-    verdict: str = text("verdict")
-    certificate: str = text("certificate")
-    records: int = total("records")
-    batches: int = total("batches")
-    objects: int = total("objects with such records")
-    rows: int = total("rows and dead letters")
-    tables: int = total("tables with such rows")
-    bytes_read: int = total("bytes read")
-    bytes_rewritten: int = total("bytes of objects and files to rewrite")
-    requests: int = total()
-    dollars: str = text("cost of requests")
-    later: int = total("records above the ends, which stay")
-    unreadable: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
-    ranges: tuple[str, ...] = ()
-
-    def as_fields(self) -> Fields:
-        """Return the result as XCom has it, with the first lines of each list."""
-        lists = {"failures", "unreadable", "held", "pending", "ranges"}
-        found: Fields = {
-            one.name: getattr(self, one.name) for one in fields(self) if one.name not in lists
-        }
-        for name in sorted(lists - {"failures"}):
-            found[name] = list(getattr(self, name)[:LINES_MAX])
-            found[f"{name}_count"] = len(getattr(self, name))
-        return found
-
-
-def _show(result: ForgetResult) -> Report:
-    lists = ("ranges", "held", "pending", "unreadable")
-    return Report(
-        fields={**result.labelled()},
-        tables=tuple(
-            Table(
-                name=name,
-                columns={"what": name.upper()},
-                rows=[{"what": one} for one in getattr(result, name)],
-            )
-            for name in lists
-            if getattr(result, name)
-        ),
-    )
-
-
-def _finish(found: Fields) -> None:
-    if not found.get("verdict"):
-        return  # of a dry run
-    for name in ("held", "unreadable", "pending"):
-        if found.get(name):
-            raise DamageFound(f"{found['verdict']}: {found[name][0]}")
 
 
 # ------------------------------------------------------------------------------------------ objects
@@ -281,7 +96,7 @@ def forget_item(item: ForgetItem) -> ObjectsDone:
     """
     from lakehead.storage.jobs.cluster import in_cluster
 
-    return in_cluster(item.path, _WRITER, lambda store, log: _ItemWork(item, store, log).run())
+    return in_cluster(item.path, WRITER, lambda store, log: _ItemWork(item, store, log).run())
 
 
 class _ItemWork:
@@ -395,7 +210,7 @@ def _items(
 
     groups: list[list[tuple[str, int]]] = []
     size = 0
-    for one in in_cluster(path, _WRITER, look):
+    for one in in_cluster(path, WRITER, look):
         if not groups or size + one[1] > _ITEM_BYTES or len(groups[-1]) == _ITEM_OBJECTS:
             groups.append([])
             size = 0
@@ -460,7 +275,7 @@ def _begun(context: JobContext, options: ForgetOptions, keys: tuple[bytes, ...])
         request = await _request(log, options, topic_name)
         return request if context.is_dry_run else await certificates.begin(request, keys)
 
-    return in_cluster(context.path, _WRITER, begin)
+    return in_cluster(context.path, WRITER, begin)
 
 
 async def _request(log: "MetadataLog", options: ForgetOptions, topic: str) -> "ForgetRequest":
@@ -589,24 +404,6 @@ def _plan(context: JobContext, options: ForgetOptions) -> Planned:
     return Planned(units=(planned,), fields=found.as_fields(), found=found)
 
 
-def may_have_table(topic: "TopicState") -> bool:
-    """Return true if a topic declares a table, or declared one that is switched off."""
-    from lakehead.lake.declaration.table_declaration import PREFIX
-
-    return any(name.startswith(PREFIX) for name in topic.configs)
-
-
-def has_table(path: str, topic: str) -> bool:
-    """Return true if a topic may have a table, by its configs."""
-    from lakehead.storage.jobs.cluster import in_cluster
-
-    async def look(_: "ObjectStore", log: "MetadataLog") -> bool:
-        known = log.state.topics.get(topic)
-        return known is not None and may_have_table(known)
-
-    return in_cluster(path, _WRITER, look)
-
-
 def _run(context: JobContext, options: ForgetOptions, units: Sequence[Unit]) -> ForgetResult:
     del units  # there is one
     if options.check is not None:
@@ -676,7 +473,7 @@ def _certified(
         )
         return await certificates.certify(made.signed(state.node_secret))
 
-    certificate = in_cluster(context.path, _WRITER, certify)
+    certificate = in_cluster(context.path, WRITER, certify)
     context.log.info(
         "certificate %d of topic %s, requested by %s: %d records of %d keys, SHA-256 %s",
         request.number,
@@ -702,8 +499,8 @@ JOB = Job(
     options=ForgetOptions,
     plan=_plan,
     run=_run,
-    finish=_finish,
-    show=_show,
+    finish=refuse_held,
+    show=shown,
     takes_processes=True,
     takes_lease=True,
     task_bytes=0,

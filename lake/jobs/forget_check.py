@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lakehead.lake.jobs.forget import ForgetOptions, ForgetResult, has_table
+from lakehead.lake.jobs.forget_options import ForgetOptions, has_table
+from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.storage.certificate_check import ObjectsChecked, check_objects
 from lakehead.storage.certificates import (
     Certificate,

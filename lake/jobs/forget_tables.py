@@ -32,7 +32,8 @@ from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes
 from lakehead.lake.decode.record_digest import RecordDigest
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.jobs.catalog_publisher import open_iceberg_catalog
-from lakehead.lake.jobs.forget import ForgetResult, may_have_table
+from lakehead.lake.jobs.forget_options import may_have_table
+from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.lake.jobs.table_lease import TableLeases
 from lakehead.lake.moved_ranges import find_indexes, read_moved
 from lakehead.lake.planner import OffsetRange, plan_splits

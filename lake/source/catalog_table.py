@@ -2,24 +2,20 @@
 
 Spark keeps the options of `CREATE TABLE ... USING lakehead OPTIONS (...)`, and hands none of them
 to a Python source that reads the table; the columns with their comments are all that it hands over.
-So the options of such a table are in the comment of its first column, in the form of a URL's query.
-Options of a query (`SELECT * FROM lakehead.orders WITH (endingOffsets = '...')`) take precedence.
+So the options of such a table are in the comment of its first column (`table_comment`).
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode
 
+from lakehead.lake.source.data_source import LakeheadDataSource
+from lakehead.lake.source.table_comment import comment_of
 from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 _SESSION_CATALOG, _BUILTIN = "spark.sql.catalog.spark_catalog", "builtin"
-_MARK = "lakehead source "
-_PLAIN = '/:,{}[]"'
-"""Characters that stay as they are. No quote and no backslash of SQL's strings does."""
 
 
 def create_table(spark: "SparkSession", name: str, options: Mapping[str, str]) -> None:
@@ -31,8 +27,6 @@ def create_table(spark: "SparkSession", name: str, options: Mapping[str, str]) -
     table for one of its older sources), what the columns of decoded values raise, and Spark's error
     for a name that is taken.
     """
-    from lakehead.lake.source.data_source import LakeheadDataSource
-
     catalog = spark.conf.get(_SESSION_CATALOG, _BUILTIN)
     if catalog != _BUILTIN:
         raise SettingsError(
@@ -43,25 +37,5 @@ def create_table(spark: "SparkSession", name: str, options: Mapping[str, str]) -
     first, *others = (
         f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}" for field in schema
     )
-    comment = _MARK + urlencode(options, safe=_PLAIN)
-    columns = ", ".join([f"{first} COMMENT '{comment}'", *others])
+    columns = ", ".join([f"{first} COMMENT '{comment_of(options)}'", *others])
     spark.sql(f"CREATE TABLE {name} ({columns}) USING lakehead")
-
-
-def with_table_options(given: Mapping[str, str], schema: "StructType") -> Mapping[str, str]:
-    """Return the options of a read, with those of the table that it reads, if it does.
-
-    Raises SettingsError for a comment that was changed.
-    """
-    comment = (schema.fields[0].metadata or {}).get("comment", "") if schema.fields else ""
-    if not comment.startswith(_MARK):
-        return given
-    try:
-        found = dict(parse_qsl(comment.removeprefix(_MARK), strict_parsing=True))
-    except ValueError:
-        raise SettingsError(
-            f"the comment of column {schema.fields[0].name!r} is not what create_table wrote: "
-            f"{comment!r}: create the table again"
-        ) from None
-    names = {name.lower() for name in given}
-    return {name: one for name, one in found.items() if name.lower() not in names} | dict(given)

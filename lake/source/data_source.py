@@ -52,9 +52,9 @@ class LakeheadDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `schema`, which may be narrower than ours. Raises SettingsError."""
-        from lakehead.lake.source.catalog_table import with_table_options
         from lakehead.lake.source.options import batch_options, catalog_options
         from lakehead.lake.source.rows import rows_of
+        from lakehead.lake.source.table_comment import with_table_options
 
         given = with_table_options(self.options, schema)
         requested = catalog_options(given)
@@ -86,9 +86,9 @@ class LakeheadDataSource(DataSource):
             return RefusedStream(reason)
 
     def _stream(self, schema: StructType) -> "tuple[ReadOptions, Rows]":
-        from lakehead.lake.source.catalog_table import with_table_options
         from lakehead.lake.source.options import stream_options
         from lakehead.lake.source.rows import rows_of
+        from lakehead.lake.source.table_comment import with_table_options
 
         options = stream_options(with_table_options(self.options, schema))
         return options, rows_of(options, schema)

@@ -19,7 +19,9 @@ from lakehead.lake.jobs.attest import AttestOptions
 from lakehead.lake.jobs.attest_result import AttestResult, verdict
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.forget import JOB as FORGET
-from lakehead.lake.jobs.forget import ForgetOptions, ForgetResult, NotUploaded
+from lakehead.lake.jobs.forget import NotUploaded
+from lakehead.lake.jobs.forget_options import ForgetOptions
+from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.certificates import Certificate, Certificates

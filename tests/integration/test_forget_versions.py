@@ -9,7 +9,8 @@ import pytest
 
 from bench.s3_server import S3Server
 from lakehead.lake.jobs.forget import JOB as FORGET
-from lakehead.lake.jobs.forget import ForgetOptions, ForgetResult
+from lakehead.lake.jobs.forget_options import ForgetOptions
+from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions

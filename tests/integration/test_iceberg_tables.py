@@ -23,7 +23,8 @@ from lakehead.lake.jobs.catalog_publisher import (
 )
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.forget import JOB as FORGET
-from lakehead.lake.jobs.forget import ForgetOptions, ForgetResult
+from lakehead.lake.jobs.forget_options import ForgetOptions
+from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.lake.jobs.forget_tables import CatalogUnavailable
 from lakehead.lake.tables import iceberg
 from lakehead.lake.tables.iceberg import VERSION, IcebergUnavailable, Published, publish

@@ -27,6 +27,7 @@ from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WriteAheadLog
 from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.hedging import HedgingSettings
 from lakehead.storage.wal.object.log import ObjectWal
 from lakehead.storage.wal.object.names import WalName, is_seal_size
 from lakehead.storage.wal.object.settings import ObjectWalSettings
@@ -156,7 +157,11 @@ class Reality:
             return ObjectWal(
                 store,
                 owner,
-                ObjectWalSettings(batching=batching, put_timeout_s=RARELY_S),
+                ObjectWalSettings(
+                    batching=batching,
+                    hedging=HedgingSettings(share=0),  # hedges have a model of their own
+                    put_timeout_s=RARELY_S,
+                ),
                 are_shared=True,
             )
 

@@ -270,7 +270,7 @@ MUTANTS = [
     Mutant(recover_nobody, "object", first_seed=5),
     Mutant(keep_what_an_earlier_life_had_open, "memory"),
     Mutant(move_without_need, "object"),
-    Mutant(leave_markers_of_a_coordinator_before_unsent, "object", first_seed=14),
+    Mutant(leave_markers_of_a_coordinator_before_unsent, "object"),
     Mutant(complete_at_the_first_marker, "object", first_seed=30),
     Mutant(store_a_decision_after_the_response, "object"),
     Mutant(time_out_nothing, "object"),
