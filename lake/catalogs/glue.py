@@ -37,7 +37,8 @@ class GlueCatalog:
         self._name = name
         self._place = {"CatalogId": catalog_id} if catalog_id else {}
         try:
-            self._glue: Any = boto3.client(
+            # A session of its own: the default one keeps the first credentials of the process.
+            self._glue: Any = boto3.Session().client(
                 "glue", region_name=region or None, endpoint_url=endpoint or None
             )
         except (BotoCoreError, ValueError) as error:

@@ -77,7 +77,7 @@ async def test_a_server_without_versions_has_none(s3_server: S3Server) -> None:
 def test_on_an_s3_server_the_check_holds_after_the_sweep(
     s3_server: S3Server, tmp_path: Path
 ) -> None:
-    copied(tmp_path / "store", boto3.client("s3"), s3_server.bucket)
+    copied(tmp_path / "store", boto3.Session().client("s3"), s3_server.bucket)
     assert (
         run_job(FORGET, s3_server.uri, ForgetOptions(topic="orders", keys=(KEY.decode(),))).records
         == 2

@@ -77,7 +77,7 @@ async def test_the_calls_are_those_that_motos_ec2_understands(credentials: None)
     moto = pytest.importorskip("moto", reason="moto, an EC2 of others, is not installed")
 
     with moto.mock_aws():
-        client = boto3.client("ec2", region_name="us-east-1")
+        client = boto3.Session().client("ec2", region_name="us-east-1")
         image = client.describe_images()["Images"][0]["ImageId"]
         started = client.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"][0]
         instance_id, zone = started["InstanceId"], started["Placement"]["AvailabilityZone"]

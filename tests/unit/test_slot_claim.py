@@ -150,7 +150,7 @@ async def test_the_calls_are_those_that_motos_ec2_understands(
     moto = pytest.importorskip("moto", reason="moto, an EC2 of others, is not installed")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with moto.mock_aws():
-        client = boto3.client("ec2", region_name="us-east-1")
+        client = boto3.Session().client("ec2", region_name="us-east-1")
         image = client.describe_images()["Images"][0]["ImageId"]
         started = client.run_instances(ImageId=image, MinCount=1, MaxCount=1)["Instances"][0]
         tags = [{"Key": "lakehead:cluster", "Value": "c"}, {"Key": "lakehead:slot", "Value": "a-0"}]
