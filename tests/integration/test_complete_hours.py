@@ -8,7 +8,6 @@ import pytest
 from deltalake import DeltaTable
 
 from lakehead.lake.declaration.table_declaration import PREFIX
-from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.complete_hours import (
     HOUR_MS,
@@ -19,6 +18,7 @@ from lakehead.lake.tables.complete_hours import (
     hour_start,
 )
 from lakehead.storage.errors import SettingsError
+from tests.support.declared_tables import materialize_all
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -53,11 +53,7 @@ class Orders:
         write_topic(self.root, "orders", records, partitions=2, batch_records=2)
 
     def materialize(self) -> None:
-        outcomes: list[TableOutcome] = []
-        tables = DeclaredTables(str(self.root))
-        tables.catch_up(all_of_them=True, on_table=outcomes.append)
-        tables.close()
-        assert [outcome.error for outcome in outcomes] == [None]
+        materialize_all(self.root)
 
     def hours(
         self, *, late: int = 0, idle: int | None = None, now_ms: int = LONG_AFTER

@@ -21,7 +21,7 @@ from lakehead.lake.jobs.catalog_publisher import (
     IcebergTables,
     open_iceberg_catalog,
 )
-from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.forget import JOB as FORGET
 from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.lake.jobs.forget_result import ForgetResult
@@ -30,6 +30,7 @@ from lakehead.lake.tables import iceberg
 from lakehead.lake.tables.iceberg import VERSION, IcebergUnavailable, Published, publish
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import run_job
+from tests.support.declared_tables import materialize_all
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -79,11 +80,7 @@ class Orders:
         write_topic(self.cluster, "orders", {0: values}, partitions=1, batch_records=10)
 
     def materialize(self) -> None:
-        outcomes: list[TableOutcome] = []
-        tables = DeclaredTables(str(self.cluster))
-        tables.catch_up(all_of_them=True, on_table=outcomes.append)
-        tables.close()
-        assert [outcome.error for outcome in outcomes] == [None]
+        materialize_all(self.cluster)
 
     def publish(self, catalog: Catalog) -> Published:
         return publish(str(self.place), catalog, NAME)

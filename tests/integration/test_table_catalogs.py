@@ -22,8 +22,8 @@ from lakehead.lake.catalogs.table_entry import (
 )
 from lakehead.lake.declaration.table_declaration import PREFIX, TableDeclaration
 from lakehead.lake.jobs.catalog_publisher import CatalogEntries, CatalogPublisher
-from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.storage.errors import SettingsError
+from tests.support.declared_tables import materialize_all
 from tests.support.declared_topics import configure
 from tests.support.emulated_aws import emulated_aws
 from tests.support.hive_metastore import hive_metastore
@@ -70,11 +70,7 @@ class Orders:
         write_topic(self.cluster, "orders", {0: values}, partitions=1, batch_records=10)
 
     def materialize(self) -> None:
-        outcomes: list[TableOutcome] = []
-        tables = DeclaredTables(str(self.cluster))
-        tables.catch_up(all_of_them=True, on_table=outcomes.append)
-        tables.close()
-        assert [outcome.error for outcome in outcomes] == [None]
+        materialize_all(self.cluster)
 
     def entry(self, name: str, **changes: Any) -> TableEntry:
         declared = TableDeclaration.parse(
