@@ -93,7 +93,7 @@ def sweep(root: Path) -> None:
 
 
 def vacuum(root: Path) -> None:
-    """What VACUUM does after seven days."""
+    """Delete files as VACUUM does after seven days."""
     for place in ("orders", "orders__dlq"):
         delta = DeltaTable(root.parent / "tables" / place)
         delta.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)

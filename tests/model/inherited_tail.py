@@ -38,7 +38,7 @@ class Guards(NamedTuple):
     begin_behind_tails: bool = True
     """A new owner begins behind the tails, not at the committed end."""
     prove_behind_tails: bool = True
-    """What counts in a log begins behind the tails that are known, not at the committed end."""
+    """The part of a log that counts begins behind the known tails, not at the committed end."""
     in_order: bool = True
     """The committed end moves without a gap: tail by tail, then the owner's data."""
     own_tails_at_start: bool = True
@@ -137,7 +137,7 @@ class State(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where a new owner begins."""
+        """The offset at which a new owner begins."""
         return self.tails[-1].end if self.tails else len(self.committed)
 
     def is_live(self, node: int, epoch: int) -> bool:
@@ -437,7 +437,7 @@ class InheritedTail:
 
     @staticmethod
     def _lost(state: State) -> str | None:
-        """What was acknowledged is committed, or where the metadata says that it is."""
+        """Acknowledged records are committed, or where the metadata says that they are."""
         for offset, value in sorted(state.acked):
             if offset < len(state.committed):
                 if state.committed[offset] != value:

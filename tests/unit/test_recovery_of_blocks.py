@@ -1,4 +1,4 @@
-"""What a crash left in a log of records is uploaded while it is read: several objects at once, and
+"""Records that a crash left in a log are uploaded while it is read: several objects at once, and
 committed in the order of the log.
 """
 
