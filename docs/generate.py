@@ -112,6 +112,13 @@ _COMMANDS_INTRODUCTION = """\
 Programs that call jobs tell failures apart by [their classes](adding-a-job.md#failures)."""
 
 
+_WITH_SETTINGS = {
+    "lakehead start": "Flags: `--config FILE`, and one for each of the [settings](settings.md).",
+    "lakehead doctor": "Flags: `--json`, and those of [lakehead start](#lakehead-start).",
+}
+"""Commands whose flags are the settings, with their line in place of a table."""
+
+
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
     return {
@@ -202,11 +209,8 @@ def _command_line() -> str:
         options = [
             p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)
         ]
-        if path == "lakehead start":
-            parts += [
-                "",
-                "Flags: `--config FILE`, and one for each of the [settings](settings.md).",
-            ]
+        if path in _WITH_SETTINGS:
+            parts += ["", _WITH_SETTINGS[path]]
         elif options:
             parts += ["", "| Parameter | Meaning |", "| --- | --- |"]
             parts += [_parameter_row(parameter) for parameter in options]

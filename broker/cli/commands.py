@@ -147,6 +147,23 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "Delete objects that no stream refers to, and those that crashes left in the bucket.",
         ),
     },
+    "Diagnosis": {
+        "doctor": Command(
+            "doctor.doctor",
+            "Look at everything that a node needs, and say what to change. Status 1 if a node "
+            "would not start, or if data is in danger.",
+        ),
+        "top": Command("top.top", "Show the nodes and the busiest partitions, live, until Ctrl-C."),
+        "why": Command(
+            "why.why",
+            "Show a partition's leader and epochs, the place of its data, and all that it waits "
+            "for.",
+        ),
+        "support": Command(
+            "support.support",
+            "Write a file for a report of a problem: state, settings and versions.",
+        ),
+    },
     "Repair": {
         "inspect": Command(
             "inspection.app",

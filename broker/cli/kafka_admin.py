@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -75,6 +80,33 @@ class KafkaAdmin:
                 error: KafkaError = failure.args[0]
                 raise RequestRefused(f"topic {topic}: {error.str()}") from None
         return ends
+
+    def lags(self, topic: str, partition: int) -> dict[str, int]:
+        """Return how many offsets each consumer group that has committed one for the partition is
+        behind its high watermark.
+        """
+        end = self.end_offsets(topic)[partition]
+        try:
+            groups = self._client.list_consumer_groups(request_timeout=_RESPONSE_S).result().valid
+            requests = {
+                group.group_id: self._client.list_consumer_group_offsets(
+                    [
+                        ConsumerGroupTopicPartitions(
+                            group.group_id, [TopicPartition(topic, partition)]
+                        )
+                    ],
+                    request_timeout=_RESPONSE_S,
+                )[group.group_id]
+                for group in groups
+            }
+            offsets = {
+                group: future.result(_RESPONSE_S).topic_partitions[0].offset
+                for group, future in requests.items()
+            }
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            raise RequestRefused(f"consumer groups: {error.str()}") from None
+        return {group: end - offset for group, offset in offsets.items() if offset >= 0}
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic."""

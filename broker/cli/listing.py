@@ -27,7 +27,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], as_
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(field)) for field in columns))
-    _console().print(table)
+    output_console().print(table)
 
 
 def show_fields(fields: Mapping[str, Any], as_json: bool) -> None:
@@ -62,7 +62,8 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _console() -> Console:
+def output_console() -> Console:
+    """Return the console of standard output."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 10_000  # a pipe has no edge to wrap at

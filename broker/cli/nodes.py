@@ -68,7 +68,7 @@ def list_nodes(
         "cpu": "CPU",
         "lost_log": "LOST LOG",
     }
-    rows = _rows(state, responses)
+    rows = node_rows(state, responses)
     if not as_json:
         for row in rows:
             row["controller"] = "*" if row["controller"] else ""
@@ -112,7 +112,10 @@ async def nudge_nodes(state: MetadataImage) -> dict[int, HeartbeatResponse]:
     return responses
 
 
-def _rows(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> list[dict[str, Any]]:
+def node_rows(
+    state: MetadataImage, responses: Mapping[int, HeartbeatResponse]
+) -> list[dict[str, Any]]:
+    """Return the fields of each node, with `responses` to heartbeats by node id."""
     led = leads(state)
     rows = []
     for node_id, node in sorted(state.nodes.items()):

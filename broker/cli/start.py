@@ -4,19 +4,15 @@ The flags are the settings of `lakehead.broker.settings`, one each, under Kafka'
 underscores are taken for dots (`--message-max-bytes`).
 """
 
-import inspect
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lakehead.broker.cli.help_page import TextCommand
 from lakehead.broker.cli.imports import uncollected
-from lakehead.broker.cli.sections import sections, shown_default
+from lakehead.broker.cli.setting_flags import command_with_setting_flags
 from lakehead.broker.setting_sources import (
-    SETTINGS,
-    Setting,
     check_flags,
     load,
     unknown_variables,
@@ -28,14 +24,9 @@ from lakehead.storage.errors import (
     EntryRejected,
     Fenced,
     LakeheadError,
-    SettingsError,
     StoreUnavailable,
     WalHolderEnding,
 )
-
-_KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
-_UNITS = {"bytes": "SIZE", "ms": "MS", "minutes": "MINUTES"}
-
 
 _HELP = """\
 Start a broker, and keep running until Ctrl-C or SIGTERM.
@@ -54,108 +45,23 @@ ${directory:/path:name}, ${env:NAME}, ${secretsmanager:name:field} and ${ssm::na
 """
 
 
-def _dotted(name: str) -> str:
-    return name.replace("-", ".").replace("_", ".")
-
-
-def _command() -> Any:
-    """Return a function whose signature has every setting; typer reads it to make the flags."""
-
-    def start(
-        config: str | None = None,
-        no_maintain: bool = False,
-        override: list[str] | None = None,
-        **flags: str | None,
-    ) -> None:
-        given = {setting.name: flags[setting.field] for setting in SETTINGS}
-        given |= _overrides(override or [])
-        if no_maintain:
-            given["maintain"] = "false"
-        check_flags(given)
-        settings = load(given, os.environ, config)
-        if ignored := without_effect(config):
-            typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
-        if not is_supervised(os.environ):
-            for line in unknown_variables(os.environ):
-                typer.echo(f"lakehead: {line}", err=True)
-        if settings.nodes == 1 and settings.registry_port < 0:
-            _serve(settings)
-        else:
-            _supervise(settings, given, config)
-
-    annotations: dict[str, Any] = {
-        "config": _config_option(),
-        "no_maintain": _NO_MAINTAIN,
-        "override": _OVERRIDE,
-    }
-    for title, settings in sections():
-        annotations |= {setting.field: _option(setting, title) for setting in settings}
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False if annotation is _NO_MAINTAIN else None,
-            annotation=annotation,
-        )
-        for name, annotation in annotations.items()
-    ]
-    start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    start.__annotations__ = annotations
-    start.command_options = {  # type: ignore[attr-defined]
-        "cls": TextCommand,
-        "help": _HELP,
-        "context_settings": {"token_normalize_func": _dotted},
-    }
-    return start
-
-
-def _config_option() -> Any:
-    return Annotated[
-        str | None,
-        typer.Option(
-            "--config", "-c", metavar="FILE", envvar="LAKEHEAD_CONFIG", help="Settings as TOML."
-        ),
-    ]
-
-
-_NO_MAINTAIN: Any = Annotated[
-    bool, typer.Option("--no-maintain", help="The same as --maintain false.", show_default=False)
-]
-
-
-_OVERRIDE: Any = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--override",
-        metavar="NAME=VALUE",
-        help="Any setting by its name, also of a single listener: "
-        "listener.name.internal.ssl.client.auth=required. May be repeated.",
-        show_default=False,
-    ),
-]
-
-
-def _overrides(given: list[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not equals or not name:
-            raise SettingsError(f"--override: {one!r} is not NAME=VALUE")
-        found[name] = value
-    return found
-
-
-def _option(setting: Setting, panel: str) -> Any:
-    return Annotated[
-        str | None,
-        typer.Option(
-            f"--{setting.name}",
-            metavar=_UNITS.get(setting.unit, _KINDS[setting.kind]),
-            help=setting.doc,
-            rich_help_panel=panel,
-            show_default=shown_default(setting) or False,
-        ),
-    ]
+def _start(
+    flags: Mapping[str, str | None], config: str | None, *, no_maintain: bool = False
+) -> None:
+    given = dict(flags)
+    if no_maintain:
+        given["maintain"] = "false"
+    check_flags(given)
+    settings = load(given, os.environ, config)
+    if ignored := without_effect(config):
+        typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
+    if not is_supervised(os.environ):
+        for line in unknown_variables(os.environ):
+            typer.echo(f"lakehead: {line}", err=True)
+    if settings.nodes == 1 and settings.registry_port < 0:
+        _serve(settings)
+    else:
+        _supervise(settings, given, config)
 
 
 def _serve(settings: Settings) -> None:
@@ -197,4 +103,10 @@ def _announce(address: str, settings: Settings) -> None:
     typer.echo(f"lakehead is ready at {address}, data in {settings.store_uri}")
 
 
-start = _command()
+start = command_with_setting_flags(
+    _start,
+    help_text=_HELP,
+    no_maintain=Annotated[
+        bool, typer.Option("--no-maintain", help="The same as --maintain false.")
+    ],
+)

@@ -28,17 +28,7 @@ from lakehead.storage.object_store import ObjectStore
 def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
     """Show the cluster as the metadata log says it is: nodes, streams, counts."""
     state = run(load_state(path))
-    summary = {
-        "cluster id": state.cluster_id,
-        "store": store_uri(path),
-        "entries": state.next_entry,
-        "topics": len(state.topics),
-        "streams": len(state.streams),
-        "objects": len(state.objects),
-        "object bytes": sum(item.size for item in state.objects.values()),
-        "objects to delete": len(state.unreferenced_objects()),
-        "next producer id": state.next_producer_id,
-    }
+    summary = {"store": store_uri(path), **state_summary(state)}
     nodes = [_node(state, node_id) for node_id in sorted(state.nodes)]
     if as_json:
         show_fields({**summary, "nodes": nodes}, as_json)
@@ -60,6 +50,20 @@ def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) 
         },
         as_json,
     )
+
+
+def state_summary(state: MetadataImage) -> dict[str, Any]:
+    """Return the counts of a cluster's metadata."""
+    return {
+        "cluster id": state.cluster_id,
+        "entries": state.next_entry,
+        "topics": len(state.topics),
+        "streams": len(state.streams),
+        "objects": len(state.objects),
+        "object bytes": sum(item.size for item in state.objects.values()),
+        "objects to delete": len(state.unreferenced_objects()),
+        "next producer id": state.next_producer_id,
+    }
 
 
 def _node(state: MetadataImage, node_id: int) -> dict[str, Any]:
@@ -94,14 +98,26 @@ def inspect_log(
     """List the newest entries of the metadata log, or show one."""
     store = open_cluster(path)
     if number is not None:
-        typer.echo(run(_entry_text(store, number)))
+        entry = run(_public_entry(store, number))
+        typer.echo(msgspec.json.format(msgspec.json.encode(entry), indent=2).decode())
         return
     rows = run(_log_rows(store, last))
     columns = {"entry": "ENTRY", "time": "TIME (UTC)", "writer": "WRITER", "records": "RECORDS"}
     show_rows(rows, columns, as_json)
 
 
-async def _entry_text(store: ObjectStore, number: int) -> str:
+async def newest_entries(store: ObjectStore, most: int) -> list[bytes]:
+    """Return the newest entries of the metadata log, at most this many, as JSON without secrets."""
+    found = (await store.list(PREFIX))[-most:]
+    return [msgspec.json.encode(await _public_entry(store, _number(item.key))) for item in found]
+
+
+def _number(key: str) -> int:
+    return int(key.removeprefix(PREFIX).removesuffix(".json"))
+
+
+async def _public_entry(store: ObjectStore, number: int) -> Any:
+    """Return an entry without secrets."""
     try:
         body = await store.get(entry_key(number))
     except ObjectNotFound:
@@ -112,14 +128,14 @@ async def _entry_text(store: ObjectStore, number: int) -> str:
         raise CorruptObject(entry_key(number), 0, f"not JSON: {error}") from None
     if isinstance(entry, dict):
         without_secrets(entry, is_secret_config)
-    return msgspec.json.format(msgspec.json.encode(entry), indent=2).decode()
+    return entry
 
 
 async def _log_rows(store: ObjectStore, last: int) -> list[dict[str, Any]]:
     found = await store.list(PREFIX)
     rows = []
     for item in found[-last:]:
-        number = int(item.key.removeprefix(PREFIX).removesuffix(".json"))
+        number = _number(item.key)
         try:
             entry = decode_entry(item.key, await store.get(item.key))
         except CorruptObject as error:

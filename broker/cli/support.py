@@ -1,0 +1,213 @@
+"""`lakehead support`: one file for a report of a problem, without secrets and without records."""
+
+import dataclasses
+import io
+import json
+import os
+import platform
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lakehead.broker.cli.cluster import (
+    DEFAULT_PATH,
+    ConfigOption,
+    PathOption,
+    open_cluster,
+    read_state,
+    run,
+    store_uri,
+)
+from lakehead.broker.cli.inspection.metadata import newest_entries, state_summary
+from lakehead.broker.cli.nodes import node_rows, nudge_nodes
+from lakehead.broker.configs.entries import is_secret_config
+from lakehead.broker.diagnosis.cluster import judge_cluster
+from lakehead.broker.diagnosis.machine import read_machine
+from lakehead.broker.security.private_file import write_private_file
+from lakehead.broker.setting_sources import SETTINGS, load
+from lakehead.installation import VERSION
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.metadata.hidden_fields import HIDDEN
+from lakehead.storage.metadata.state import MetadataImage
+
+_ENTRIES = 200
+_LOG_TAIL = 4 << 20
+_PAGE_MAX = 16 << 20
+_PAGE_TIMEOUT_S = 10.0
+_PAGES = ("health", "metrics")
+
+
+def support(
+    path: PathOption = DEFAULT_PATH,
+    config: ConfigOption = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metrics",
+            metavar="URL",
+            help="A node's metrics address (http://host:9464): adds its health and metrics. May be "
+            "repeated.",
+        ),
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option("--log", metavar="FILE", help="A node's log: adds its end. May be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file to write (.tar.gz)."),
+    ] = None,
+) -> None:
+    """Write a file for a report of a problem: state, settings and versions.
+
+    It has no secret and no record: passwords, keys and tokens are hidden. It has names of topics,
+    groups, users and hosts, so look at it before you pass it on. Only its owner can read it.
+    """
+    now_ms = SystemClock().now_ms()
+    target = output or Path(f"lakehead-support-{now_ms // 1000}.tar.gz")
+    if target.exists():
+        raise SettingsError(f"{target} exists: give another name with --output")
+    files = {
+        "versions.json": _json(_versions()),
+        "machine.json": _json(dataclasses.asdict(read_machine())),
+        "settings.json": _json(_settings(config)),
+        **run(_cluster(path)),
+        **_pages(metrics or []),
+        **{f"logs/{number}-{one.name}": _tail(one) for number, one in enumerate(log or [])},
+    }
+    write_private_file(target, _archive(files, now_ms // 1000))
+    typer.echo(f"wrote {target}: {', '.join(sorted(files))}")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=2, default=str).encode()
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "lakehead": VERSION,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {
+            found.metadata["Name"]: found.version
+            for found in sorted(distributions(), key=lambda one: str(one.metadata["Name"]).lower())
+        },
+    }
+
+
+def _settings(config: str | None) -> dict[str, Any]:
+    """Return the settings that differ from their defaults, without secrets."""
+    try:
+        settings = load({}, os.environ, config)
+    except SettingsError as error:
+        return {"error": str(error)}
+    found: dict[str, Any] = {}
+    for setting in SETTINGS:
+        value = getattr(settings, setting.field)
+        if value != setting.default:
+            found[setting.name] = HIDDEN if setting.is_secret else value
+    return found
+
+
+async def _cluster(path: str) -> dict[str, bytes]:
+    """Return what the metadata say, or why they cannot be read."""
+    store = open_cluster(path)
+    try:
+        state = await read_state(store)
+        entries = await newest_entries(store, _ENTRIES)
+    except StorageError as error:
+        return {"cluster-error.txt": str(error).encode()}
+    finally:
+        await store.close()
+    responses = await nudge_nodes(state)
+    findings = [dataclasses.asdict(one) for one in judge_cluster(state, responses.keys())]
+    return {
+        "cluster.json": _json({"store": store_uri(path), **state_summary(state)}),
+        "nodes.json": _json(node_rows(state, responses)),
+        "findings.json": _json(findings),
+        "topics.json": _json(_topics(state)),
+        "tables.json": _json(
+            {name: dataclasses.asdict(table) for name, table in sorted(state.tables.items())}
+        ),
+        "metadata-log.jsonl": b"\n".join(entries),
+    }
+
+
+def _topics(state: MetadataImage) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": name,
+            "id": topic.topic_id,
+            "configs": _without_secrets(topic.configs),
+            "partitions": [
+                _partition(state, stream_id)
+                for stream_id in topic.partitions
+                if stream_id in state.streams
+            ],
+        }
+        for name, topic in sorted(state.topics.items())
+    ]
+
+
+def _without_secrets(configs: Mapping[str, str]) -> dict[str, str]:
+    return {name: HIDDEN if is_secret_config(name) else value for name, value in configs.items()}
+
+
+def _partition(state: MetadataImage, stream_id: int) -> dict[str, Any]:
+    stream = state.streams[stream_id]
+    return {
+        "partition": stream.partition,
+        "stream": stream_id,
+        "leader": stream.node_id if stream.is_open else None,
+        "epoch": stream.epoch,
+        "assigned": stream.assigned,
+        "start_offset": stream.start_offset,
+        "end_offset": stream.end_offset,
+        "extents": len(stream.extents),
+    }
+
+
+def _pages(addresses: list[str]) -> dict[str, bytes]:
+    found = {}
+    for number, address in enumerate(addresses):
+        for page in _PAGES:
+            found[f"pages/{number}-{page}.txt"] = _page(f"{address.rstrip('/')}/{page}")
+    return found
+
+
+def _page(url: str) -> bytes:
+    if not url.startswith(("http://", "https://")):
+        raise SettingsError(f"--metrics: {url} is not an address like http://host:9464")
+    try:
+        with urllib.request.urlopen(url, timeout=_PAGE_TIMEOUT_S) as response:  # noqa: S310
+            return bytes(response.read(_PAGE_MAX))
+    except urllib.error.HTTPError as error:
+        return bytes(error.read(_PAGE_MAX))  # a health page that reports trouble has status 503
+    except OSError as error:
+        return f"{url}: {error}".encode()
+
+
+def _tail(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(file.stat().st_size - _LOG_TAIL, 0))
+            return opened.read(_LOG_TAIL)
+    except OSError as error:
+        raise SettingsError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _archive(files: Mapping[str, bytes], time_s: int) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, body in sorted(files.items()):
+            entry = tarfile.TarInfo(f"lakehead-support/{name}")
+            entry.size, entry.mtime, entry.mode = len(body), time_s, 0o600
+            archive.addfile(entry, io.BytesIO(body))
+    return buffer.getvalue()
