@@ -301,5 +301,8 @@ def test_a_command_brings_no_other_along() -> None:
     )
     assert set(told.stdout.split()) == {
         f"lakehead.broker.cli.{name}"
-        for name in ("app", "commands", "help_page", "imports", "process", "sections", "start")
+        for name in (
+            *("app", "commands", "help_page", "imports", "process", "sections"),
+            *("setting_flags", "start"),
+        )
     }
