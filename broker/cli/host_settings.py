@@ -17,10 +17,10 @@ import typer
 
 from lakehead.broker.cli.cluster import holds_cluster, open_cluster, open_log, run
 from lakehead.broker.cli.help_page import CommandLine
-from lakehead.broker.cli.nodes import leads
 from lakehead.broker.cli.rolling.host_plan import Host
 from lakehead.broker.cli.rolling.host_state import Expected, nodes_of
 from lakehead.broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
+from lakehead.broker.cluster.node_status import leads
 from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.security.host_secrets import HostSecrets

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -38,18 +37,6 @@ def show_fields(fields: Mapping[str, Any], as_json: bool) -> None:
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
         typer.echo(f"{name.ljust(width)}  {_cell(value)}")
-
-
-def moment(milliseconds: int) -> str:
-    """Return a timestamp (ms since the epoch) as text in UTC; a dash for none."""
-    if milliseconds < 0:
-        return "-"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[
-            :23
-        ]
-    except (ValueError, OverflowError, OSError):
-        return str(milliseconds)
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,6 @@ the log itself, and then nudges the nodes.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -21,19 +20,14 @@ from lakehead.broker.cli.cluster import (
     read_state,
     run,
 )
-from lakehead.broker.cli.listing import JsonOption, moment, show_rows
+from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.node_network import CommandConfigOption, node_network
-from lakehead.broker.cluster.cordons import is_cordoned
-from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
-from lakehead.broker.cluster.inter_broker_client import probe
-from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.broker.cluster.heartbeat import HeartbeatResponse
+from lakehead.broker.cluster.node_status import leads, node_rows, request_heartbeats
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 
-NOT_A_NODE = -1
-"""The node id in a heartbeat of a process that is not a node."""
-REQUEST_TIMEOUT_S = 1.0
 POLL_S = 0.2
 
 NodesArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="Ids of the nodes.")]
@@ -86,95 +80,15 @@ async def _look(path: str) -> tuple[MetadataImage, Mapping[int, HeartbeatRespons
     return state, await nudge_nodes(state)
 
 
-async def nudge_nodes(state: MetadataImage) -> dict[int, HeartbeatResponse]:
+async def nudge_nodes(state: MetadataImage) -> Mapping[int, HeartbeatResponse]:
     """Send the end of the metadata log to every live node; return the responses that come."""
-    network = node_network(state)
-    heartbeat = Heartbeat(
-        node_id=NOT_A_NODE,
-        epoch=NOT_A_NODE,
-        next_entry=state.next_entry,
-        cluster_id=state.cluster_id,
-    )
-    responses: dict[int, HeartbeatResponse] = {}
-
-    async def request(node: NodeState) -> None:
-        proof = NodeProof(secret=state.node_secret, to_node=node.node_id)
-        response = await probe(network, node.host, node.port, heartbeat, REQUEST_TIMEOUT_S, proof)
-        if response is None:
-            return
-        if (response.node_id, response.epoch) == (node.node_id, node.epoch):
-            responses[node.node_id] = response
-
-    async with asyncio.TaskGroup() as group:
-        for node in state.nodes.values():
-            if not node.is_fenced:
-                group.create_task(request(node))
-    return responses
-
-
-def node_rows(
-    state: MetadataImage, responses: Mapping[int, HeartbeatResponse]
-) -> list[dict[str, Any]]:
-    """Return the fields of each node, with `responses` to heartbeats by node id."""
-    led = leads(state)
-    rows = []
-    for node_id, node in sorted(state.nodes.items()):
-        response = responses.get(node_id)
-        rows.append(
-            {
-                "node": node_id,
-                "controller": node_id == state.controller.node_id and not node.is_fenced,
-                "epoch": node.epoch,
-                "state": _state_of(
-                    node,
-                    led[node_id],
-                    responds=response is not None,
-                    is_cordoned=is_cordoned(state, node_id),
-                ),
-                "address": f"{node.host}:{node.port}",
-                "rack": node.rack,
-                "host": node.host_id or None,
-                "leads": led[node_id],
-                "bytes_in": None if response is None else round(response.load.bytes_in),
-                "bytes_out": None if response is None else round(response.load.bytes_out),
-                "cpu": None if response is None else round(response.load.cpu, 3),
-                "lost_log": _lost_log(node),
-            }
-        )
-    return rows
-
-
-def _lost_log(node: NodeState) -> dict[str, Any] | None:
-    lost = node.lost_log
-    if lost is None:
-        return None
-    return {
-        "log_id": lost.log_id,
-        "epoch": lost.epoch,
-        "at": moment(lost.time_ms),
-        "partitions": lost.streams,
-    }
+    return await request_heartbeats(node_network(state), state)
 
 
 def _loss(lost: dict[str, Any] | None) -> str | None:
     if lost is None:
         return None
     return f"{lost['at']}, epoch {lost['epoch']}, {lost['partitions']} partitions"
-
-
-def leads(state: MetadataImage) -> Counter[int]:
-    """Count the streams that each node has open."""
-    return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
-
-
-def _state_of(node: NodeState, leads: int, *, responds: bool, is_cordoned: bool) -> str:
-    if node.is_fenced:
-        return "fenced" if leads else "gone"
-    if not responds:
-        return "silent"
-    if node.is_draining:
-        return "draining"
-    return "cordoned" if is_cordoned else "live"
 
 
 def drain(

@@ -24,11 +24,13 @@ from lakehead.broker.cli.cluster import (
     run,
     store_uri,
 )
-from lakehead.broker.cli.inspection.metadata import newest_entries, state_summary
-from lakehead.broker.cli.nodes import node_rows, nudge_nodes
+from lakehead.broker.cli.inspection.metadata import state_summary
+from lakehead.broker.cli.nodes import nudge_nodes
+from lakehead.broker.cluster.node_status import node_rows
 from lakehead.broker.configs.entries import is_secret_config
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.machine import read_machine
+from lakehead.broker.diagnosis.metadata_log import newest_entries
 from lakehead.broker.security.private_file import write_private_file
 from lakehead.broker.setting_sources import SETTINGS, load
 from lakehead.installation import VERSION

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from lakehead.broker.cli.listing import JsonOption, moment, show_rows
+from lakehead.broker.cli.listing import JsonOption, show_rows
+from lakehead.broker.plain_text import moment
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 

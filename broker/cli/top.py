@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
-from lakehead.broker.cli.listing import moment, output_console
+from lakehead.broker.cli.listing import output_console
 from lakehead.broker.cli.node_network import CommandConfigOption
-from lakehead.broker.cli.nodes import node_rows, nudge_nodes
+from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
-from lakehead.broker.diagnosis.finding import size_text
+from lakehead.broker.cluster.node_status import node_rows
+from lakehead.broker.plain_text import moment, size_text
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import MetadataImage
 

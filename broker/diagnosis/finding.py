@@ -45,12 +45,3 @@ def failed(check: str, found: str, advice: str) -> Finding:
 def has_failed(findings: Iterable[Finding]) -> bool:
     """Return true if one of the findings is a failure."""
     return any(finding.verdict is Verdict.FAILED for finding in findings)
-
-
-def size_text(size: float) -> str:
-    """Return bytes as people read them."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakehead.broker.diagnosis.finding import Finding, failed, ok, size_text, warning
+from lakehead.broker.diagnosis.finding import Finding, failed, ok, warning
 from lakehead.broker.network.listeners import Listener
+from lakehead.broker.plain_text import size_text
 from lakehead.broker.settings import MIB, Settings
 
 _OPEN_FILES_LEAST = 65_536

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.process import ServerProcess, free_port
 from lakehead.broker.cli.cluster import load_state, run
-from lakehead.broker.cli.nodes import leads
+from lakehead.broker.cluster.node_status import leads
 from lakehead.storage.metadata.endpoints import parse_endpoints
 from tests.checker.history import History
 from tests.checker.rules import violations

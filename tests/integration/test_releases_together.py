@@ -15,7 +15,7 @@ import pytest
 from bench.lakehead_server import ROOT
 from bench.process import free_port
 from lakehead.broker.cli.cluster import load_state, run
-from lakehead.broker.cli.nodes import leads
+from lakehead.broker.cluster.node_status import leads
 from lakehead.storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.layout import checkpoint_number
 from tests.checker.history import History

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.process import free_port
 from lakehead.broker.cli.cluster import load_state
 from lakehead.broker.cli.inspection.wal_file import read_wal_file
-from lakehead.broker.cli.nodes import leads
+from lakehead.broker.cluster.node_status import leads
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from tests.checker.figures import figures

@@ -13,12 +13,13 @@ from lakehead.broker.cli.cluster import (
     run,
     store_uri,
 )
-from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from lakehead.broker.configs.entries import is_secret_config
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.diagnosis.metadata_log import entry_number, public_entry, record_counts
+from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
-from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_key
-from lakehead.storage.metadata.hidden_fields import HIDDEN, SECRET_COLUMNS, without_secrets
+from lakehead.storage.metadata.entry import PREFIX, decode_entry
+from lakehead.storage.metadata.hidden_fields import HIDDEN, SECRET_COLUMNS
 from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.state import MetadataImage
@@ -98,7 +99,7 @@ def inspect_log(
     """List the newest entries of the metadata log, or show one."""
     store = open_cluster(path)
     if number is not None:
-        entry = run(_public_entry(store, number))
+        entry = run(public_entry(store, number))
         typer.echo(msgspec.json.format(msgspec.json.encode(entry), indent=2).decode())
         return
     rows = run(_log_rows(store, last))
@@ -106,52 +107,23 @@ def inspect_log(
     show_rows(rows, columns, as_json)
 
 
-async def newest_entries(store: ObjectStore, most: int) -> list[bytes]:
-    """Return the newest entries of the metadata log, at most this many, as JSON without secrets."""
-    found = (await store.list(PREFIX))[-most:]
-    return [msgspec.json.encode(await _public_entry(store, _number(item.key))) for item in found]
-
-
-def _number(key: str) -> int:
-    return int(key.removeprefix(PREFIX).removesuffix(".json"))
-
-
-async def _public_entry(store: ObjectStore, number: int) -> Any:
-    """Return an entry without secrets."""
-    try:
-        body = await store.get(entry_key(number))
-    except ObjectNotFound:
-        raise NotFound(f"the metadata log has no entry {number}") from None
-    try:
-        entry = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(entry_key(number), 0, f"not JSON: {error}") from None
-    if isinstance(entry, dict):
-        without_secrets(entry, is_secret_config)
-    return entry
-
-
 async def _log_rows(store: ObjectStore, last: int) -> list[dict[str, Any]]:
     found = await store.list(PREFIX)
     rows = []
     for item in found[-last:]:
-        number = _number(item.key)
+        number = entry_number(item.key)
         try:
             entry = decode_entry(item.key, await store.get(item.key))
         except CorruptObject as error:
             damage = f"DAMAGED at byte {error.position}: {error.reason}"
             rows.append({"entry": number, "time": None, "writer": None, "records": damage})
             continue
-        counts: dict[str, int] = {}
-        for record in entry.records:
-            counts[type(record).__name__] = counts.get(type(record).__name__, 0) + 1
-        words = [name if n == 1 else f"{n} x {name}" for name, n in counts.items()]
         rows.append(
             {
                 "entry": number,
                 "time": moment(entry.time_ms),
                 "writer": entry.writer,
-                "records": ", ".join(words),
+                "records": record_counts(entry.records),
             }
         )
     return rows

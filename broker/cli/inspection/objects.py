@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run
-from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.format.stream_object import (

@@ -13,7 +13,8 @@ from lakehead.broker.cli.cluster import (
     run,
 )
 from lakehead.broker.cli.inspection.wal_file import WalFileReport, read_wal_file
-from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.metadata.state import MetadataImage

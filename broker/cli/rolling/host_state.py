@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lakehead.broker.cli.nodes import leads
 from lakehead.broker.cli.rolling.host_plan import Host
+from lakehead.broker.cluster.node_status import leads
 from lakehead.storage.errors import StorageError
 from lakehead.storage.metadata.records import DrainNode
 from lakehead.storage.metadata.state import MetadataImage, NodeState

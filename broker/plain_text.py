@@ -1,0 +1,24 @@
+"""Sizes and times as people read them."""
+
+from datetime import UTC, datetime
+
+
+def size_text(size: float) -> str:
+    """Return bytes with a unit of 1,024s."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def moment(milliseconds: int) -> str:
+    """Return a timestamp (ms since the epoch) as text in UTC; a dash for none."""
+    if milliseconds < 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[
+            :23
+        ]
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)
