@@ -2,14 +2,15 @@
 
 Batches enter in WAL order into the *active* block. Sealing a block makes it part of an upload set.
 Once it is committed its batches may be evicted, the oldest block first, when the cache exceeds its
-capacity: a few with each batch that enters, so that a large block is evicted without a pause.
-Uncommitted batches are never evicted.
+capacity: about as many bytes as enter, so that a large block is evicted without a pause. The
+streams of a block take turns, a part of each, since one request may hold batches of all of them:
+its memory is free when the last of them has left. Uncommitted batches are never evicted.
 """
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,6 +18,11 @@ from lakehead.storage.metadata.records import COMPACTED, Entry, ReplaceObjects
 from lakehead.storage.metadata.state import MetadataImage
 
 _EVICTED_AT_ONCE = 64
+"""Batches of a stream that leave in one turn, if its block has no more than `_TURNS_MAX` turns."""
+_TURNS_MIN, _TURNS_MAX = 16, 256
+"""Turns in which a block leaves: each takes the same part of every stream. Taking from the front of
+a log moves the rest, so of a long log more is taken at once.
+"""
 _READ_AT_ONCE = 128
 _OVERHEAD = 256
 """Bytes charged per batch beside its payload, so that many tiny batches cannot outgrow the
@@ -84,14 +90,17 @@ class _CachedLog:
 
 
 class _Evictable:
-    """The `count` oldest batches of a stream's log, which are in committed objects."""
+    """The `count` oldest batches of a stream's log, which are in committed objects. `at_once` of
+    them leave in one turn.
+    """
 
-    __slots__ = ("count", "log", "stream_id")
+    __slots__ = ("at_once", "count", "log", "stream_id")
 
-    def __init__(self, stream_id: int, log: _CachedLog, count: int) -> None:
+    def __init__(self, stream_id: int, log: _CachedLog, count: int, at_once: int) -> None:
         self.stream_id = stream_id
         self.log = log
         self.count = count
+        self.at_once = at_once
 
 
 class LogCache:
@@ -105,7 +114,8 @@ class LogCache:
         self.uncommitted = 0
         """Bytes that are not in committed objects yet."""
         self.active = CacheBlock()
-        self._evictable: deque[_Evictable] = deque()
+        self._evictable: deque[deque[_Evictable]] = deque()
+        """By committed block what is left of its streams, in the order of their turns."""
         self._logs: dict[int, _CachedLog] = {}
         self._replaced: dict[int, int] = {}
         """By stream the end of what was replaced while the upload that it is from was not known
@@ -122,7 +132,7 @@ class LogCache:
         charge = self.active.add(stream_id, batch)
         self.size += charge
         self.uncommitted += charge
-        if self.size > self.capacity and self._evictable:
+        while self.size > self.capacity and self._evictable:
             self._evict_some()
 
     def seal(self, stream_ids: Collection[int] | None = None) -> CacheBlock:
@@ -138,14 +148,20 @@ class LogCache:
     def committed(self, block: CacheBlock) -> None:
         """Let the batches of a sealed block go, now that committed objects hold them."""
         self.uncommitted -= block.size
+        longest = max(map(len, block.batches.values()), default=0)
+        turns = min(max(longest // _EVICTED_AT_ONCE, _TURNS_MIN), _TURNS_MAX)
+        evictable: deque[_Evictable] = deque()
         for stream_id, batches in block.batches.items():
             log = self._logs.get(stream_id)
             if log is None:  # forgotten meanwhile
                 self.size -= sum(map(_charge, batches))
             else:
-                self._evictable.append(_Evictable(stream_id, log, len(batches)))
-                if stream_id in self._replaced:
-                    self.replaced(stream_id, self._replaced.pop(stream_id))
+                count = len(batches)
+                evictable.append(_Evictable(stream_id, log, count, -(-count // turns)))
+        if evictable:
+            self._evictable.append(evictable)
+        for stream_id in self._replaced.keys() & block.batches.keys():
+            self.replaced(stream_id, self._replaced.pop(stream_id))
         block.batches = {}
         while self.size > self.capacity and self._evictable:
             self._evict_some()
@@ -177,7 +193,7 @@ class LogCache:
         log = self._logs.get(stream_id)
         if log is None:
             return
-        for one in self._evictable:
+        for one in chain.from_iterable(self._evictable):
             if one.log is log:
                 old = bisect_right(
                     log.batches, end_offset, hi=one.count, key=lambda batch: batch.end_offset
@@ -185,7 +201,8 @@ class LogCache:
                 self._evict(one, old)
                 if one.count:
                     break
-        self._evictable = deque(one for one in self._evictable if one.count)
+        left = (deque(one for one in block if one.count) for block in self._evictable)
+        self._evictable = deque(block for block in left if block)
         if log.batches and log.batches[0].end_offset <= end_offset:
             self._replaced[stream_id] = end_offset
 
@@ -221,13 +238,13 @@ class LogCache:
         return log.batches[max(0, bisect_right(log.base_offsets, offset) - 1) :]
 
     def _evict_some(self) -> None:
-        """Evict the oldest batches of the stream whose turn it is."""
-        oldest = self._evictable[0]
-        log = oldest.log
-        # Taking from the front moves the rest: of a long log, more is taken at once.
-        count = min(oldest.count, max(_EVICTED_AT_ONCE, len(log.batches) // 256))
-        self._evict(oldest, count)
-        if not oldest.count:
+        """Evict the oldest batches of the stream whose turn it is, in the oldest block."""
+        block = self._evictable[0]
+        oldest = block.popleft()
+        self._evict(oldest, min(oldest.count, oldest.at_once))
+        if oldest.count:
+            block.append(oldest)
+        elif not block:
             self._evictable.popleft()
 
     def _evict(self, oldest: _Evictable, count: int) -> None:

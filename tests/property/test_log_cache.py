@@ -122,3 +122,35 @@ def test_a_read_has_as_many_whole_batches_as_fit_and_one_at_least(
     size = sum(map(len, found))
     assert end == offset + 1 or size <= max_bytes
     assert end == len(sizes) or size + sizes[end] > max_bytes
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=2, max_size=6),
+    st.integers(1, 4),
+)
+def test_a_request_over_many_streams_leaves_memory_once_its_turn_has_come(
+    weights: list[int], blocks: int
+) -> None:
+    """Each request is one buffer with a batch of several streams, as a producer of many partitions
+    sends them. The cache pins a buffer until the last of its batches has left.
+    """
+    size, ends = 1000, [0] * len(weights)
+    cache = LogCache(len(weights) * 60 * (size + _OVERHEAD))
+    for _ in range(blocks * 2):
+        for number in range(120):
+            # A stream of weight 40 has a batch in each request, one of weight 10 in each fourth.
+            here = [one for one, weight in enumerate(weights) if number * weight % 40 < weight]
+            frame = memoryview(bytearray(size * len(here)))
+            for place, one in enumerate(here):
+                payload = frame[place * size : (place + 1) * size]
+                cache.add(one, CachedBatch(ends[one], ends[one] + 1, 0, 0, payload))
+                ends[one] += 1
+        cache.committed(cache.seal())
+        pinned = {
+            id(batch.payload.obj): len(batch.payload.obj)
+            for one in range(len(weights))
+            for batch in cache.batches_from(one, 0)
+        }
+        held = sum(len(cache.batches_from(one, 0)) for one in range(len(weights))) * size
+        newest = 120 * len(weights) * size
+        assert sum(pinned.values()) <= held + newest // 8
