@@ -19,14 +19,14 @@ from lakehead.storage.metadata.state import MetadataImage
 
 _EVICTED_AT_ONCE = 64
 """Batches of a stream that leave in one turn, if its block has no more than `_TURNS_MAX` turns."""
-_TURNS_MIN, _TURNS_MAX = 16, 256
+_TURNS_MIN, _TURNS_MAX = 8, 256
 """Turns in which a block leaves: each takes the same part of every stream. Taking from the front of
 a log moves the rest, so of a long log more is taken at once.
 """
 _READ_AT_ONCE = 128
-_OVERHEAD = 256
+BATCH_OVERHEAD = 700
 """Bytes charged per batch beside its payload, so that many tiny batches cannot outgrow the
-capacity.
+capacity: the objects of a batch take 640, and its request has a header.
 """
 
 
@@ -258,4 +258,4 @@ class LogCache:
 
 
 def _charge(batch: CachedBatch) -> int:
-    return len(batch.payload) + _OVERHEAD
+    return len(batch.payload) + BATCH_OVERHEAD

@@ -10,12 +10,9 @@ from typing import NoReturn
 
 from lakehead.storage.errors import StreamClosed
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.stream.log_cache import CachedBatch
+from lakehead.storage.stream.log_cache import BATCH_OVERHEAD, CachedBatch
 from lakehead.storage.stream.reader import ColdReader
 from lakehead.storage.stream.stream import OnDone, Stream
-
-_OVERHEAD = 256
-"""Bytes charged for a batch beside its payload, as by `LogCache`."""
 
 
 class TailCache:
@@ -69,7 +66,7 @@ class TailCache:
 
 
 def _charge(batch: CachedBatch) -> int:
-    return len(batch.payload) + _OVERHEAD
+    return len(batch.payload) + BATCH_OVERHEAD
 
 
 class ReadReplicaServices:

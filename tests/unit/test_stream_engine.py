@@ -24,7 +24,7 @@ from tests.support.wal_tools import opener
 
 TOPIC = "0" * 31 + "1"
 SMALL = StorageSettings(
-    upload_size=4096, upload_age_s=3600, stream_object_size=2048, cache_size=8192
+    upload_size=8192, upload_age_s=3600, stream_object_size=2048, cache_size=16384
 )
 
 
