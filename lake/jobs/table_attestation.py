@@ -27,6 +27,7 @@ from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.lake.tables.delta_table import Table, TableUnavailable, open_table
 from lakehead.lake.tables.layout import DECODED, TableLayout
 from lakehead.lake.tables.range_digests import RangeDigest
+from lakehead.lake.tables.unavailable_values import unavailable
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.certificates import key_hash
 from lakehead.storage.errors import CorruptObject, ObjectNotFound
@@ -265,7 +266,10 @@ class _Work:
                 name
                 for name in expected.column_names
                 if _text(expected, name, row) != _text(rows, name, row)
+                and not (self._item.is_upsert and _is_unavailable(expected, name, row))
             ]
+            if not names:
+                continue
             lacks = self._item.may_lack_fields and all(
                 _is_less(rows.column(name)[row].as_py(), expected.column(name)[row].as_py())
                 for name in names
@@ -471,6 +475,13 @@ def _mark(one: Any, other: Any, start: int, end: int, found: npt.NDArray[np.bool
     middle = (start + end) // 2
     _mark(one, other, start, middle, found)
     _mark(one, other, middle, end, found)
+
+
+def _is_unavailable(rows: Any, name: str, row: int) -> bool:
+    """Return whether a record does not have the value of a column, which a table by upsert keeps
+    from the records before.
+    """
+    return unavailable(rows.column(name).slice(row, 1)) is not None
 
 
 def _text(rows: Any, name: str, row: int) -> str:

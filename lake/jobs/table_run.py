@@ -139,6 +139,7 @@ def _progress(splits: Sequence[Split]) -> dict[tuple[str, int], int]:
 
 
 _ROWS_AT_ONCE = 1 << 20
+_IS_CURRENT = "_is_current"
 
 
 def _merge_changes(
@@ -183,7 +184,26 @@ def planned_merge(
     wanted = unresolved_keys(changes, keys)
     if len(wanted):
         changes = resolved(changes, keys, _held(table, [*keys, "_key"], wanted))
-    return merge_of(changes, schema, keys, is_history=is_history)
+    lookup = partial(_rows_of_keys, table, is_history=is_history)
+    return merge_of(changes, schema, keys, is_history=is_history, lookup=lookup)
+
+
+def _rows_of_keys(table: Table, keys: Any, columns: Sequence[str], *, is_history: bool) -> Any:
+    """Some columns of the rows that the table has of these keys (of a table with history: of the
+    current ones), with the columns of the keys.
+    """
+    current = [_IS_CURRENT] if is_history else []
+    names = list(dict.fromkeys((*keys.column_names, *columns, *current)))
+    first = keys.column(0)
+    schema = pa.schema([table.schema.field(name) for name in names])
+    found = [schema.empty_table()]
+    for some in gathered(table.batches(_ROWS_AT_ONCE, names)):
+        rows = some.cast(schema)
+        is_wanted = pc.is_in(rows.column(keys.column_names[0]), first.cast(schema.field(0).type))
+        if is_history:
+            is_wanted = pc.and_(is_wanted, rows.column(_IS_CURRENT))
+        found.append(rows.filter(is_wanted))
+    return pa.concat_tables(found)
 
 
 def _held(table: Table, names: list[str], record_keys: Any) -> Any:

@@ -19,8 +19,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakehead.lake.declaration.table_declaration import METADATA_COLUMNS
 from lakehead.lake.tables.arrow_rows import row_codes
 from lakehead.lake.tables.ddl import TIMESTAMP, type_name
+from lakehead.lake.tables.unavailable_values import (
+    KEPT,
+    KEPT_FIELD,
+    Lookup,
+    filled,
+    folded,
+    has_kept,
+    kept_columns,
+    unavailable,
+)
 from lakehead.lake.tables.values.changes import OP, SEQ
 from lakehead.lake.tables.values.decoder import Fault
 from lakehead.storage.errors import SettingsError
@@ -101,12 +112,16 @@ while it holds), and whether it holds.
 _PUT, _DELETE, _TRUNCATE = "u", "d", "t"
 _CLOSES = "_closes"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_CHANGE_FIELDS = (pa.field(OP, pa.string()), pa.field(SEQ, pa.int32()), pa.field(AT, TIMESTAMP))
+_CHANGE_FIELDS = (
+    *(pa.field(OP, pa.string()), pa.field(SEQ, pa.int32()), pa.field(AT, TIMESTAMP)),
+    KEPT_FIELD,
+)
 
 
 def change_schema(table_schema: Any) -> Any:
     """Return the schema of change rows: the table's columns, `_op` (`u` put, `d` delete, `t`
-    truncate), `_seq` among the changes of one record, and when it happened (`_at`).
+    truncate), `_seq` among the changes of one record, when it happened (`_at`), and the columns
+    that it leaves as they are (`_kept`).
     """
     made = {field.name for field in HISTORY_FIELDS}
     return pa.schema([*(f for f in table_schema if f.name not in made), *_CHANGE_FIELDS])
@@ -193,15 +208,27 @@ def is_named_by_key(changes: Any, keys: Sequence[str]) -> Any:
     return nameless
 
 
-def merge_of(changes: Any, table_schema: Any, keys: Sequence[str], *, is_history: bool) -> Merge:
-    """Return the MERGE that these changes (`change_schema`) are to a table."""
+def merge_of(
+    changes: Any,
+    table_schema: Any,
+    keys: Sequence[str],
+    *,
+    is_history: bool,
+    lookup: Lookup | None = None,
+) -> Merge:
+    """Return the MERGE that these changes (`change_schema`) are to a table. `lookup` returns the
+    table's rows (with history, its current ones) for columns that changes leave as they are.
+    """
     names = identity(keys)
     changes, truncated_us = (_each_ended if is_history else _after_truncates)(changes, names)
     if is_history:
         codes = row_codes(changes, names)
         order = _order(changes, codes)
-        return _history_merge(changes.take(order), codes[order], table_schema, names, truncated_us)
-    source = changes.take(_last_of_each(changes, names))
+        changes, codes = changes.take(order), codes[order]
+        changes = _whole(folded(changes, codes, _is_delete(changes)), names, lookup)
+        return _history_merge(changes, codes, table_schema, names, truncated_us)
+    # After a truncate the table has no row before the change.
+    source = _whole(_last_of_each(changes, names), names, lookup if truncated_us is None else None)
     put, delete = f"s.{OP} = '{_PUT}'", f"s.{OP} = '{_DELETE}'"
     columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
     clauses = [
@@ -233,13 +260,30 @@ def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
 
 
 def _last_of_each(changes: Any, names: Sequence[str]) -> Any:
-    """The changes that are the last ones of their keys."""
+    """The changes that are the last ones of their keys, with what the ones before them made of the
+    columns that they leave as they are.
+    """
     codes = row_codes(changes, names)
     order = _order(changes, codes)
     sorted_codes = codes[order]
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
-    return order[is_last]
+    if not has_kept(changes):
+        return changes.take(order[is_last])
+    changes = changes.take(order)
+    changes = folded(changes, sorted_codes, _is_delete(changes))
+    return changes.filter(pa.array(is_last))
+
+
+def _is_delete(changes: Any) -> Any:
+    return np.asarray(pc.equal(changes.column(OP), _DELETE))
+
+
+def _whole(changes: Any, names: Sequence[str], lookup: Lookup | None) -> Any:
+    """Changes whose columns all have values, as sources of a MERGE."""
+    if lookup is not None:
+        changes = filled(changes, names, lookup)
+    return changes.drop_columns([KEPT])
 
 
 def newest(changes: Any, keys: Sequence[str]) -> Any:
@@ -250,7 +294,7 @@ def newest(changes: Any, keys: Sequence[str]) -> Any:
     stays = stays | _is_truncate(changes)
     rest = changes.filter(pa.array(~stays))
     names = dict.fromkeys((*identity(keys), "_key"))
-    last = rest.take(_last_of_each(rest, tuple(names)))
+    last = _last_of_each(rest, tuple(names))
     return pa.concat_tables([changes.filter(pa.array(stays)), last])
 
 
@@ -423,29 +467,69 @@ def as_changes(
     `columns` are those of their rows, with `_op`, `_seq` and `_source_ts` where the values are
     change events; else a null value is a delete. `origins` are the rows of the batch they are from.
     """
+    kept = pa.nulls(records.num_rows, KEPT_FIELD.type)
+    nested: tuple[Fault, ...] = ()
     if OP in columns:
         given = columns[OP]
         ops = pc.if_else(pc.is_in(given, _PUTS), "u", given)
         sequence = columns[SEQ]
         at = pc.coalesce(columns["_source_ts"], columns["_timestamp"])
+        is_put = np.asarray(pc.equal(ops, _PUT))
+        made = {*METADATA_COLUMNS, *(field.name for field in HISTORY_FIELDS)}
+        names = [name for name in table_schema.names if name not in made]
+        nested = _unavailable_fields(columns, origins, is_put)
+        columns, kept = kept_columns(columns, names, is_put)
     else:
         ops = pc.if_else(pc.is_null(records.column("value")), "d", "u")
         zeros = np.zeros(records.num_rows, np.int32)
         sequence = pa.Array.from_buffers(pa.int32(), len(zeros), [None, pa.py_buffer(zeros)])
         at = columns["_timestamp"]
     schema = change_schema(table_schema)
-    made = {**columns, OP: ops, SEQ: sequence, AT: at}
-    rows = pa.Table.from_arrays([made[name] for name in schema.names], schema=schema)
+    whole = {**columns, OP: ops, SEQ: sequence, AT: at, KEPT: kept}
+    rows = pa.Table.from_arrays([whole[name] for name in schema.names], schema=schema)
     named = _named(rows, ops, keys)
+    if nested:
+        odd = np.isin(np.asarray(origins), [fault.row for fault in nested])
+        lacking = np.asarray(pc.fill_null(pc.invert(named), fill_value=False))
+        return Changes(
+            rows.filter(pa.array(~odd & ~lacking)),
+            tuple(sorted((*nested, *_nameless(lacking & ~odd, origins, keys)), key=_row)),
+        )
     if pc.all(named).as_py() in (True, None):
         return Changes(rows, ())
-    lacking = np.flatnonzero(~np.asarray(named))
-    what = f"no {', '.join(keys)}" if keys else "no key"
-    faults = tuple(
-        Fault(row=origins[int(row)].as_py(), reason=f"{what}: it names no row", error="misfit")
-        for row in lacking
-    )
+    faults = _nameless(~np.asarray(named), origins, keys)
     return Changes(rows.filter(named), faults)
+
+
+def _row(fault: Fault) -> int:
+    return fault.row
+
+
+def _unavailable_fields(columns: Mapping[str, Any], origins: Any, is_put: Any) -> tuple[Fault, ...]:
+    """The changes whose values are in one column, and lack some of its fields."""
+    value = columns.get("value")
+    if value is None or not pa.types.is_struct(value.type):
+        return ()
+    faults: dict[int, Fault] = {}
+    for number in range(value.type.num_fields):
+        mask = unavailable(pc.struct_field(value, number))
+        for row in () if mask is None else np.flatnonzero(mask & is_put):
+            origin = origins[int(row)].as_py()
+            reason = (
+                f"field {value.type.field(number).name}: the value is not in the change, and "
+                "lakehead.table.layout=nested cannot keep it: set flat"
+            )
+            faults[origin] = Fault(row=origin, reason=reason, error="misfit")
+    return tuple(faults.values())
+
+
+def _nameless(lacks: Any, origins: Any, keys: Sequence[str]) -> tuple[Fault, ...]:
+    """The faults of the changes that name no row."""
+    what = f"no {', '.join(keys)}" if keys else "no key"
+    return tuple(
+        Fault(row=origins[int(row)].as_py(), reason=f"{what}: it names no row", error="misfit")
+        for row in np.flatnonzero(lacks)
+    )
 
 
 def _named(rows: Any, ops: Any, keys: Sequence[str]) -> Any:

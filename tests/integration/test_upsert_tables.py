@@ -138,6 +138,53 @@ def test_debezium_events_become_the_rows_of_their_source(tmp_path: Path) -> None
     assert held(catch_up(root, "people").table) == [(1, "x"), (30, "c")]
 
 
+LEFT_OUT = "__debezium_unavailable_value"
+WIDE = "id bigint, name string, body string, tags array<string>, sizes array<bigint>"
+
+
+def wide(number: int, name: str, body: str, tags: list[str], sizes: list[int]) -> dict[str, Any]:
+    return {"id": number, "name": name, "body": body, "tags": tags, "sizes": sizes}
+
+
+def left_out(number: int, name: str) -> dict[str, Any]:
+    """An update of the name alone, as PostgreSQL's connector has it."""
+    return wide(number, name, LEFT_OUT, [LEFT_OUT], list(LEFT_OUT.encode()))
+
+
+def test_values_that_debezium_leaves_out_stay_in_the_table(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    first = [event("c", None, wide(n, "a", f"long {n}", ["x"], [n])) for n in (1, 2)]
+    for topic, scd in (("pages", "1"), ("versions", "2")):
+        write_topic(root, topic, {0: first})
+        declare(root, topic, value_format="debezium", keys="id", schema=WIDE, scd=scd)
+        table = catch_up(root, topic).table
+        later = [
+            event("u", None, left_out(1, "b")),
+            event("u", None, wide(1, "c", LEFT_OUT, ["y"], list(LEFT_OUT.encode()))),
+            event("u", None, left_out(1, "d")),
+            event("u", None, left_out(2, "b")),
+        ]
+        write_topic(root, topic, {0: later})
+        outcome = catch_up(root, topic)
+        assert outcome.error is None
+        dataset = DeltaTable(table).to_pyarrow_dataset()
+        names = ["id", "name", "body", "tags", "sizes"]
+        found = sorted(tuple(one.values()) for one in dataset.to_table(names).to_pylist())
+        newest = [(1, "d", "long 1", ["y"], [1]), (2, "b", "long 2", ["x"], [2])]
+        if scd == "1":
+            assert found == newest
+            continue
+        assert found == sorted(
+            [
+                (1, "a", "long 1", ["x"], [1]),
+                (1, "b", "long 1", ["x"], [1]),
+                (1, "c", "long 1", ["y"], [1]),
+                (2, "a", "long 2", ["x"], [2]),
+                *newest,
+            ]
+        )
+
+
 def test_history_is_kept_where_it_is_declared(tmp_path: Path) -> None:
     root = tmp_path / "store"
     write_topic(root, "people", {0: [event("c", None, row(1, "a")), event("c", None, row(2, "b"))]})
