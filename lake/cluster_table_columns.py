@@ -20,8 +20,8 @@ CLUSTER_TABLES = {
     "nodes": "node INT, epoch INT, host STRING, port INT, rack STRING, machine STRING, "
     "wal STRING, is_fenced BOOLEAN, is_recovered BOOLEAN, is_draining BOOLEAN, "
     "partitions_led INT",
-    "tables": "topic STRING, table STRING, mode STRING, value_format STRING, error STRING, "
-    "late STRING, "
+    "tables": "topic STRING, name STRING, table STRING, mode STRING, value_format STRING, "
+    "error STRING, late STRING, "
     "records_behind BIGINT, bytes_behind BIGINT, seconds_behind DOUBLE, "
     "freshness_seconds DOUBLE, holder STRING, version BIGINT, last_commit TIMESTAMP, "
     "files BIGINT, bytes BIGINT, small_file_ratio DOUBLE, dead_letters BIGINT, dropped BIGINT, "

@@ -36,7 +36,7 @@ from lakehead.broker.security.access import (
     ALTER_CONFIGS_OF_TOPIC,
 )
 from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
-from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.declaration.table_declaration import declared_paths
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.records import (
@@ -57,7 +57,6 @@ RESOURCE_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
 _OF_CLUSTER = ALTER_CONFIGS_OF_CLUSTER.noted("Configs of brokers, loggers and client metrics.")
 ACCESS = (_OF_CLUSTER, ALTER_CONFIGS_OF_TOPIC, ALTER_CONFIGS_OF_GROUP)
 """The checks of both APIs."""
-TABLE_PATH = f"{PREFIX}path"
 _DELETE = 1
 _RESOURCE_STEPS = 4
 """Work on one resource, counted in elements of a request."""
@@ -190,8 +189,10 @@ def _progress_taken_back(
     the lease of the one before ends, which it goes on with under the next term.
     """
     held = state.tables.get(topic_id)
-    before = present.get(TABLE_PATH) or ""
-    if held is None or not any(held.offsets) or (changes.get(TABLE_PATH, before) or "") == before:
+    merged = {**present, **changes}
+    given = {name: value for name, value in merged.items() if value is not None}
+    before, after = declared_paths("", present).items(), declared_paths("", given).items()
+    if held is None or not any(held.offsets) or after <= before:
         return []
     holder, term = "broker: the table was declared at another place", held.term + 1
     return [

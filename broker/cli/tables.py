@@ -9,7 +9,6 @@ from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.plain_text import moment
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.table_status import TableStatus
@@ -21,6 +20,7 @@ TopicsArgument = Annotated[
 
 _COLUMNS = {
     "topic": "TOPIC",
+    "name": "TABLE",
     "records_behind": "BEHIND",
     "bytes_behind": "BYTES BEHIND",
     "seconds_behind": "SECONDS",
@@ -50,15 +50,12 @@ def list_tables(
     table cannot be read, why its last turn failed or pauses, or why it is late: behind by twice its
     freshness.
     """
+    from lakehead.lake.jobs.table_due import chosen_tables
     from lakehead.lake.jobs.table_status import table_statuses
     from lakehead.lake.store_reader import store_reader
 
     catalog = store_reader(store_uri(path)).open_catalog()
-    for topic in topics or ():
-        if not catalog.topic(topic).declares_table:
-            raise SettingsError(
-                f"topic {topic} declares no table: set lakehead.table.enable=true to have one kept"
-            )
+    chosen_tables(catalog, topics or ())
     statuses = table_statuses(catalog, SystemClock().now_ms(), topics=topics or ())
     rows = [_plain(status) if as_json else _shown(status) for status in statuses]
     columns = _COLUMNS if rows else {"": "no topic declares a table"}

@@ -10,7 +10,7 @@ from lakehead.broker.configs.client_metrics_configs import CLIENT_METRICS_CONFIG
 from lakehead.broker.configs.definition import ConfigDefinition, ConfigType, Effect
 from lakehead.broker.configs.group_configs import configs_of_groups
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS, THROTTLES
-from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
+from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, set_topic_configs
 from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.setting_sources import SETTINGS, Setting, split_override
 from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
@@ -240,7 +240,7 @@ def topic_entries(configs: Mapping[str, str], values: BrokerValues) -> list[Conf
     """Return every config of a topic that sets `configs`."""
     return [
         _entry(config, _topic_synonyms(config, configs, values), is_read_only=False)
-        for config in TOPIC_CONFIGS.values()
+        for config in set_topic_configs(configs)
     ]
 
 

@@ -16,12 +16,17 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.lake.declaration.paths import ANYWHERE, allowed_roots
 from lakehead.lake.declaration.roots import TableRoots
-from lakehead.lake.declaration.table_declaration import PREFIX, default_table_uri
+from lakehead.lake.declaration.table_declaration import (
+    PREFIX,
+    TABLES,
+    declared_paths,
+    default_table_uri,
+)
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage
 
 _PATH, _ENABLE = f"{PREFIX}path", f"{PREFIX}enable"
-_REGISTRY = f"{PREFIX}schema.registry.url"
+_REGISTRY = ".schema.registry.url"
 _PORTS = {"http": 80, "https": 443}
 
 Origin = tuple[str, str, int | None]
@@ -47,22 +52,33 @@ class TablePlaces:
         that is not its own, or a place or registry that is not allowed.
         """
         merged = {**present, **changes}
+        given = {name: value for name, value in merged.items() if value is not None}
         try:
-            if changes.get(_REGISTRY):
-                self._check_registry(str(changes[_REGISTRY]))
-            if _PATH in changes or _ENABLE in changes:
-                path = (merged.get(_PATH) or "").strip()
-                is_enabled = (merged.get(_ENABLE) or "").strip().lower() == "true"
-                if path or is_enabled:
-                    self._check_root(topic, path, state)
+            for name, value in changes.items():
+                if value and name.startswith(PREFIX) and name.endswith(_REGISTRY):
+                    self._check_registry(name, value)
+            if any(name in {_ENABLE, TABLES} or _is_path(name) for name in changes):
+                is_enabled = given.get(_ENABLE, "").strip().lower() == "true"
+                tables = declared_paths(topic, given)
+                for name, path in tables.items():
+                    if path or is_enabled:
+                        self._check_root(topic, name, path, state)
+                if len(tables) > 1 and is_enabled:
+                    self._check_apart(tables, state)
         except SettingsError as error:
             raise KafkaError(ErrorCode.invalid_config, str(error)) from None
 
-    def _check_root(self, topic: str, path: str, state: MetadataImage) -> None:
+    def _check_apart(self, tables: Mapping[str, str], state: MetadataImage) -> None:
+        roots, store = self._roots_of(state), self._settings.store_uri
+        if roots.default is not None:
+            uris = [path or default_table_uri(store, name) for name, path in tables.items()]
+            roots.check_apart(uris)
+
+    def _check_root(self, topic: str, name: str, path: str, state: MetadataImage) -> None:
         roots = self._roots_of(state)
         if roots.default is None and not path:
             return  # a store in memory: there is no table to be
-        uri = path or default_table_uri(self._settings.store_uri, topic)
+        uri = path or default_table_uri(self._settings.store_uri, name)
         try:
             roots.check(uri, topic)
             if path:
@@ -80,7 +96,7 @@ class TablePlaces:
             self._known = known
         return known[1]
 
-    def _check_registry(self, urls: str) -> None:
+    def _check_registry(self, name: str, urls: str) -> None:
         if self._registries is None:
             return
         for url in filter(None, map(str.strip, urls.split(","))):
@@ -90,9 +106,13 @@ class TablePlaces:
                 for known, above in self._registries
             ):
                 raise SettingsError(
-                    f"{_REGISTRY}: {url} is not a registry that tables may use: have the operator "
+                    f"{name}: {url} is not a registry that tables may use: have the operator "
                     "add it to the setting table.registries of the nodes"
                 )
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith(PREFIX) and name.endswith(".path")
 
 
 def registries_with_own(settings: Settings) -> str:

@@ -6,7 +6,9 @@ it: storage is one shared log of immutable objects, so what tunes files, replica
 broker is kept and shown, and changes nothing.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -15,6 +17,8 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.lake.declaration.table_declaration import (
     PREFIX,
     TABLE_CONFIGS,
+    TABLES,
+    TABLES_MAX,
     TableConfig,
     check_declaration,
 )
@@ -34,8 +38,17 @@ def _definition(config: TableConfig) -> ConfigDefinition:
     )
 
 
+_TABLES = ConfigDefinition(
+    name=TABLES,
+    kind=ConfigType.LIST,
+    default="",
+    note=f"Names of the topic's tables, at most {TABLES_MAX}; lakehead.table.NAME.* sets a config "
+    "for one of them. Empty: one table, with the topic's name.",
+    pattern=r"[A-Za-z_][A-Za-z0-9_]{0,99}",
+)
+
 DECLARED_TABLE_CONFIGS: Mapping[str, ConfigDefinition] = {
-    config.name: config for config in map(_definition, TABLE_CONFIGS)
+    config.name: config for config in (*map(_definition, TABLE_CONFIGS), _TABLES)
 }
 """By name. Brokers have no defaults for them."""
 
@@ -44,7 +57,7 @@ def check_table_configs(changes: Mapping[str, str | None], merged: Mapping[str, 
     """Raise INVALID_CONFIG if `changes` are of a table, and what the topic then sets (`merged`)
     declares none that could be.
     """
-    if not any(name.startswith(PREFIX) for name in changes):
+    if not any(name == TABLES or name.startswith(PREFIX) for name in changes):
         return
     try:
         check_declaration(merged)
@@ -340,7 +353,27 @@ def _parsed(config: ConfigDefinition, value: str) -> str:
 
 def known_topic_config(name: str) -> ConfigDefinition:
     """Return a config of topics. Raises INVALID_CONFIG when there is none of this name."""
-    config = TOPIC_CONFIGS.get(name)
+    config = TOPIC_CONFIGS.get(name) or _of_one_table(name)
     if config is None:
         raise KafkaError(ErrorCode.invalid_config, f"Unknown topic config name: {name}")
     return config
+
+
+def set_topic_configs(configs: Mapping[str, str]) -> list[ConfigDefinition]:
+    """Return every config of a topic that sets `configs`; those of one of its tables if it sets
+    them.
+    """
+    more = [_of_one_table(name) for name in configs if name not in TOPIC_CONFIGS]
+    return [*TOPIC_CONFIGS.values(), *(config for config in more if config is not None)]
+
+
+_ONE_TABLE = re.compile(rf"{re.escape(PREFIX)}{_TABLES.pattern}\.(.+)")
+
+
+def _of_one_table(name: str) -> ConfigDefinition | None:
+    """Return a config of one table among several: `lakehead.table.NAME.` and the rest of its name;
+    None for another name.
+    """
+    found = _ONE_TABLE.fullmatch(name)
+    config = None if found is None else DECLARED_TABLE_CONFIGS.get(f"{PREFIX}{found.group(1)}")
+    return None if config is None else replace(config, name=name)

@@ -23,8 +23,8 @@ class Status(Protocol):
     """
 
     @property
-    def topic(self) -> str:
-        """The topic that declares the table."""
+    def label(self) -> str:
+        """The topic that declares the table; TOPIC/TABLE for one of several."""
 
 
 Statuses = Callable[[], Sequence[Status]]
@@ -106,7 +106,7 @@ class TableCollector:
             for status in found:
                 value = metric.read(status)
                 if value is not None:
-                    family.add_metric([status.topic], value)
+                    family.add_metric([status.label], value)
             yield family
 
     def _now(self) -> Sequence[Status]:

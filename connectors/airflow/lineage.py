@@ -122,7 +122,10 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
             state = hook.state().topics.get(topic)
             if state is None:
                 return None
-            name = table_dataset(TableDeclaration.of(state).uri(hook.path))
+            tables = TableDeclaration.each_of(state)
+            if len(tables) > 1:
+                return None  # the asset is of them all
+            name = table_dataset(tables[0].uri(hook.path))
     except (LakeheadError, AirflowFailException):
         return None
     return _dataset("Dataset", name)

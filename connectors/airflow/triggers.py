@@ -448,17 +448,17 @@ class TableGrowthTrigger(WatcherTrigger):
         """The table's declaration and what the metadata know of it; None if there is none. Raises
         the error of the look, and SettingsError for a declaration that makes no sense.
         """
-        from lakehead.lake.declaration.table_declaration import TableDeclaration
+        from lakehead.lake.jobs.table_due import one_table
         from lakehead.storage.metadata.state import TableState
 
         if look.state is None:
             assert look.error is not None
             raise look.error
         state: MetadataImage = look.state
-        topic = state.topics.get(self.topic)
-        if topic is None or not topic.declares_table:
+        declared = one_table(state, self.topic)
+        if declared is None:
             return None
-        return TableDeclaration.of(topic), state.tables.get(topic.topic_id, TableState())
+        return declared, state.tables.get(declared.topic_id, TableState())
 
     async def _kept(self) -> _Position | None:
         """The position up to which events were fired; None where that is not known."""

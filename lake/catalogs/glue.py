@@ -11,7 +11,6 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakehead.lake.catalogs.table_entry import (
-    TOPIC_ID,
     CatalogRejected,
     CatalogUnavailable,
     EntryColumn,
@@ -98,7 +97,7 @@ class GlueCatalog:
     def _remove_former(self, entry: TableEntry, where: Mapping[str, str]) -> None:
         """Remove entries of the topic by other names: its name in the catalog was changed."""
         for other in self._tables(where):
-            is_former = other.get("Parameters", {}).get(TOPIC_ID) == entry.properties[TOPIC_ID]
+            is_former = entry.is_same_table(other.get("Parameters", {}))
             if is_former and other["Name"] != entry.parts[1]:
                 self._glue.delete_table(Name=other["Name"], **where)
 

@@ -18,6 +18,7 @@ from lakehead.storage.errors import LakeheadError, SettingsError
 
 TOPIC = "lakehead.topic"
 TOPIC_ID = "lakehead.topic.id"
+TABLE = "lakehead.table"
 FRESHNESS = "lakehead.freshness.ms"
 
 
@@ -73,9 +74,19 @@ class TableEntry:
         """Return whether an entry that a catalog has, by its properties and place, is of this
         table: of the same topic, or of an earlier topic with the same table.
         """
-        if properties.get(TOPIC_ID) == self.properties[TOPIC_ID]:
+        if self.is_same_table(properties):
             return True
         return TOPIC in properties and place.rstrip("/") == self.location.rstrip("/")
+
+    def is_same_table(self, properties: Mapping[str, str]) -> bool:
+        """Return whether an entry with these properties is of this table under this name or an
+        earlier one: of the same topic, and of its table of this name. Entries from before topics
+        had several tables name none.
+        """
+        return (
+            properties.get(TOPIC_ID) == self.properties[TOPIC_ID]
+            and properties.get(TABLE, self.properties[TABLE]) == self.properties[TABLE]
+        )
 
     def refuse_others(self, properties: Mapping[str, str], place: str) -> None:
         """Raise CatalogRejected for an entry that is not of this table."""
@@ -125,6 +136,7 @@ def entry_of(declared: TableDeclaration, uri: str) -> TableEntry:
         properties={
             TOPIC: declared.topic,
             TOPIC_ID: declared.topic_id,
+            TABLE: declared.name,
             FRESHNESS: str(declared.freshness_ms),
         },
     )

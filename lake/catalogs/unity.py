@@ -16,7 +16,6 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from lakehead.lake.catalogs.table_entry import (
-    TOPIC_ID,
     CatalogRejected,
     CatalogUnavailable,
     EntryColumn,
@@ -83,7 +82,7 @@ class UnityCatalog:
         """Remove entries of the topic by other names: its name in the catalog was changed."""
         for other in self._tables(entry):
             properties = other.get("properties") or {}
-            is_former = properties.get(TOPIC_ID) == entry.properties[TOPIC_ID]
+            is_former = entry.is_same_table(properties)
             if is_former and other["name"] != entry.parts[2]:
                 name = ".".join((*entry.parts[:2], other["name"]))
                 self._request("DELETE", f"/tables/{quote(name)}")

@@ -10,6 +10,7 @@ import pathlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from lakehead.lake.declaration.paths import (
     AllowedRoot,
@@ -24,6 +25,7 @@ from lakehead.lake.declaration.paths import (
 from lakehead.lake.declaration.table_declaration import (
     PREFIX,
     dead_letters_uri,
+    declared_paths,
     default_table_uri,
     rebuild_uri,
 )
@@ -91,11 +93,11 @@ class TableRoots:
         for topic in state.topics.values():
             if not topic.declares_table:
                 continue
-            uri = topic.configs.get(f"{PREFIX}path", "").strip()
-            for path, text in self._family(uri or default_table_uri(self._store, topic.name)):
-                known = found.get(path)
-                topics = frozenset() if known is None else known.topics
-                found[path] = _Taken(text=text, topics=topics | {topic.name})
+            for name, uri in declared_paths(topic.name, topic.configs).items():
+                for path, text in self._family(uri or default_table_uri(self._store, name)):
+                    known = found.get(path)
+                    topics = frozenset() if known is None else known.topics
+                    found[path] = _Taken(text=text, topics=topics | {topic.name})
         return iter(found.items())
 
     def _family(self, uri: str) -> Iterator[tuple[Path, str]]:
@@ -127,6 +129,19 @@ class TableRoots:
         for own, text in self._family(uri):
             if (other := self._overlapping(own, topic)) is not None:
                 raise SettingsError(_collision(uri, text, other, topic))
+
+    def check_apart(self, uris: Sequence[str]) -> None:
+        """Raise SettingsError unless the tables of one topic, at these roots, keep clear of one
+        another.
+        """
+        for one, other in combinations(uris, 2):
+            for path, text in self._family(one):
+                for second, others in self._family(other):
+                    if lies_in(path, second) or lies_in(second, path):
+                        raise SettingsError(
+                            f"{text} of {one} overlaps {others} of {other}: the tables of a topic "
+                            f"need folders of their own, so set another {PREFIX}TABLE.path"
+                        )
 
     def _check_fixed(self, uri: str, path: Path) -> None:
         default = self.default

@@ -68,6 +68,20 @@ _TOP = "lakehead.table."
 
 PREFIX = "lakehead.table."
 
+TABLES = "lakehead.tables"
+"""The config of a topic that names its tables, if it has several."""
+
+TABLES_MAX = 16
+"""Tables that a topic may name: each holds rows in memory while a read of the topic makes them."""
+
+OF_ONE_TABLE = ("path", "catalog.name", "iceberg.name", "route.values")
+"""Configs that two tables cannot share."""
+
+OF_ALL_TABLES = ("enable", "route.field")
+"""Configs that one of several tables cannot have for itself."""
+
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
 ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
 ValueLayout = Literal["flat", "nested"]
 TableMode = Literal["append", "upsert"]
@@ -240,6 +254,21 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         "places that nodes allow (table.roots); empty: tables/ beside the cluster's objects.",
     ),
     TableConfig(
+        name="route.field",
+        kind="string",
+        default="",
+        note="A field of JSON values (type, or event.type for one inside of others) that decides "
+        "which of the topic's tables a record is of. Empty: each table has every record.",
+    ),
+    TableConfig(
+        name="route.values",
+        kind="list",
+        default="",
+        note="Values of route.field, for one of several tables: it has the records with these. "
+        "Empty: the records that no other table has.",
+        pattern=r"[^,]+",
+    ),
+    TableConfig(
         name="scd",
         kind="int",
         default="1",
@@ -296,12 +325,15 @@ class PartitionPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDeclaration:
-    """A topic's declaration of its table. The fields are the configs, see `TABLE_CONFIGS`. The
-    value format and the schema are of use without a table too (`is_enabled`).
+    """A topic's declaration of a table. The fields are the configs, see `TABLE_CONFIGS`. The
+    value format and the schema are of use without a table too (`is_enabled`). `name` is the
+    table's: one of `table_names`, those that `lakehead.tables` names, else the topic's.
     """
 
     topic: str
     topic_id: str
+    name: str
+    table_names: tuple[str, ...]
     is_enabled: bool
     path: str
     value_format: ValueFormat
@@ -315,6 +347,8 @@ class TableDeclaration:
     on_error: OnError
     evolution: Evolution
     scd: int
+    route_field: str
+    route_values: tuple[tuple[str, ...], ...]
     freshness_ms: int
     file_bytes: int
     has_iceberg: bool
@@ -329,20 +363,23 @@ class TableDeclaration:
     vacuum_interval_ms: int
 
     @classmethod
-    def parse(cls, topic: str, topic_id: str, configs: Mapping[str, str]) -> "TableDeclaration":
-        """Return the declaration of a topic that sets `configs`; it skips configs that are not of
-        tables. Raises SettingsError for values that are invalid, alone or together.
+    def parse(
+        cls, topic: str, topic_id: str, configs: Mapping[str, str], *, name: str = ""
+    ) -> "TableDeclaration":
+        """Return the declaration of the table `name` of a topic that sets `configs` (empty: of its
+        first one); it skips configs that are not of tables. Raises SettingsError for values that
+        are invalid, alone or together.
         """
-        values = dict(_DEFAULTS)
-        for name, value in configs.items():
-            if name.startswith(PREFIX):
-                _require(name.removeprefix(PREFIX) in _DEFAULTS, f"{name}: no such config")
-                values[name.removeprefix(PREFIX)] = value.strip()
+        names = table_names(configs)
+        name = name or (names[0] if names else topic)
+        values = {**_DEFAULTS, **_given(configs, names, name)}
         for config in TABLE_CONFIGS:
             _check_value(config, values[config.name])
         declared = cls(
             topic=topic,
             topic_id=topic_id,
+            name=name,
+            table_names=names,
             is_enabled=values["enable"].lower() == "true",
             path=values["path"],
             value_format=cast(ValueFormat, values["value.format"]),
@@ -356,6 +393,10 @@ class TableDeclaration:
             on_error=cast(OnError, values["on.error"]),
             evolution=cast(Evolution, values["evolution"]),
             scd=int(values["scd"]),
+            route_field=values["route.field"],
+            route_values=tuple(
+                _items(_given(configs, names, one).get("route.values", "")) for one in names
+            ),
             freshness_ms=int(values["freshness.ms"]),
             file_bytes=int(values["file.bytes"]),
             has_iceberg=values["formats"] == "delta,iceberg",
@@ -374,22 +415,44 @@ class TableDeclaration:
 
     @classmethod
     def of(cls, topic: TopicState) -> "TableDeclaration":
-        """Return the declaration of a topic. Raises SettingsError."""
+        """Return the declaration of a topic: of its first table, which says how the topic's values
+        are read elsewhere too. Raises SettingsError.
+        """
         return cls.parse(topic.name, topic.topic_id, topic.configs)
+
+    @classmethod
+    def each_of(cls, topic: TopicState) -> "tuple[TableDeclaration, ...]":
+        """Return the declarations of a topic's tables, in their order. Raises SettingsError."""
+        names = table_names(topic.configs) or (topic.name,)
+        return tuple(
+            cls.parse(topic.name, topic.topic_id, topic.configs, name=name) for name in names
+        )
+
+    @property
+    def is_named(self) -> bool:
+        """True if the topic names its tables."""
+        return bool(self.table_names)
+
+    @property
+    def key(self) -> str:
+        """The table's name among all tables of the cluster: its topic's, or TOPIC/TABLE if the
+        topic names its tables. Names of topics have no slash.
+        """
+        return f"{self.topic}/{self.name}" if self.is_named else self.topic
 
     def uri(self, store: str) -> str:
         """Return the root of the table, given the URI of the cluster's objects."""
-        return self.path or default_table_uri(store, self.topic)
+        return self.path or default_table_uri(store, self.name)
 
     @property
     def iceberg_table(self) -> str:
         """The Iceberg table's namespace and name."""
-        return self.iceberg_name or f"lakehead.{self.topic.replace('.', '_')}"
+        return self.iceberg_name or f"lakehead.{self.name.replace('.', '_')}"
 
     @property
     def catalog_table(self) -> str:
         """The table's name in its catalog."""
-        return self.catalog_name or f"lakehead.{re.sub('[.-]', '_', self.topic.lower())}"
+        return self.catalog_name or f"lakehead.{re.sub('[.-]', '_', self.name.lower())}"
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -398,17 +461,74 @@ class TableDeclaration:
         return tuple(dict.fromkeys(made))
 
 
-def default_table_uri(store: str, topic: str) -> str:
-    """Return the root of a table whose topic sets none: `tables/` beside the store."""
+def table_names(configs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the tables that a topic names; none if it has one table, with the topic's own name.
+    Raises SettingsError.
+    """
+    names = _items(configs.get(TABLES, ""))
+    reserved = {name.partition(".")[0] for name in _DEFAULTS}
+    for name in names:
+        _require(
+            _TABLE_NAME.fullmatch(name) is not None,
+            f"{TABLES}: {name} is not the name of a table: letters, digits and _, at most 100, "
+            "and no digit first",
+        )
+        _require(
+            name not in reserved,
+            f"{TABLES}: {name} begins the name of a config: choose another name",
+        )
+    _require(len({name.lower() for name in names}) == len(names), f"{TABLES} names a table twice")
+    _require(len(names) <= TABLES_MAX, f"{TABLES} names {len(names)} tables: at most {TABLES_MAX}")
+    return names
+
+
+def declared_paths(topic: str, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return `lakehead.table.path` of each table of a topic, by name; empty for the default place.
+    Of an invalid declaration it returns what can be known.
+    """
+    names = _items(configs.get(TABLES, ""))
+    if not names:
+        return {topic: (configs.get(f"{PREFIX}path") or "").strip()}
+    return {name: (configs.get(f"{PREFIX}{name}.path") or "").strip() for name in names}
+
+
+def _given(configs: Mapping[str, str], names: tuple[str, ...], name: str) -> dict[str, str]:
+    """Return what a topic sets for a table: the common configs, and over them its own."""
+    common, own = {}, {}
+    for full, value in configs.items():
+        if not full.startswith(PREFIX):
+            continue
+        config = full.removeprefix(PREFIX)
+        table, _, inner = config.partition(".")
+        if config in _DEFAULTS:
+            _require(
+                not names or config not in OF_ONE_TABLE,
+                f"{full} cannot be of several tables: set {PREFIX}TABLE.{config} for each of "
+                f"{TABLES}",
+            )
+            common[config] = value.strip()
+            continue
+        _require(inner in _DEFAULTS, f"{full}: no such config")
+        _require(table in names, f"{full}: {TABLES} names no table {table}")
+        _require(inner not in OF_ALL_TABLES, f"{full}: set {PREFIX}{inner} for all of {TABLES}")
+        if table == name:
+            own[inner] = value.strip()
+    return {**common, **own}
+
+
+def default_table_uri(store: str, table: str) -> str:
+    """Return the root of a table that is declared without one: `tables/` beside the store. `table`
+    is its name, that of its topic unless the topic has several.
+    """
     store = plain_address(store)
     scheme, colon, folder = store.partition(":")
     if not colon or "/" in scheme:  # a plain path
         scheme, folder = "file", store
     if scheme == "file":
         folder = folder.removeprefix("//").rstrip("/").removesuffix("/store")
-        return f"{folder}/tables/{topic}"
+        return f"{folder}/tables/{table}"
     place, mark, options = store.partition("?")
-    return f"{place.rstrip('/')}/tables/{topic}{mark}{options}"
+    return f"{place.rstrip('/')}/tables/{table}{mark}{options}"
 
 
 def dead_letters_uri(table: str) -> str:
@@ -424,8 +544,9 @@ def rebuild_uri(table: str) -> str:
 
 
 def check_declaration(configs: Mapping[str, str]) -> None:
-    """Raise SettingsError unless the configs of a topic are a valid declaration."""
-    TableDeclaration.parse("topic", "", configs)
+    """Raise SettingsError unless the configs of a topic are valid declarations."""
+    for name in table_names(configs) or ("",):
+        TableDeclaration.parse("topic", "", configs, name=name)
 
 
 def _check_value(config: TableConfig, value: str) -> None:
@@ -448,7 +569,36 @@ def _check_value(config: TableConfig, value: str) -> None:
         _require(len(set(items)) == len(items), f"{name} names a column twice")
 
 
+def _check_routes(declared: TableDeclaration) -> None:
+    each = declared.route_values
+    if not declared.route_field:
+        _require(not any(each), f"{PREFIX}TABLE.route.values needs {PREFIX}route.field")
+        return
+    _require(declared.is_named, f"{PREFIX}route.field needs several tables: set {TABLES}")
+    _require(
+        declared.value_format == "json",
+        f"{PREFIX}route.field is for JSON values: set {PREFIX}value.format=json for each table",
+    )
+    _require(
+        declared.mode == "append",
+        f"{PREFIX}route.field is for tables by append: a null value would be of no table",
+    )
+    _require(
+        all(declared.route_field.split(".")), f"{PREFIX}route.field: a name between dots is empty"
+    )
+    _require(
+        each.count(()) <= 1,
+        f"{PREFIX}TABLE.route.values: two tables have none, and only one can take the rest",
+    )
+    values = [value for some in each for value in some]
+    _require(
+        len(set(values)) == len(values),
+        f"{PREFIX}TABLE.route.values: two tables have the same value",
+    )
+
+
 def _check_together(declared: TableDeclaration) -> None:
+    _check_routes(declared)
     is_upsert = declared.mode == "upsert"
     units = [part for part in declared.partition_by if part.unit]
     _require(len(units) <= 1, f"{PREFIX}partition.by takes one day() or hour()")

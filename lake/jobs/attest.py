@@ -19,7 +19,7 @@ from lakehead.lake.jobs.attest_result import (
     differs,
     verdict,
 )
-from lakehead.lake.jobs.table_jobs import TopicOptions, settings_of
+from lakehead.lake.jobs.table_jobs import TopicOptions, settings_of, table_keys
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import (
     LINES_MAX,
@@ -115,8 +115,41 @@ def _plan(context: JobContext, options: AttestOptions) -> Planned:
 
     Raises SettingsError (no table, no such version), UnknownTopic, TableUnavailable.
     """
-    options.checked_topic()
-    opened = _open(context, options)
+    keys = table_keys(context, options.checked_topic())
+    if len(keys) > 1 and options.version is not None:
+        raise SettingsError(f"--version is of one table, name it: {', '.join(keys)}")
+    planned = [_plan_table(context, options, key) for key in keys]
+    if len(planned) == 1:
+        return planned[0]
+    uneven = [
+        key
+        for key, one in zip(keys, planned, strict=True)
+        if one.found is not None and (one.found.may_miss or one.found.may_lack)
+    ]
+    if uneven:  # what one of them may miss is not for another to miss
+        raise SettingsError(
+            f"{uneven[0]} has left records or fields out: attest the tables by their names, "
+            f"{', '.join(keys)}"
+        )
+    units = [
+        replace(unit, key=f"{key}:{unit.key}", words=f"{key}: {unit.words}")
+        for key, one in zip(keys, planned, strict=True)
+        for unit in one.units
+    ]
+    if context.is_part:
+        return Planned(units=tuple(units))
+    found, scopes = AttestResult(), []
+    for key, one in zip(keys, planned, strict=True):
+        scopes.append(
+            f"{key} (version {one.found.version}{one.found.scope and ', '}{one.found.scope})"
+        )
+        found = found.plus(one.found)
+    found = replace(found, version=-1, scope=f"for each of {', '.join(scopes)}")
+    return Planned(units=tuple(units), fields=found.as_fields(), found=found)
+
+
+def _plan_table(context: JobContext, options: AttestOptions, key: str) -> Planned:
+    opened = _open(context, options, key)
     units = [unit for log in opened.logs for unit in _units(context, opened, log)]
     is_sample = options.sample_percent < 100
     if is_sample and units:
@@ -142,7 +175,7 @@ def _plan(context: JobContext, options: AttestOptions) -> Planned:
     return Planned(units=tuple(units), fields=found.as_fields(), found=found)
 
 
-def _open(context: JobContext, options: AttestOptions) -> _Opened:
+def _open(context: JobContext, options: AttestOptions, key: str) -> _Opened:
     import pyarrow as pa
 
     from lakehead.lake.committed import committed_now
@@ -154,16 +187,16 @@ def _open(context: JobContext, options: AttestOptions) -> _Opened:
     from lakehead.lake.tables.table_history import commits_since
     from lakehead.lake.tables.upsert import HISTORY_FIELDS
 
-    settings = settings_of(context, options.topic)
+    settings = settings_of(context, key)
     reader = store_reader(context.path)
     catalog = reader.open_catalog()
-    topic = catalog.topic(options.topic)
+    topic = catalog.topic(settings.topic)
     newest = table = open_table(settings.table)
     if options.version is not None:
         table = open_table(settings.table, options.version)
     if table is None or newest is None:
-        raise SettingsError(f"topic {options.topic} has no table at {settings.table} yet")
-    logs = committed_now(reader, catalog, options.topic)
+        raise SettingsError(f"topic {settings.topic} has no table at {settings.table} yet")
+    logs = committed_now(reader, catalog, settings.topic)
     layout = table_layout(settings, table, reader, logs, topic_id=topic.topic_id)
     assert layout is not None, "a table has a layout"
     made = {field.name for field in HISTORY_FIELDS} if layout.is_history else set()
@@ -379,10 +412,15 @@ def _finish(found: Fields) -> None:
         raise DamageFound(f"{verdict(found)}: {lines[0]}{more}")
 
 
+def _version(result: AttestResult) -> dict[str, int]:
+    """Return the version of the table; of several tables, the scope has them."""
+    return {} if result.version < 0 else {"version": result.version}
+
+
 def _show_plan(planned: Planned) -> Report:
     return Report(
         fields={
-            "version": planned.found.version,
+            **_version(planned.found),
             "offset ranges": sum(len(unit.item.parts) for unit in planned.units),
             "bytes to read": planned.size,
         }
@@ -393,7 +431,7 @@ def _show(result: AttestResult) -> Report:
     known = result.as_fields()
     return Report(
         fields={
-            "version": result.version,
+            **_version(result),
             **result.labelled(),
             "verdict": verdict(known),
         },

@@ -126,8 +126,8 @@ class CatalogEntries:
         return {"location": entry.location, "columns": len(entry.columns)} if changed else None
 
 
-_Waiting = tuple[str, str]
-"""The id of a topic, and the kind of a publication."""
+_Waiting = tuple[str, str, str]
+"""The id of a topic, the name of its table, and the kind of a publication."""
 
 
 class CatalogPublisher:
@@ -153,7 +153,9 @@ class CatalogPublisher:
         if not ways:
             return
         with self._changed:
-            self._pending |= {(declared.topic_id, way.kind): declared for way in ways}
+            self._pending |= {
+                (declared.topic_id, declared.name, way.kind): declared for way in ways
+            }
             self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="catalogs", daemon=True)
@@ -170,7 +172,7 @@ class CatalogPublisher:
     def _run(self) -> None:
         while (found := self._next()) is not None:
             waiting, declared = found
-            way = self._publications[waiting[1]]
+            way = self._publications[waiting[2]]
             is_done = self._publish(way, declared)
             with self._changed:
                 if is_done:

@@ -1,8 +1,9 @@
 """Materializes the declared tables of a cluster: one pass over due tables, or until stopped.
 
-Each table has a lease while it is worked on. Tables are worked on side by side, in rounds of a
-bounded size, so that one that is far behind does not delay the others. An error of one table is
-reported, and the table is tried again after a pause; the others go on. Files of tables are
+The tables of a topic have a lease while they are worked on. Topics are worked on side by side, in
+rounds of a bounded size, so that one that is far behind does not delay the others. One read of a
+topic serves those of its tables that are level. An error of one table is reported, and the table is
+tried again after a pause; the others go on. Files of tables are
 maintained in a thread of its own, so that a table under a long OPTIMIZE still gets its records.
 """
 
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby, zip_longest
 from random import Random
 
 from lakehead.lake.catalog import Catalog
@@ -20,7 +22,14 @@ from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.backfill import Beginning, begin_at
 from lakehead.lake.jobs.catalog_publisher import CatalogPublisher
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
-from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
+from lakehead.lake.jobs.table_due import (
+    Lag,
+    chosen_tables,
+    declared_tables,
+    is_due,
+    lag_of,
+    topic_of,
+)
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
 from lakehead.lake.jobs.table_maintenance import (
     MaintenanceResult,
@@ -29,7 +38,7 @@ from lakehead.lake.jobs.table_maintenance import (
     targets,
 )
 from lakehead.lake.jobs.table_rebuild import RebuildResult, rebuild_table
-from lakehead.lake.jobs.table_run import TableRun
+from lakehead.lake.jobs.table_run import RecordUnreadable, TableRun
 from lakehead.lake.jobs.table_schema import SchemaConflict
 from lakehead.lake.jobs.table_settings import (
     MaterializeResult,
@@ -39,7 +48,9 @@ from lakehead.lake.jobs.table_settings import (
 )
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
+from lakehead.lake.tables.delta_table import TableUnavailable, open_table
 from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.owner import is_of_topic
 from lakehead.lake.tables.table_root import check_declared_place
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import SystemClock
@@ -124,8 +135,11 @@ _PAUSE_S = (2.0, 60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutcome:
-    """The outcome of a turn at a table: the result of the run, the lag, and the error, if any."""
+    """The outcome of a turn at a table: the result of the run, the lag, and the error, if any.
+    `key` is the table's (`TableDeclaration.key`), `table` its root.
+    """
 
+    key: str
     topic: str
     table: str
     result: MaterializeResult
@@ -136,39 +150,81 @@ class TableOutcome:
 OnOutcome = Callable[[TableOutcome], None]
 
 
-def declares_table(path: str, topic: str) -> bool:
-    """Return whether a topic of the cluster at `path` declares a table. Raises UnknownTopic, and as
-    `Catalog.open`.
+def declares_table(path: str, table: str) -> bool:
+    """Return whether a topic of the cluster at `path`, or that of the table with this key, declares
+    a table. Raises UnknownTopic, and as `Catalog.open`.
     """
-    return store_reader(path).open_catalog().topic(topic).declares_table
+    return store_reader(path).open_catalog().topic(topic_of(table)).declares_table
 
 
-def _declares_none(topic: str) -> SettingsError:
-    return SettingsError(
-        f"topic {topic} declares no table: set lakehead.table.enable=true, or name a table with "
-        "--table"
-    )
+class _TopicProgress:
+    """The progress and the problems of a topic's tables, as the lease of the topic has them.
+    Retention goes by the table that holds least.
+    """
+
+    def __init__(self, leases: TableLeases, path: str, tables: Sequence[TableDeclaration]) -> None:
+        self.tables = tuple(tables)
+        self._leases = leases
+        self._path = path
+        self._offsets: dict[str, tuple[int, ...]] = {}
+        self._problems: dict[str, str] = {}
+
+    def report(self, declared: TableDeclaration, offsets: tuple[int, ...]) -> None:
+        """Take note of what a table holds. A table that has reported nothing is looked at."""
+        self._offsets[declared.key] = offsets
+        for one in self.tables:
+            if one.key not in self._offsets:
+                self._offsets[one.key] = self._held(one, len(offsets))
+        each = [self._offsets[one.key] for one in self.tables]
+        least = tuple(map(min, zip_longest(*each, fillvalue=0)))
+        self._leases.report(declared.topic_id, least)
+
+    def report_problem(self, declared: TableDeclaration, problem: str) -> None:
+        """Take note of why the turn at a table failed; empty: it did not."""
+        self._problems[declared.key] = problem
+        told = [
+            f"{key}: {words}" if declared.is_named else words
+            for key, words in self._problems.items()
+            if words
+        ]
+        self._leases.report_problem(declared.topic_id, "\n".join(told))
+
+    def _held(self, declared: TableDeclaration, partitions: int) -> tuple[int, ...]:
+        try:
+            table = open_table(declared.uri(self._path))
+            if table is None or not is_of_topic(table, declared.topic_id):
+                return ()
+            return tuple(
+                table.last_offset(declared.topic_id, partition) + 1
+                for partition in range(partitions)
+            )
+        except TableUnavailable:
+            return ()
 
 
 class _Guard:
-    """The lease of one table as its run sees it."""
+    """The lease of a topic's tables as the run of one of them sees it."""
 
-    def __init__(self, leases: TableLeases, topic_id: str) -> None:
+    def __init__(
+        self, leases: TableLeases, declared: TableDeclaration, progress: _TopicProgress
+    ) -> None:
         self._leases = leases
-        self._topic_id = topic_id
+        self._declared = declared
+        self._progress = progress
 
     def check(self) -> None:
-        self._leases.check(self._topic_id)
+        self._leases.check(self._declared.topic_id)
 
     def report(self, offsets: tuple[int, ...]) -> None:
-        self._leases.report(self._topic_id, offsets)
+        self._progress.report(self._declared, offsets)
 
 
 class _Kept:
-    """A table that this process keeps."""
+    """A table that this process keeps. `progress` is of all tables of its topic."""
 
-    def __init__(self, declared: TableDeclaration) -> None:
+    def __init__(self, declared: TableDeclaration, progress: _TopicProgress) -> None:
         self.declared = declared
+        self.progress = progress
         self.run: TableRun | None = None
         self.offsets: tuple[int, ...] = ()
         self.not_before = 0.0
@@ -181,7 +237,8 @@ class _Kept:
 
 
 class DeclaredTables:
-    """The declared tables of the cluster at `path`, or those of `topics` alone. With `tail`, tables
+    """The declared tables of the cluster at `path`, or those of `topics` alone (each a topic, or
+    the key of one table). With `tail`, tables
     that are followed have what is acknowledged in object WALs too. Work items go to `runner`, or to
     threads of this process; `engine` runs the MERGE of tables by upsert. Progress is of the table
     that is worked on. `written_by` names the run in the tables' histories.
@@ -229,29 +286,73 @@ class DeclaredTables:
         Raises UnknownTopic, SettingsError for topics that were named and declare no table.
         """
         catalog = self._leases.catalog()
-        self._check_named(catalog)
-        for topic_id, declared in self._declared(catalog, on_table).items():
-            topic = catalog.topic(declared.topic)
-            known = catalog.state.tables.get(topic_id, TableState())
+        chosen_tables(catalog, self._topics)
+        for kept in self._by_topic(self._fresh(catalog, on_table)):
+            topic = catalog.topic(kept[0].declared.topic)
+            known = catalog.state.tables.get(topic.topic_id, TableState())
             lag = lag_of(catalog.state, topic, known.offsets)
-            if all_of_them or is_due(declared, lag, self._clock.now_ms()):
-                self._catch_up_one(catalog, declared, on_table, dry_run=dry_run)
+            now_ms = self._clock.now_ms()
+            if all_of_them or any(is_due(one.declared, lag, now_ms) for one in kept):
+                self._catch_up_topic(catalog, kept, on_table, dry_run=dry_run)
 
-    def _catch_up_one(
-        self, catalog: Catalog, declared: TableDeclaration, on_table: OnOutcome, *, dry_run: bool
+    def _catch_up_topic(
+        self, catalog: Catalog, kept: Sequence[_Kept], on_table: OnOutcome, *, dry_run: bool
     ) -> None:
-        run: TableRun | None = None
-        error: LakeheadError | None = None
+        errors: dict[str, LakeheadError] = {}
         try:
-            check_declared_place(catalog, declared)
-            with self._lease(declared, needed=not dry_run), self._reported(declared):
-                run = self._open_run(declared, dry_run=dry_run)
-                run.catch_up(catalog)
-            if not dry_run:
-                self._publisher.take(declared)
+            with self._lease(kept[0].declared, needed=not dry_run):
+                self._rounds(catalog, kept, errors, dry_run=dry_run)
+        except BaseException as caught:  # noqa: BLE001 - one topic never stops the others
+            error = as_error(caught, f"tables of topic {kept[0].declared.topic}")
+            errors |= {one.declared.key: error for one in kept if one.declared.key not in errors}
+        for one in kept:
+            error_of_one = errors.get(one.declared.key)
+            if not dry_run and error_of_one is None:
+                self._publisher.take(one.declared)
+            on_table(self._outcome(catalog, one.declared, one.run, error_of_one))
+
+    def _rounds(
+        self,
+        catalog: Catalog,
+        kept: Sequence[_Kept],
+        errors: dict[str, LakeheadError],
+        *,
+        dry_run: bool,
+    ) -> None:
+        """Work round by round on the tables of a topic, each until it is level or fails."""
+        for one in kept:
+            with self._failing(one, errors):
+                check_declared_place(catalog, one.declared)
+                one.run = self._open_run(one, dry_run=dry_run)
+                if len(kept) > 1 and not dry_run:
+                    one.run.begin(catalog)
+        left = [one for one in kept if one.declared.key not in errors]
+        while left:
+            runs = [one.run for one in left if one.run is not None]
+            rounds_max = None if len(left) == 1 else 1
+            before = [run.result.commits for run in runs]
+            for one, run in zip(left, runs, strict=True):
+                errors.pop(one.declared.key, None)
+                with self._failing(one, errors):
+                    beside = [other for other in runs if other is not run]
+                    run.catch_up(catalog, rounds_max=rounds_max, beside=beside)
+            left = [
+                one
+                for one, run, commits in zip(left, runs, before, strict=True)
+                if run.has_more
+                and run.result.commits != commits
+                # One that pauses before a record goes on with other partitions.
+                and isinstance(errors.get(one.declared.key), RecordUnreadable | None)
+            ]
+
+    @contextmanager
+    def _failing(self, kept: _Kept, errors: dict[str, LakeheadError]) -> Iterator[None]:
+        """Keep the error of the block as that of a table: the others go on."""
+        try:
+            with self._reported(kept):
+                yield
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
-            error = as_error(caught, f"table of topic {declared.topic}")
-        on_table(self._outcome(catalog, declared, run, error))
+            errors[kept.declared.key] = as_error(caught, f"table of topic {kept.declared.topic}")
 
     def maintain_files(self, on_files: OnMaintained, *, dry_run: bool = False) -> None:
         """Run OPTIMIZE and VACUUM where they are due, or with `dry_run` report what is due."""
@@ -260,52 +361,51 @@ class DeclaredTables:
             for result in maintain_files(target, hold, dry_run=dry_run):
                 on_files(result)
 
-    def replay(self, topic: str, *, dry_run: bool = False) -> ReplayResult:
-        """Bring the dead letters of a topic's table that can be rows now into it.
+    def replay(self, table: str, *, dry_run: bool = False) -> ReplayResult:
+        """Bring the dead letters of a table that can be rows now into it.
 
         Raises UnknownTopic, SettingsError, TableTaken, and as `replay_dead_letters`.
         """
         catalog = self._leases.catalog()
-        declared = self._one(catalog, topic)
+        declared = self._one(catalog, table)
         settings = self._settings(declared, dry_run=dry_run)
-        guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=not dry_run):
+            guard = self._guard(catalog, declared)
             return replay_dead_letters(settings, store_reader(self._path), catalog, guard)
 
-    def begin(self, topic: str, *, at: Beginning) -> MaterializeResult:
-        """Have a topic's table begin there, also if it has newer records already.
+    def begin(self, table: str, *, at: Beginning) -> MaterializeResult:
+        """Have a table begin there, also if it has newer records already.
 
         Raises UnknownTopic, SettingsError, TableTaken, and as `begin_at`.
         """
         catalog = self._leases.catalog()
-        declared = self._one(catalog, topic)
+        declared = self._one(catalog, table)
         settings = replace(self._settings(declared), commit_bytes=ROUND_BYTES)
-        guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=True):
+            guard = self._guard(catalog, declared)
             return begin_at(settings, store_reader(self._path), catalog, guard, at=at)
 
     def rebuild(
         self,
-        topic: str,
+        table: str,
         *,
         without_history: bool = False,
         dry_run: bool = False,
         on_progress: Progress = lambda _done, _total: None,
     ) -> RebuildResult:
-        """Rebuild a topic's table by its present declaration.
+        """Rebuild a table by its present declaration.
 
         Raises UnknownTopic, SettingsError, TableTaken, and as `rebuild_table`.
         """
         catalog = self._leases.catalog()
-        declared = self._one(catalog, topic)
+        declared = self._one(catalog, table)
         settings = self._settings(declared, dry_run=dry_run)
-        guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=not dry_run):
             return rebuild_table(
                 settings,
                 store_reader(self._path),
                 catalog,
-                guard,
+                self._guard(catalog, declared),
                 without_history=without_history,
                 on_progress=on_progress,
             )
@@ -316,15 +416,22 @@ class DeclaredTables:
     def _hold(self, topic_id: str) -> AbstractContextManager[None]:
         return self._leases.held(topic_id, wait_s=self._wait_s)
 
-    def _one(self, catalog: Catalog, topic: str) -> TableDeclaration:
-        catalog.topic(topic)
-        declared = declared_tables(catalog.state, [topic]).get(topic)
+    def _one(self, catalog: Catalog, table: str) -> TableDeclaration:
+        """Return the declaration of a table by its key, or by a topic that has one table. Raises
+        UnknownTopic, SettingsError.
+        """
+        found = chosen_tables(catalog, [table])
+        if len(found) > 1:
+            raise SettingsError(f"topic {table} has several tables, name one: {', '.join(found)}")
+        [declared] = found.values()
         if isinstance(declared, SettingsError):
             raise declared
-        if declared is None:
-            raise _declares_none(topic)
         check_declared_place(catalog, declared)
         return declared
+
+    def _guard(self, catalog: Catalog, declared: TableDeclaration) -> _Guard:
+        each = TableDeclaration.each_of(catalog.topic(declared.topic))
+        return _Guard(self._leases, declared, _TopicProgress(self._leases, self._path, each))
 
     # --------------------------------------------------------------------------------- for ever
 
@@ -342,7 +449,7 @@ class DeclaredTables:
 
         Raises UnknownTopic, SettingsError for topics that were named and declare no table.
         """
-        self._check_named(self._leases.catalog())
+        chosen_tables(self._leases.catalog(), self._topics)
         with (
             _files_maintained(self._leases, self._topics, on_files, every_s=files_every_s),
             ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool,
@@ -356,9 +463,11 @@ class DeclaredTables:
                     stopped.wait(_PAUSE_S[0])
                     continue
                 due = self._take_what_is_due(catalog, on_table)
-                for outcome in pool.map(partial(self._turn, catalog, reader), due):
-                    if outcome.error is not None or outcome.result.commits:
-                        on_table(outcome)
+                turns = partial(self._topic_turn, catalog, reader)
+                for outcomes in pool.map(turns, self._by_topic(due)):
+                    for outcome in outcomes:
+                        if outcome.error is not None or outcome.result.commits:
+                            on_table(outcome)
                 is_more_due = any(kept.has_more for kept in due)
                 stopped.wait(0.0 if is_more_due else self._poll_s())
 
@@ -370,28 +479,56 @@ class DeclaredTables:
 
     def _streams(self, catalog: Catalog) -> Iterator[int]:
         """The streams of the tables that are kept."""
-        for topic in declared_tables(catalog.state, self._topics):
+        for topic in {topic_of(key) for key in declared_tables(catalog.state, self._topics)}:
             yield from catalog.topic(topic).partitions
 
     def _take_what_is_due(self, catalog: Catalog, on_table: OnOutcome) -> list[_Kept]:
-        declarations = self._declared(catalog, on_table)
-        for topic_id in self._kept.keys() - declarations.keys():
-            del self._kept[topic_id]
-            self._leases.release(topic_id)
-        due = []
-        for topic_id, declared in declarations.items():
-            kept = self._kept.get(topic_id)
-            if kept is None or kept.declared != declared:
-                kept = self._kept[topic_id] = _Kept(declared)
-            lag = lag_of(catalog.state, catalog.topic(declared.topic), kept.offsets)
-            is_time = kept.not_before <= self._clock.monotonic()
-            if is_time and is_due(declared, lag, self._clock.now_ms()):
-                due.append(kept)
-        return due
+        """Return the tables to work on, in the order of their keys: those that are due, and with
+        them others of their topics, which the same reads bring up.
+        """
+        fresh = {one.declared.key: one for one in self._fresh(catalog, on_table)}
+        ids = {one.declared.topic_id for one in fresh.values()}
+        for key in self._kept.keys() - fresh.keys():
+            topic_id = self._kept.pop(key).declared.topic_id
+            if topic_id not in ids:
+                self._leases.release(topic_id)
+        ready, due = [], set()
+        for key, new in fresh.items():
+            kept = self._kept.get(key)
+            if kept is None or kept.progress.tables != new.progress.tables:
+                kept = self._kept[key] = new
+            lag = lag_of(catalog.state, catalog.topic(kept.declared.topic), kept.offsets)
+            if kept.not_before <= self._clock.monotonic() and lag.records:
+                ready.append(kept)
+                if is_due(kept.declared, lag, self._clock.now_ms()):
+                    due.add(kept.declared.topic_id)
+        return [kept for kept in ready if kept.declared.topic_id in due]
 
-    def _turn(self, catalog: Catalog, reader: ObjectReader, kept: _Kept) -> TableOutcome:
+    def _fresh(self, catalog: Catalog, on_table: OnOutcome) -> list[_Kept]:
+        """Return the declared tables as none of them was worked on, in the order of their keys."""
+        found, progress = [], dict[str, _TopicProgress]()
+        for declared in self._declared(catalog, on_table):
+            if declared.topic_id not in progress:
+                each = TableDeclaration.each_of(catalog.topic(declared.topic))
+                progress[declared.topic_id] = _TopicProgress(self._leases, self._path, each)
+            found.append(_Kept(declared, progress[declared.topic_id]))
+        return found
+
+    @staticmethod
+    def _by_topic(kept: Sequence[_Kept]) -> list[list[_Kept]]:
+        return [list(some) for _, some in groupby(kept, lambda one: one.declared.topic_id)]
+
+    def _topic_turn(
+        self, catalog: Catalog, reader: ObjectReader, kept: Sequence[_Kept]
+    ) -> list[TableOutcome]:
+        """One round of each of these tables of a topic."""
+        return [self._turn(catalog, reader, one, kept) for one in kept]
+
+    def _turn(
+        self, catalog: Catalog, reader: ObjectReader, kept: _Kept, of_topic: Sequence[_Kept]
+    ) -> TableOutcome:
         """One round of a table; the next is not before a pause if there was nothing to do, or if it
-        failed.
+        failed. Its reads serve the other tables of the topic too.
         """
         declared = kept.declared
         is_first = kept.run is None
@@ -400,9 +537,10 @@ class DeclaredTables:
         try:
             check_declared_place(catalog, declared)
             self._leases.keep(declared.topic_id)
-            with self._reported(declared):
-                kept.run = kept.run or self._open_run(declared)
-                self._round(catalog, reader, kept.run)
+            with self._reported(kept):
+                kept.run = kept.run or self._open_run(kept)
+                beside = [one.run for one in of_topic if one is not kept and one.run is not None]
+                self._round(catalog, reader, kept.run, beside)
             kept.backoff.reset()
             if is_first or kept.run.result.commits != before.commits:
                 self._publisher.take(declared)
@@ -423,26 +561,28 @@ class DeclaredTables:
         outcome = self._outcome(catalog, declared, run, error)
         return replace(outcome, result=outcome.result.since(before))
 
-    def _round(self, catalog: Catalog, reader: ObjectReader, run: TableRun) -> None:
+    def _round(
+        self, catalog: Catalog, reader: ObjectReader, run: TableRun, beside: Sequence[TableRun]
+    ) -> None:
         try:
-            run.catch_up(catalog, rounds_max=1, reader=reader)
+            run.catch_up(catalog, rounds_max=1, reader=reader, beside=beside)
         except ObjectNotFound:
             if self._snapshots is None:
                 raise
             # A WAL object of the tail was uploaded meanwhile: the next look finds it elsewhere.
 
     @contextmanager
-    def _reported(self, declared: TableDeclaration) -> Iterator[None]:
+    def _reported(self, kept: _Kept) -> Iterator[None]:
         """Have the cluster know, by the lease, why this turn at a table failed, if it does."""
         try:
             yield
         except BaseException as caught:
-            problem = as_error(caught, f"table of topic {declared.topic}")
-            self._leases.report_problem(declared.topic_id, str(problem))
+            problem = as_error(caught, f"table of topic {kept.declared.topic}")
+            kept.progress.report_problem(kept.declared, str(problem))
             if problem is caught:
                 raise
             raise problem from caught
-        self._leases.report_problem(declared.topic_id, "")
+        kept.progress.report_problem(kept.declared, "")
 
     def _poll_s(self) -> float:
         """A tenth of the freshness that is wanted most."""
@@ -452,28 +592,23 @@ class DeclaredTables:
 
     # ---------------------------------------------------------------------------------- of both
 
-    def _declared(self, catalog: Catalog, on_table: OnOutcome) -> dict[str, TableDeclaration]:
-        found = {}
-        for topic, declared in declared_tables(catalog.state, self._topics).items():
+    def _declared(self, catalog: Catalog, on_table: OnOutcome) -> list[TableDeclaration]:
+        found = []
+        for key, declared in declared_tables(catalog.state, self._topics).items():
             if isinstance(declared, SettingsError):
-                self._report_error(on_table, topic, declared)
+                self._report_error(on_table, key, declared)
             else:
-                found[declared.topic_id] = declared
+                found.append(declared)
         return found
 
     def _report_error(self, on_table: OnOutcome, topic: str, error: LakeheadError) -> None:
         """Report an error of a declaration, or of all of them, once while it lasts."""
         if self._troubles.get(topic) != str(error):
             self._troubles[topic] = str(error)
-            result, lag = MaterializeResult(), Lag()
-            on_table(TableOutcome(topic=topic, table="", result=result, lag=lag, error=error))
-
-    def _check_named(self, catalog: Catalog) -> None:
-        declared = declared_tables(catalog.state, self._topics)
-        for topic in self._topics:
-            catalog.topic(topic)
-            if topic not in declared:
-                raise _declares_none(topic)
+            outcome = TableOutcome(
+                key=topic, topic=topic, table="", result=MaterializeResult(), lag=Lag(), error=error
+            )
+            on_table(outcome)
 
     def _settings(
         self, declared: TableDeclaration, *, dry_run: bool = False
@@ -487,9 +622,9 @@ class DeclaredTables:
             written_by=self._written_by,
         )
 
-    def _open_run(self, declared: TableDeclaration, *, dry_run: bool = False) -> TableRun:
-        settings = self._settings(declared, dry_run=dry_run)
-        guard = _Guard(self._leases, declared.topic_id)
+    def _open_run(self, kept: _Kept, *, dry_run: bool = False) -> TableRun:
+        settings = self._settings(kept.declared, dry_run=dry_run)
+        guard = _Guard(self._leases, kept.declared, kept.progress)
         if not dry_run:
             settings = replace(settings, commit_bytes=ROUND_BYTES)
         reader = store_reader(self._path)
@@ -509,6 +644,7 @@ class DeclaredTables:
             topic = None
         offsets = () if run is None else run.held_offsets()
         return TableOutcome(
+            key=declared.key,
             topic=declared.topic,
             table=declared.uri(self._path),
             result=MaterializeResult() if run is None else run.result,

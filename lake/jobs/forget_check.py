@@ -31,6 +31,7 @@ from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store import ObjectStore, S3Store, open_store
 
 if TYPE_CHECKING:
+    from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.lake.tables.delta_table import Table
 
 _VACUUM_HOURS = 7 * 24
@@ -295,14 +296,20 @@ def _cells(file: Any, names: list[str]) -> Iterator[tuple[Any, Any, Any, Any]]:
 
 
 def _check_iceberg(found: _Tables, path: str, request: ForgetRequest) -> None:
+    from lakehead.lake.jobs.forget_tables import declarations
+
+    for declared in declarations(path, request):
+        if declared.has_iceberg:
+            _check_iceberg_table(found, path, request, declared)
+
+
+def _check_iceberg_table(
+    found: _Tables, path: str, request: ForgetRequest, declared: "TableDeclaration"
+) -> None:
     from lakehead.lake.jobs.catalog_publisher import open_iceberg_catalog
-    from lakehead.lake.jobs.forget_tables import declaration
     from lakehead.lake.tables.delta_table import one_line, open_table
     from lakehead.lake.tables.iceberg import VERSION
 
-    declared = declaration(path, request)
-    if declared is None or not declared.has_iceberg:
-        return
     name = declared.iceberg_table
     try:
         table = open_iceberg_catalog(declared.iceberg_catalog).load_table(name)

@@ -116,29 +116,28 @@ def forget_rows(
     return tuple(done)
 
 
-def declaration(path: str, request: ForgetRequest) -> TableDeclaration | None:
-    """Return the table that the topic of a request declares, or declared until it was switched off
-    (`lakehead.table.enable`); None without one, or if the topic was deleted. Raises SettingsError
-    for a declaration or place that cannot be.
+def declarations(path: str, request: ForgetRequest) -> tuple[TableDeclaration, ...]:
+    """Return the tables that the topic of a request declares, or declared until they were switched
+    off (`lakehead.table.enable`); none if the topic was deleted. Raises SettingsError for a
+    declaration or place that cannot be.
     """
     catalog = store_reader(path).open_catalog()
     topic = catalog.state.topics.get(request.topic)
     if topic is None or topic.topic_id != request.topic_id or not may_have_table(topic):
-        return None
+        return ()
     try:
-        declared = TableDeclaration.of(topic)
+        each = TableDeclaration.each_of(topic)
     except SettingsError as error:
         raise SettingsError(f"topic {request.topic}: {error}") from None
-    check_declared_place(catalog, declared)
-    return declared
+    for declared in each:
+        check_declared_place(catalog, declared)
+    return each
 
 
 def table_uris(path: str, request: ForgetRequest) -> list[str]:
     """Return the places of the tables that may have rows of a topic."""
-    declared = declaration(path, request)
-    if declared is None:
-        return []
-    both = (declared.uri(path), rebuild_uri(declared.uri(path)))
+    uris = [declared.uri(path) for declared in declarations(path, request)]
+    both = [place for uri in uris for place in (uri, rebuild_uri(uri))]
     return [place for uri in both for place in (uri, dead_letters_uri(uri))]
 
 
@@ -350,10 +349,13 @@ def _digest(reader: StoreReader, log: PartitionLog, held: RangeDigest) -> RangeD
 
 
 def _publish(path: str, request: ForgetRequest) -> None:
-    """Bring the Iceberg table up to the Delta table, and remove its snapshots of before."""
-    declared = declaration(path, request)
-    if declared is None or not declared.has_iceberg:
-        return
+    """Bring each Iceberg table up to its Delta table, and remove its snapshots of before."""
+    for declared in declarations(path, request):
+        if declared.has_iceberg:
+            _publish_one(path, declared)
+
+
+def _publish_one(path: str, declared: TableDeclaration) -> None:
     try:
         catalog = open_iceberg_catalog(declared.iceberg_catalog)
         publish(declared.uri(path), catalog, declared.iceberg_table)

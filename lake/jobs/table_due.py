@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
@@ -94,17 +95,61 @@ def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
 
 
 def declared_tables(
-    state: MetadataImage, topics: Sequence[str] = ()
+    state: MetadataImage, tables: Sequence[str] = ()
 ) -> dict[str, TableDeclaration | SettingsError]:
-    """Return the declarations of all topics that declare a table, or of `topics` among them, by
-    topic; in place of an invalid one (set by another release) its error.
+    """Return the declarations of all tables, by their keys (`TableDeclaration.key`), or of those
+    among them that `tables` name: each a key, or a topic for all of its tables. In place of the
+    invalid declaration of a topic (set by another release) is its error.
     """
     found: dict[str, TableDeclaration | SettingsError] = {}
     for name, topic in sorted(state.topics.items()):
-        if not topic.declares_table or (topics and name not in topics):
+        if not topic.declares_table or (tables and name not in map(topic_of, tables)):
             continue
         try:
-            found[name] = TableDeclaration.of(topic)
+            each = {one.key: one for one in TableDeclaration.each_of(topic)}
         except SettingsError as error:
             found[name] = SettingsError(f"topic {name}: {error}")
+            continue
+        found |= {
+            key: one for key, one in each.items() if not tables or name in tables or key in tables
+        }
     return found
+
+
+def one_table(state: MetadataImage, table: str) -> TableDeclaration | None:
+    """Return the table with a key, or the only one of a topic; None if it is not declared. Raises
+    SettingsError for a declaration that cannot be, and for a topic of several tables.
+    """
+    found = declared_tables(state, [table])
+    if len(found) > 1:
+        raise SettingsError(f"topic {table} has several tables, name one: {', '.join(found)}")
+    for one in found.values():
+        if isinstance(one, SettingsError):
+            raise one
+        return one
+    return None
+
+
+def topic_of(table: str) -> str:
+    """Return the topic of a table by its key, TOPIC or TOPIC/TABLE."""
+    return table.partition("/")[0]
+
+
+def chosen_tables(
+    catalog: Catalog, tables: Sequence[str]
+) -> dict[str, TableDeclaration | SettingsError]:
+    """Return the same as `declared_tables`. Raises UnknownTopic, and SettingsError for one of
+    `tables` that is not declared.
+    """
+    declared = declared_tables(catalog.state, tables)
+    for one in tables:
+        topic = catalog.topic(topic_of(one))
+        if one in declared or any(topic_of(key) == one for key in declared):
+            continue
+        if not topic.declares_table:
+            raise SettingsError(
+                f"topic {topic.name} declares no table: set lakehead.table.enable=true"
+            )
+        names = ", ".join(declared_tables(catalog.state, [topic.name]))
+        raise SettingsError(f"topic {topic.name} declares no table {one}, but: {names}")
+    return declared

@@ -4,7 +4,8 @@ Runs in any thread or process: it reads objects, writes files that no commit nam
 what the commit must know. Doing it twice, or half, changes nothing that anyone can see.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from lakehead.lake.tables.range_digests import RangeDigest, RangeDigester
 from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import failpoint
 
 FILE_BYTES = 128 << 20
@@ -45,9 +47,9 @@ _MEMORY_RATIO = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItem:
-    """The work of one worker: byte ranges to make data files from. Values with more fields than the
-    table, which it can follow, are reported to the job, and nothing is written; with
-    `stops_at_new_schema` also those that it cannot follow. With `new_schema_is_fault` they are
+    """The work of one worker for a table: byte ranges to make data files from. Values with more
+    fields than the table, which it can follow, are reported to the job, and nothing is written;
+    with `stops_at_new_schema` also those that it cannot follow. With `new_schema_is_fault` they are
     faults.
     """
 
@@ -95,20 +97,95 @@ class TableItemResult:
     digests: tuple[RangeDigest, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedItem:
+    """The work of several tables of a topic at the same byte ranges: they are read and their
+    records decoded once. The first of `items` is of the run that plans it.
+    """
+
+    items: tuple[TableItem, ...]
+
+    @property
+    def split(self) -> Split:
+        """The byte ranges."""
+        return self.items[0].split
+
+
 def make_table_files(item: TableItem) -> TableItemResult:
-    """Do a work item. Raises what reading and writing objects raises, SettingsError,
+    """Do the work of one table. Raises what reading and writing objects raises, SettingsError,
     RegistryUnavailable.
     """
-    return _Work(item).run()
+    [result] = make_shared_files(SharedItem(items=(item,)))
+    assert result is not None, "it is of the first table"
+    return result
 
 
-class _Work:
-    """A work item in progress. It meets what cannot be read (`InvalidPolicy`): a batch is a dead
-    letter, whole; a record whose time the column cannot hold has none, which is a fault of it.
+def make_shared_files(shared: SharedItem) -> tuple[TableItemResult | None, ...]:
+    """Do a work item, and return the result of each of its tables. None is of a table other than
+    the first, which failed: its own run finds out why.
+
+    Raises what reading objects raises, and for the first table what writing files raises,
+    SettingsError, RegistryUnavailable.
     """
+    return _SharedWork(shared).run()
+
+
+class _SharedWork:
+    """A work item in progress. It meets what cannot be read (`InvalidPolicy`) for every table."""
 
     keeps_batches = False
     keeps_times = True
+
+    def __init__(self, shared: SharedItem) -> None:
+        self._first = shared.items[0]
+        self._works: list[_Work | None] = [_Work(self._first)]
+        for item in shared.items[1:]:
+            self._works.append(None)
+            with suppress(LakeheadError):
+                self._works[-1] = _Work(item)
+        self._digester = RangeDigester(self._first.split.ranges)
+
+    def take_batch(self, found: InvalidBatch) -> None:
+        """Meet a batch that cannot be read."""
+        self._digester.add_batch(found)
+        self._each(lambda work: work.take_batch(found))
+
+    def take_times(self, found: InvalidTimes) -> None:
+        """Meet records whose times the column does not hold."""
+        self._each(lambda work: work.take_times(found))
+
+    def run(self) -> tuple[TableItemResult | None, ...]:
+        decoder = RecordDecoder(DECODED, invalid=self)
+        pieces = read_moved(store_reader(self._first.store_uri), self._first.split.ranges)
+        for batch in _gathered(decode_all(pieces, decoder)):
+            self._digester.add(batch)
+            self._each(lambda work, batch=batch: work.take(batch))  # type: ignore[misc]
+        digests = self._digester.digests()
+        results: list[TableItemResult | None] = [None] * len(self._works)
+
+        def finish(work: _Work) -> None:
+            results[self._works.index(work)] = work.finish(digests)
+
+        self._each(finish)
+        return tuple(results)
+
+    def _each(self, do: Callable[["_Work"], None]) -> None:
+        """Do it for each table that has not failed."""
+        for number, work in enumerate(self._works):
+            if work is None:
+                continue
+            try:
+                do(work)
+            except LakeheadError:
+                if number == 0:
+                    raise
+                self._works[number] = None
+
+
+class _Work:
+    """The work of one table. A batch that cannot be read is a dead letter, whole; a record whose
+    time the column cannot hold has none, which is a fault of it.
+    """
 
     def __init__(self, item: TableItem) -> None:
         self._item = item
@@ -122,11 +199,9 @@ class _Work:
         self._left_out = 0
         self._found: Any = None
         self._times: dict[tuple[int, int], int] = {}
-        self._digester = RangeDigester(item.split.ranges)
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Meet a batch that cannot be read."""
-        self._digester.add_batch(found)
         match self._item.on_error:
             case "pause":
                 self._pause(
@@ -149,20 +224,18 @@ class _Work:
         for offset, time in zip(found.offsets[:room].tolist(), found.times.tolist(), strict=False):
             self._times[found.partition, offset] = time
 
-    def run(self) -> TableItemResult:
-        item = self._item
-        decoder = RecordDecoder(DECODED, invalid=self)
-        pausing = item.on_error == "pause"
-        pieces = read_moved(store_reader(item.store_uri), item.split.ranges)
-        for batch in _gathered(decode_all(pieces, decoder)):
-            self._digester.add(batch)
-            made = item.layout.table_rows(
-                batch,
-                self._values,
-                fault_count_max=1 if pausing else None,
-                new_schema_is_fault=item.new_schema_is_fault,
-            )
-            self._take(batch, made)
+    def take(self, batch: Any) -> None:
+        """Take decoded records."""
+        made = self._item.layout.table_rows(
+            batch,
+            self._values,
+            fault_count_max=1 if self._item.on_error == "pause" else None,
+            new_schema_is_fault=self._item.new_schema_is_fault,
+        )
+        self._take(batch, made)
+
+    def finish(self, digests: tuple[RangeDigest, ...]) -> TableItemResult:
+        """Write what is left, and return the result; `digests` are of all records."""
         if self._unreadable or self._found is not None:
             # The job plans again, up to these records or with another schema: files are of no use.
             return TableItemResult(unreadable=tuple(self._unreadable.values()), found=self._found)
@@ -171,7 +244,7 @@ class _Work:
             dead_letters=self._letters.finish(),
             dropped=self._dropped,
             left_out=self._left_out,
-            digests=self._digester.digests(),
+            digests=digests,
         )
 
     def _take(self, batch: Any, made: TableRows) -> None:

@@ -82,7 +82,8 @@ class TablesOptions:
 
     topics: tuple[str, ...] = option(
         (),
-        "The topics. Without any: every declared table that is due.",
+        "The topics, or TOPIC/TABLE for one of several tables of a topic. Without any: every "
+        "declared table that is due.",
         title="Topics",
         metavar="[TOPIC]...",
         is_argument=True,
@@ -136,7 +137,7 @@ class TopicOptions:
 
     topic: str = option(
         "",
-        "A topic that declares a table.",
+        "A topic that declares a table, or TOPIC/TABLE for one of several.",
         title="Topic",
         metavar="TOPIC",
         is_argument=True,
@@ -271,7 +272,7 @@ def opened_tables(
 
 
 Written = dict[str, tuple[int, int, int]]
-"""Commits that were made, their rows and bytes, by topic."""
+"""Commits that were made, their rows and bytes, by the key of the table."""
 
 
 @contextmanager
@@ -293,11 +294,11 @@ def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Wri
         return
     state = store_reader(context.path).open_catalog().state
     reported = topics if context.is_retry or reports_named else tuple(written)
-    for topic, declared in declared_tables(state, reported).items():
+    for key, declared in declared_tables(state, reported).items():
         if isinstance(declared, TableDeclaration):
-            commits, rows, size = written.get(topic, (0, 0, 0))
+            commits, rows, size = written.get(key, (0, 0, 0))
             change = TableChange(
-                topic=topic,
+                topic=declared.topic,
                 uri=declared.uri(context.path),
                 commits=commits,
                 rows=rows,
@@ -306,56 +307,50 @@ def reported_changes(context: JobContext, topics: Sequence[str]) -> Iterator[Wri
             context.on_change(change)
 
 
-def _declares_none(topic: str) -> SettingsError:
-    return SettingsError(f"topic {topic} declares no table: set lakehead.table.enable=true")
-
-
 # ------------------------------------------------------------------------------------- materialize
 
 
 def _plan_materialize(context: JobContext, options: TablesOptions) -> Planned:
-    from lakehead.lake.jobs.table_due import is_due, lag_of
+    from lakehead.lake.jobs.table_due import is_due, lag_of, topic_of
     from lakehead.lake.store_reader import store_reader
     from lakehead.storage.clock import SystemClock
     from lakehead.storage.metadata.state import TableState
 
     catalog = store_reader(context.path).open_catalog()
     every = context.is_part or options.takes_every
-    declared, failed = _declared(catalog, options.topics, context)
     units, now_ms = [], SystemClock().now_ms()
-    for topic, one in declared.items():
-        known = catalog.state.tables.get(one.topic_id, TableState())
+    for topic, tables in _declared(catalog, options.topics, context).items():
+        chosen = [one for one in options.topics if topic_of(one) == topic] or [topic]
+        item = tuple(chosen)
+        if isinstance(tables, SettingsError):  # its own work fails with it, and no other
+            units.append(Unit(key=topic, size=0, item=item, words=str(tables)))
+            continue
+        known = catalog.state.tables.get(tables[0].topic_id, TableState())
         lag = lag_of(catalog.state, catalog.topic(topic), known.offsets)
-        if every or is_due(one, lag, now_ms):
+        if every or any(is_due(one, lag, now_ms) for one in tables):
             words = f"{topic}: {lag.records} records behind"
-            units.append(Unit(key=topic, size=lag.size_bytes, item=topic, words=words))
-    for topic, error in failed:  # its own work fails with it; others are not kept from it
-        units.append(Unit(key=topic, size=0, item=topic, words=str(error)))
+            units.append(Unit(key=topic, size=lag.size_bytes, item=item, words=words))
     return Planned(units=tuple(units), found=TablesResult())
 
 
 def _declared(
     catalog: "Catalog", topics: Sequence[str], context: JobContext
-) -> "tuple[dict[str, TableDeclaration], tuple[Failure, ...]]":
-    """The declared tables, and the declarations that cannot be, which are logged. Raises
+) -> "dict[str, list[TableDeclaration] | SettingsError]":
+    """The declared tables, by topic, and the declarations that cannot be, which are logged. Raises
     UnknownTopic, and SettingsError for a topic that declares no table.
     """
-    from lakehead.lake.declaration.table_declaration import TableDeclaration
-    from lakehead.lake.jobs.table_due import declared_tables
+    from lakehead.lake.jobs.table_due import chosen_tables, topic_of
 
-    found, failed = {}, []
-    declared = declared_tables(catalog.state, topics)
-    for topic in topics:
-        catalog.topic(topic)
-        if topic not in declared:
-            raise _declares_none(topic)
-    for topic, one in declared.items():
-        if isinstance(one, TableDeclaration):
-            found[topic] = one
-        else:
+    found: dict[str, list[TableDeclaration] | SettingsError] = {}
+    for key, one in chosen_tables(catalog, topics).items():
+        if isinstance(one, SettingsError):
             context.log.warning("%s", one)
-            failed.append((topic, one))
-    return found, tuple(failed)
+            found[key] = one
+            continue
+        tables = found.setdefault(topic_of(key), [])
+        assert isinstance(tables, list), "an error stands for all tables of a topic"
+        tables.append(one)
+    return found
 
 
 def row_of(outcome: "TableOutcome", *, is_plan: bool = False) -> dict[str, Any]:
@@ -379,7 +374,7 @@ def row_of(outcome: "TableOutcome", *, is_plan: bool = False) -> dict[str, Any]:
 def _run_materialize(
     context: JobContext, options: TablesOptions, units: Sequence[Unit]
 ) -> TablesResult:
-    topics = [unit.item for unit in units]
+    topics = [table for unit in units for table in unit.item]
     of_task = topics if context.is_part else options.topics
     if not topics:
         with reported_changes(context, of_task):
@@ -394,13 +389,13 @@ def _run_materialize(
             outcomes.append(outcome)
             if outcome.result.commits:
                 done = outcome.result
-                written[outcome.topic] = (done.commits, done.records, done.bytes_written)
+                written[outcome.key] = (done.commits, done.records, done.bytes_written)
 
         tables.catch_up(all_of_them=True, on_table=note, dry_run=context.is_dry_run)
     fields: Fields = {"tables": 0}
     for one in outcomes:
         if one.error is not None:
-            context.log.warning("topic %s: %s", one.topic, one.error)
+            context.log.warning("topic %s: %s", one.key, one.error)
         counted = {name: getattr(one.result, name) for name in _COUNTED}
         counted["records_behind"] = one.lag.records
         counted["tables"] = int(one.error is None)
@@ -409,8 +404,8 @@ def _run_materialize(
     failed = [(one.topic, one.error) for one in outcomes if one.error is not None]
     return TablesResult(
         found=fields | {"tables_taken": len(failed)},
-        rows={one.topic: row_of(one, is_plan=context.is_dry_run) for one in outcomes},
-        failed=_failing(failed, context, len(topics)),
+        rows={one.key: row_of(one, is_plan=context.is_dry_run) for one in outcomes},
+        failed=_failing(failed, context, len(outcomes)),
     )
 
 
@@ -460,7 +455,7 @@ _NAMES_SHOWN = 20
 
 
 def _key(target: "TableTarget") -> str:
-    return f"{target.topic}__dlq" if target.is_of_letters else target.topic
+    return f"{target.key}__dlq" if target.is_of_letters else target.key
 
 
 def _optimized(
@@ -657,6 +652,20 @@ TABLE_MAINTENANCE: Mapping[str, TableMaintenance] = {one.name: one for one in (_
 # ---------------------------------------------------------------------------- jobs of one table
 
 
+def table_keys(context: JobContext, table: str) -> list[str]:
+    """Return the keys of the tables that a topic or a key names. Raises UnknownTopic, SettingsError
+    for a declaration that cannot be, or that declares none.
+    """
+    from lakehead.lake.jobs.table_due import chosen_tables
+    from lakehead.lake.store_reader import store_reader
+
+    found = chosen_tables(store_reader(context.path).open_catalog(), [table])
+    for one in found.values():
+        if isinstance(one, SettingsError):
+            raise one
+    return list(found)
+
+
 def _plan(
     preview: Callable[[JobContext, Any, str], JobResult], context: JobContext, options: TableOptions
 ) -> Planned:
@@ -684,9 +693,17 @@ class ReplayedDeadLetters(JobResult):
     first_left: str = text("first that is left")
 
 
-def _replay(context: JobContext, options: TableOptions, topic: str) -> ReplayedDeadLetters:
+def _replay(
+    context: JobContext, options: TableOptions, topic: str, written: Written | None = None
+) -> ReplayedDeadLetters:
+    found = ReplayedDeadLetters()
     with opened_tables(context, options.engine, [topic]) as tables:
-        return ReplayedDeadLetters(**asdict(tables.replay(topic, dry_run=context.is_dry_run)))
+        for key in table_keys(context, topic):
+            result = tables.replay(key, dry_run=context.is_dry_run)
+            if written is not None and result.replayed:
+                written[key] = (1, result.replayed, 0)
+            found = found.plus(ReplayedDeadLetters(**asdict(result)))
+    return found
 
 
 def _run_replay(
@@ -694,10 +711,7 @@ def _run_replay(
 ) -> ReplayedDeadLetters:
     topic = units[0].item
     with reported_changes(context, [topic]) as written:
-        result = _replay(context, options, topic)
-        if result.replayed:
-            written[topic] = (1, result.replayed, 0)
-    return result
+        return _replay(context, options, topic, written)
 
 
 REPLAY = Job(
@@ -729,19 +743,16 @@ def _at(options: BackfillOptions) -> Beginning:
     return options.begin[0]
 
 
-def settings_of(context: JobContext, topic: str) -> "MaterializeSettings":
-    """Return the settings of a topic's declared table. Raises SettingsError, UnknownTopic."""
-    from lakehead.lake.jobs.table_due import declared_tables
+def settings_of(context: JobContext, table: str) -> "MaterializeSettings":
+    """Return the settings of a declared table, by its key. Raises SettingsError, UnknownTopic."""
+    from lakehead.lake.jobs.table_due import chosen_tables
     from lakehead.lake.jobs.table_settings import declared_settings
     from lakehead.lake.store_reader import store_reader
 
-    catalog = store_reader(context.path).open_catalog()
-    catalog.topic(topic)
-    declared = declared_tables(catalog.state, [topic]).get(topic)
+    found = chosen_tables(store_reader(context.path).open_catalog(), [table])
+    declared = found[table]
     if isinstance(declared, SettingsError):
         raise declared
-    if declared is None:
-        raise _declares_none(topic)
     return declared_settings(declared, context.path, dry_run=True)
 
 
@@ -750,15 +761,21 @@ def _preview_backfill(context: JobContext, options: BackfillOptions, topic: str)
     from lakehead.lake.store_reader import store_reader
 
     reader = store_reader(context.path)
-    plan = plan_begin(settings_of(context, topic), reader, reader.open_catalog(), at=_at(options))
-    starts = ", ".join(f"{partition}: {start}" for partition, start in sorted(plan.starts.items()))
-    found = {
-        "table_is_new": plan.is_new,
-        "offsets_to_add": plan.offsets,
-        "bytes_to_read": plan.size_bytes,
-        "begins_at": starts[:500],
-    }
-    return FieldsResult(found=found)
+    fields: Fields = {}
+    for key in table_keys(context, topic):
+        settings = settings_of(context, key)
+        plan = plan_begin(settings, reader, reader.open_catalog(), at=_at(options))
+        starts = ", ".join(
+            f"{partition}: {start}" for partition, start in sorted(plan.starts.items())
+        )
+        found = {
+            "table_is_new": plan.is_new,
+            "offsets_to_add": plan.offsets,
+            "bytes_to_read": plan.size_bytes,
+            "begins_at": starts[:500],
+        }
+        fields = sum_of_fields(fields, found)
+    return FieldsResult(found=fields)
 
 
 def _run_backfill(
@@ -769,14 +786,17 @@ def _run_backfill(
         reported_changes(context, [topic]) as written,
         opened_tables(context, options.engine, [topic]) as tables,
     ):
-        result = tables.begin(topic, at=at)
-        if result.commits:
-            written[topic] = (result.commits, result.records, result.bytes_written)
-    counted = (
-        *("records", "dead_letters", "dropped", "left_out"),
-        *("bytes_read", "bytes_written", "commits"),
-    )
-    return FieldsResult(found={name: getattr(result, name) for name in counted})
+        counted = (
+            *("records", "dead_letters", "dropped", "left_out"),
+            *("bytes_read", "bytes_written", "commits"),
+        )
+        fields: Fields = {}
+        for key in table_keys(context, topic):
+            result = tables.begin(key, at=at)
+            if result.commits:
+                written[key] = (result.commits, result.records, result.bytes_written)
+            fields = sum_of_fields(fields, {name: getattr(result, name) for name in counted})
+    return FieldsResult(found=fields)
 
 
 BACKFILL = Job(
@@ -809,34 +829,48 @@ class RebuiltTable(JobResult):
     rows_left_out: int = total("rows without records")
 
 
-def _rebuild(context: JobContext, options: RebuildTableOptions, topic: str) -> "RebuildResult":
+def _rebuilt(
+    context: JobContext, options: RebuildTableOptions, topic: str
+) -> "Iterator[tuple[str, RebuildResult]]":
+    """Rebuild each table of a topic, or look at what there is to do; yield it with its key."""
     with opened_tables(context, options.engine, [topic]) as tables:
-        return tables.rebuild(
-            topic,
-            without_history=options.without_history,
-            dry_run=context.is_dry_run,
-            on_progress=context.on_progress,
-        )
+        for key in table_keys(context, topic):
+            yield (
+                key,
+                tables.rebuild(
+                    key,
+                    without_history=options.without_history,
+                    dry_run=context.is_dry_run,
+                    on_progress=context.on_progress,
+                ),
+            )
 
 
 def _preview_rebuild(context: JobContext, options: RebuildTableOptions, topic: str) -> RebuildToDo:
-    found = _rebuild(context, options, topic)
-    return RebuildToDo(bytes_to_read=found.bytes_to_read, rows_left_out=found.rows_left_out)
+    found = RebuildToDo()
+    for _, one in _rebuilt(context, options, topic):
+        found = found.plus(
+            RebuildToDo(bytes_to_read=one.bytes_to_read, rows_left_out=one.rows_left_out)
+        )
+    return found
 
 
 def _run_rebuild(
     context: JobContext, options: RebuildTableOptions, units: Sequence[Unit]
 ) -> RebuiltTable:
-    topic = units[0].item
+    topic, found = units[0].item, RebuiltTable()
     with reported_changes(context, [topic]) as written:
-        done = _rebuild(context, options, topic)
-        written[topic] = (1, done.records, done.bytes_written)
-    return RebuiltTable(
-        records=done.records,
-        files=done.files,
-        bytes_written=done.bytes_written,
-        rows_left_out=done.rows_left_out,
-    )
+        for key, done in _rebuilt(context, options, topic):
+            written[key] = (1, done.records, done.bytes_written)
+            found = found.plus(
+                RebuiltTable(
+                    records=done.records,
+                    files=done.files,
+                    bytes_written=done.bytes_written,
+                    rows_left_out=done.rows_left_out,
+                )
+            )
+    return found
 
 
 REBUILD_TABLE = Job(

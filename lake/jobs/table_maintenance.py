@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
-from lakehead.lake.jobs.table_due import declared_tables
+from lakehead.lake.jobs.table_due import chosen_tables, declared_tables, topic_of
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import (
     NOTHING,
@@ -56,12 +56,13 @@ Hold = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
-    """A table to keep, that of a topic's rows or of its dead letters. `order_by`: rows that are
+    """A table to keep, by its key, or the table of its dead letters. `order_by`: rows that are
     near in these columns come to lie together. The configs `lakehead.table.optimize.*` and
     `vacuum.*` decide when maintenance is due. `cluster` is the URI of the store; `place_error` is
     the fault of the root or of the declaration. It is checked again before a file is deleted.
     """
 
+    key: str
     topic: str
     topic_id: str
     uri: str
@@ -103,13 +104,9 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
     Work at one of `topics` whose declaration is invalid fails with the reason; of all, such a one
     is left out. Raises UnknownTopic, and SettingsError for a topic that declares none.
     """
-    declared = declared_tables(catalog.state, topics)
-    for topic in topics:
-        catalog.topic(topic)
-        if topic not in declared:
-            raise SettingsError(f"topic {topic} declares no table: set lakehead.table.enable=true")
+    declared = chosen_tables(catalog, topics)
     found = []
-    for topic, one in declared.items():
+    for key, one in declared.items():
         if isinstance(one, TableDeclaration):
             table = _target(one, catalog)
             found.append(table)
@@ -117,10 +114,15 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
                 letters = dead_letters_uri(table.uri)
                 found.append(replace(table, uri=letters, order_by=(), is_of_letters=True))
         elif topics:
-            topic_id = catalog.topic(topic).topic_id
+            topic = catalog.topic(topic_of(key))
             found.append(
                 TableTarget(
-                    topic=topic, topic_id=topic_id, uri="", file_bytes=0, place_error=str(one)
+                    key=topic.name,
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    uri="",
+                    file_bytes=0,
+                    place_error=str(one),
                 )
             )
     return found
@@ -133,6 +135,7 @@ def _target(declared: TableDeclaration, catalog: Catalog) -> TableTarget:
     except SettingsError as error:
         place_error = str(error)
     return TableTarget(
+        key=declared.key,
         topic=declared.topic,
         topic_id=declared.topic_id,
         uri=declared.uri(catalog.uri),
@@ -351,11 +354,11 @@ def _check_place(target: TableTarget) -> None:
 def _check_place_again(target: TableTarget) -> None:
     """Raise SettingsError unless the topic declares this table still, in a root of its own."""
     catalog = store_reader(target.cluster).open_catalog()
-    declared = declared_tables(catalog.state, [target.topic]).get(target.topic)
+    declared = declared_tables(catalog.state, [target.topic]).get(target.key)
     if isinstance(declared, SettingsError):
         raise declared
     if declared is None or declared.topic_id != target.topic_id:
-        raise SettingsError(f"topic {target.topic} declares no table any more")
+        raise SettingsError(f"topic {target.topic} declares no table any more: {target.key}")
     check_declared_place(catalog, declared)
     if target.uri not in (uri := declared.uri(catalog.uri), dead_letters_uri(uri)):
         raise SettingsError(f"topic {target.topic} declares another table now: {uri}")

@@ -19,7 +19,13 @@ from lakehead.lake.committed import committed_now
 from lakehead.lake.jobs.dead_letters import commit_dead_letters
 from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_due import LogLost, check_ends
-from lakehead.lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
+from lakehead.lake.jobs.table_item import (
+    SharedItem,
+    TableItem,
+    TableItemResult,
+    Unreadable,
+    make_shared_files,
+)
 from lakehead.lake.jobs.table_schema import follow_values, given_schema, table_layout
 from lakehead.lake.jobs.table_settings import (
     Guard,
@@ -257,6 +263,7 @@ class TableRun:
         self._end: dict[int, int] = {}
         self._unreadable: dict[int, Unreadable] = {}
         self._done: dict[tuple[ByteRange, ...], TableItemResult] = {}
+        self._beside: tuple[TableRun, ...] = ()
         self._requested = given_schema(settings)
         self._stops_at_new_schema = settings.evolution != "dead_letter"
 
@@ -266,33 +273,20 @@ class TableRun:
         *,
         rounds_max: int | None = None,
         reader: ObjectReader | None = None,
+        beside: "Sequence[TableRun]" = (),
     ) -> None:
         """Work until the table is level with the catalog, or every partition with more pauses; or
         for `rounds_max` rounds: then `has_more` is true if there is more. `reader` can read objects
-        that the catalog names and the store may have deleted (`lakehead.lake.snapshot`).
+        that the catalog names and the store may have deleted (`lakehead.lake.snapshot`). The same
+        reads make files for the runs `beside` of other tables of the topic, as far as these have
+        begun and are to read the same next.
 
         Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
         the guard raises, and what reading objects raises.
         """
-        settings = self._settings
-        if reader is not None:
-            self._reader = reader
-        self._topic_id = catalog.topic(settings.topic).topic_id
-        self._logs = committed_now(self._reader, catalog, settings.topic)
-        self._end = {log.id.partition: log.end_offset for log in self._logs}
-        self._unreadable = {}
-        self.result = replace(self.result, end_offsets=tuple(log.end_offset for log in self._logs))
-        self._open()
-        layout = self._checked_layout(catalog)
-        if layout is None:
+        if not self.begin(catalog, reader=reader):
             return
-        self.result = replace(self.result, schema=layout.value_schema())
-        if settings.dry_run:
-            remaining = self._plan().remaining_bytes
-            self.result = self.result.plus(bytes_read=remaining)
-            return
-        if self._table is None:
-            self._create(layout)
+        self._beside = tuple(beside)
         commits_max = None if rounds_max is None else self.result.commits + rounds_max
         while self.result.commits != commits_max:
             try:
@@ -308,6 +302,51 @@ class TableRun:
         )
         if self._unreadable:
             raise RecordUnreadable(self._complaint())
+
+    def begin(self, catalog: Catalog, *, reader: ObjectReader | None = None) -> bool:
+        """Look at the table and the topic, and create the table if it is not there; return whether
+        there may be work. Raises as `catch_up`.
+        """
+        settings = self._settings
+        if reader is not None:
+            self._reader = reader
+        self._topic_id = catalog.topic(settings.topic).topic_id
+        self._logs = committed_now(self._reader, catalog, settings.topic)
+        self._end = {log.id.partition: log.end_offset for log in self._logs}
+        self._unreadable = {}
+        self.result = replace(self.result, end_offsets=tuple(log.end_offset for log in self._logs))
+        self._open()
+        layout = self._checked_layout(catalog)
+        if layout is None:
+            return False
+        self.result = replace(self.result, schema=layout.value_schema())
+        if settings.dry_run:
+            remaining = self._plan().remaining_bytes
+            self.result = self.result.plus(bytes_read=remaining)
+            return False
+        if self._table is None:
+            self._create(layout)
+        return True
+
+    def item_of(self, split: Split, starts: Sequence[int]) -> TableItem | None:
+        """Return the work of this table at byte ranges that another run reads, which begins at the
+        offsets `starts`; None if this run is not to read the same next.
+        """
+        if self._table is None or split.ranges in self._done or self.starts() != tuple(starts):
+            return None
+        layout = self._layout()
+        return None if layout is None else self._item(split, layout)
+
+    def take_result(self, split: Split, result: TableItemResult) -> None:
+        """Keep the result of work that another run has done for this table."""
+        self._done[split.ranges] = result
+
+    def starts(self) -> tuple[int, ...]:
+        """Return the first offset to be read of each partition, as of the last look."""
+        return tuple(
+            max(held, log.start_offset)
+            for held, log in zip(self.held_offsets(), self._logs, strict=True)
+        )
 
     def held_offsets(self) -> tuple[int, ...]:
         """Return the offset after the last one that the table holds of each partition, as of the
@@ -429,36 +468,50 @@ class TableRun:
         )
 
     def _work(self, plan: TableRound, layout: TableLayout) -> list[TableItemResult]:
-        settings = self._settings
-        items = [
-            TableItem(
-                store_uri=settings.path,
-                split=split,
-                layout=layout,
-                table_uri=settings.table,
-                dead_letters_uri=settings.dead_letters,
-                on_error=settings.on_error,
-                stops_at_new_schema=self._stops_at_new_schema,
-                new_schema_is_fault=settings.evolution == "dead_letter",
-                file_bytes=settings.file_bytes,
-            )
-            for split in plan.splits
-        ]
-        # Files that a lost race or a pause left are used again if they are planned again.
+        items = [self._item(split, layout) for split in plan.splits]
+        # Files that a lost race, a pause or another table's run left are used again if they are
+        # planned again.
         todo = [item for item in items if item.split.ranges not in self._done]
         before = self.result.bytes_read
         total = before + plan.remaining_bytes
         done = before + sum(split.length for split in plan.splits if split.ranges in self._done)
         self._on_progress(done, total)
-        for item, result in self._runner(make_table_files, todo):
-            self._done[item.split.ranges] = result
-            done += item.split.length
+        shared = [self._shared(item) for item in todo]
+        runs = {id(one): tuple(run for run, _ in beside) for one, beside in shared}
+        for one, (result, *others) in self._runner(make_shared_files, [one for one, _ in shared]):
+            assert result is not None, "it is of the first table"
+            self._done[one.split.ranges] = result
+            for run, other in zip(runs[id(one)], others, strict=True):
+                if other is not None:
+                    run.take_result(one.split, other)
+            done += one.split.length
             self._on_progress(done, total)
         results = [self._done[item.split.ranges] for item in items]
         for item, result in zip(items, results, strict=True):
             if result.unreadable or result.found is not None:
                 del self._done[item.split.ranges]
         return results
+
+    def _item(self, split: Split, layout: TableLayout) -> TableItem:
+        settings = self._settings
+        return TableItem(
+            store_uri=settings.path,
+            split=split,
+            layout=layout,
+            table_uri=settings.table,
+            dead_letters_uri=settings.dead_letters,
+            on_error=settings.on_error,
+            stops_at_new_schema=self._stops_at_new_schema,
+            new_schema_is_fault=settings.evolution == "dead_letter",
+            file_bytes=settings.file_bytes,
+        )
+
+    def _shared(self, item: TableItem) -> tuple[SharedItem, list[tuple["TableRun", TableItem]]]:
+        """Return the work of this table and of those beside it at one read."""
+        starts = self.starts()
+        found = [(run, run.item_of(item.split, starts)) for run in self._beside]
+        beside = [(run, other) for run, other in found if other is not None]
+        return SharedItem(items=(item, *(other for _, other in beside))), beside
 
     # ------------------------------------------------------------------------------- the commits
 

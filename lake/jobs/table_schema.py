@@ -112,6 +112,7 @@ def table_layout(
         is_nested=settings.layout == "nested" and settings.value_format != "raw",
         is_upsert=settings.mode == "upsert",
         is_history=settings.scd == 2,
+        route=settings.route,
     )
     layout = existing_layout(
         settings.table,
@@ -140,6 +141,13 @@ def _first_layout(
     sample = sample_records(reader, logs, settings.sample_records)
     if sample is None:
         return None
+    if settings.route is not None:
+        own, _ = settings.route.own(sample)
+        if not len(own) and settings.layout == "flat":  # columns come with the first of them
+            return _new_layout(settings, pa.schema([]))
+        if not len(own):
+            return None
+        sample = sample.take(int64_array(own))
     values = decoder.schema_of(sample)
     made = made_names(settings.partition_by, is_history=settings.scd == 2)
     if settings.layout == "flat" and names_of_made(values, made):
@@ -162,6 +170,7 @@ def _new_layout(settings: MaterializeSettings, values: Any) -> TableLayout:
         value_layout=settings.layout,
         is_upsert=is_upsert,
         is_history=settings.scd == 2,
+        route=settings.route,
     )
 
 

@@ -16,6 +16,7 @@ from lakehead.lake.declaration.table_declaration import (
 from lakehead.lake.jobs.table_item import FILE_BYTES
 from lakehead.lake.planner import SPLIT_BYTES
 from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.route import Route
 from lakehead.lake.tables.values.decoder import ValueFormat, ValueSpec
 from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
 
@@ -36,7 +37,8 @@ class MaterializeSettings:
     `path` is the cluster's object-store URI, `table` the table's. `schema` is that of the values as
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
     a new table it is inferred from the first `sample_records`, or found by ids in the values.
-    `mode` upsert makes each key a row, or with `scd` 2 each of its values; `engine` runs the MERGE.
+    `route` chooses the records of one of several tables. `mode` upsert makes each key a row, or
+    with `scd` 2 each of its values; `engine` runs the MERGE.
     `written_by` names the run in the note of each commit (`lakehead.lake.tables.table_history`).
     `workers` work at once in this process. A table that `has_no_gaps` takes nothing that comes
     after records that were removed before they reached it.
@@ -57,6 +59,7 @@ class MaterializeSettings:
     on_error: OnError = "pause"
     mode: TableMode = "append"
     scd: int = 1
+    route: Route | None = None
     engine: MergeEngineName = "delta-rs"
     workers: int = 2
     split_bytes: int = SPLIT_BYTES
@@ -114,11 +117,23 @@ def declared_settings(
         on_error=declared.on_error,
         mode=declared.mode,
         scd=declared.scd,
+        route=_route(declared),
         engine=engine,
         workers=workers,
         file_bytes=declared.file_bytes,
         dry_run=dry_run,
         written_by=written_by,
+    )
+
+
+def _route(declared: TableDeclaration) -> Route | None:
+    if not declared.route_field:
+        return None
+    names = declared.table_names
+    return Route(
+        field=declared.route_field,
+        values=declared.route_values,
+        number=names.index(declared.name),
     )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
-from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
+from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of, topic_of
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, TablesKeeping, TableState, TopicState
@@ -74,7 +74,7 @@ _LOOKS_AT_ONCE = 32
 class TableStatus:
     """A declared table. None is an unknown value: `error` is the reason, or there is no table yet.
     It is also the error of the last turn at the table. `late` is the cause of a lag beyond the
-    declared freshness.
+    declared freshness. `name` is the table's, that of its topic unless the topic has several.
 
     `seconds_behind` is the age of the oldest object with records that the table does not hold,
     `holder` the process with the lease. `dropped` records, and `left_out` ones that are rows
@@ -83,6 +83,7 @@ class TableStatus:
     """
 
     topic: str
+    name: str = ""
     table: str = ""
     mode: str = ""
     value_format: str = ""
@@ -109,6 +110,11 @@ class TableStatus:
     dollars: float | None = None
 
     @property
+    def label(self) -> str:
+        """The topic, or TOPIC/TABLE for a table with another name."""
+        return self.topic if self.name in {"", self.topic} else f"{self.topic}/{self.name}"
+
+    @property
     def failed(self) -> bool:
         """True if something is wrong with it."""
         return self.error is not None
@@ -133,21 +139,21 @@ def table_statuses(
     slots, clock = threading.Semaphore(_LOOKS_AT_ONCE), SystemClock()
     until = clock.monotonic() + timeout_s
     looks = {
-        topic: _begun(partial(_looked, catalog, one, now_ms), slots, timeout_s)
-        for topic, one in declared.items()
+        key: _begun(partial(_looked, catalog, one, now_ms), slots, timeout_s)
+        for key, one in declared.items()
         if not isinstance(one, SettingsError)
     }
     found = []
-    for topic, one in declared.items():
-        state = catalog.topic(topic)
+    for key, one in declared.items():
+        state = catalog.topic(topic_of(key))
         if isinstance(one, SettingsError):
-            lag = _with_lag(TableStatus(topic=topic), catalog, state, None, now_ms)
+            lag = _with_lag(TableStatus(topic=state.name), catalog, state, None, now_ms)
             found.append(replace(lag, error=str(one)))
             continue
         known = _with_lag(_named(one, catalog), catalog, state, None, now_ms)
         known = replace(known, holder=_holder(catalog, one.topic_id, now_ms))
         try:
-            found.append(looks[topic].result(max(0.0, until - clock.monotonic())))
+            found.append(looks[key].result(max(0.0, until - clock.monotonic())))
         except TimeoutError:
             found.append(replace(known, error=f"{known.table} does not respond"))
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
@@ -203,12 +209,22 @@ def _named(declared: TableDeclaration, catalog: Catalog) -> TableStatus:
     held = catalog.state.tables.get(declared.topic_id, TableState())
     return TableStatus(
         topic=declared.topic,
+        name=declared.name,
         table=declared.uri(catalog.uri),
-        error=held.problem or None,
+        error=_problem(held, declared),
         mode=declared.mode,
         value_format=declared.value_format,
         freshness_seconds=declared.freshness_ms / 1000,
     )
+
+
+def _problem(held: TableState, declared: TableDeclaration) -> str | None:
+    """Return why the last turn at a table failed: of several tables, each has a line."""
+    if not declared.is_named:
+        return held.problem or None
+    begin = f"{declared.key}: "
+    words = (line for line in held.problem.splitlines() if line.startswith(begin))
+    return next(words, "").removeprefix(begin) or None
 
 
 def _with_lag(

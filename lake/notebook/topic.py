@@ -11,6 +11,7 @@ from lakehead.lake.cluster_tables import catalog_tables
 from lakehead.lake.committed import committed_now
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.decode.columns import COLUMNS, arrow_schema
+from lakehead.lake.jobs.table_due import chosen_tables, declared_tables, one_table
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.source.decoded_rows import decoded_rows, decoded_schema
 from lakehead.lake.source.options import batch_options
@@ -127,21 +128,29 @@ class Topic:
     def table(self) -> Any:
         """The topic's Delta table, as deltalake has it (`.to_pandas()`, `.to_pyarrow_dataset()`).
 
-        Raises SettingsError where none is declared, or none has been made yet.
+        Raises SettingsError where none is declared, where several are (see `table_of`), or none has
+        been made yet.
         """
+        return self._delta_table(self.name)
+
+    def table_of(self, name: str) -> Any:
+        """Return one of several Delta tables of the topic, by its name; as `table`."""
+        return self._delta_table(f"{self.name}/{name}")
+
+    def _delta_table(self, key: str) -> Any:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        if not self._state().declares_table:
-            raise SettingsError(
-                f"topic {self.name} declares no table: set lakehead.table.enable=true"
-            )
-        uri = TableDeclaration.of(self._state()).uri(self.path)
+        catalog = store_reader(self.path).open_catalog()
+        chosen_tables(catalog, [key])
+        declared = one_table(catalog.state, key)
+        assert declared is not None, "it was chosen"
+        uri = declared.uri(self.path)
         try:
             return DeltaTable(uri)
         except TableNotFoundError:
             raise SettingsError(
-                f"topic {self.name} has no table at {uri} yet: run lakehead materialize {self.name}"
+                f"topic {self.name} has no table at {uri} yet: run lakehead materialize {key}"
             ) from None
 
     @property
@@ -179,12 +188,14 @@ class Topic:
     def _repr_html_(self) -> str:
         partitions = self.partitions
         declared = TableDeclaration.of(self._state())
+        each = declared_tables(store_reader(self.path).open_catalog().state, [self.name]).values()
+        tables = [one for one in each if isinstance(one, TableDeclaration)]
         facts = {
             "partitions": len(partitions),
             "offsets": int((partitions["end_offset"] - partitions["start_offset"]).sum()),
             "size": _size(int(partitions["bytes"].sum())),
             "values": declared.value_format,
-            "table": declared.uri(self.path) if self._state().declares_table else "none",
+            "table": ", ".join(one.uri(self.path) for one in tables) or "none",
         }
         try:
             rows = self.tail(_SHOWN)

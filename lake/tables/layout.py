@@ -31,6 +31,7 @@ from lakehead.lake.tables.partitions import (
     generated_fields,
     rows_of_long_values,
 )
+from lakehead.lake.tables.route import Route
 from lakehead.lake.tables.upsert import HISTORY_FIELDS, as_changes, check_keys
 from lakehead.lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
 from lakehead.lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
@@ -140,7 +141,7 @@ class TableRows:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
     """The form of values, and the table's columns. With `is_upsert`, rows of a batch are changes
-    (`upsert.change_schema`).
+    (`upsert.change_schema`). With a `route`, the other records of a batch have no rows.
     """
 
     spec: ValueSpec
@@ -149,6 +150,7 @@ class TableLayout:
     is_nested: bool = False
     is_upsert: bool = False
     is_history: bool = False
+    route: Route | None = None
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -186,6 +188,14 @@ class TableLayout:
         With `fault_count_max`, a batch with any fault has no rows. With `new_schema_is_fault`,
         records that have what the table does not are faults, and nothing is `found`.
         """
+        if self.route is not None:
+            return self._routed_rows(
+                self.route,
+                batch,
+                decoder,
+                fault_count_max=fault_count_max,
+                new_schema_is_fault=new_schema_is_fault,
+            )
         decode = partial(decoder.decode, schema=self.value_schema())
         decoded = decode(batch, fault_count_max=fault_count_max)
         if decoded.found is not None:
@@ -214,6 +224,18 @@ class TableLayout:
             [columns[name] for name in self.schema.names], schema=self.schema
         )
         return TableRows(rows=rows, faults=faults, found=found, left_out=left_out)
+
+    def _routed_rows(
+        self, route: Route, batch: Any, decoder: ValueDecoder, **options: Any
+    ) -> TableRows:
+        """The same for the records of a batch that are of this table."""
+        own, faults = route.own(batch)
+        mine = batch if len(own) == batch.num_rows else batch.take(int64_array(own))
+        made = replace(self, route=None).table_rows(mine, decoder, **options)
+        if faults and options["fault_count_max"] is not None:
+            made = replace(made, rows=self.schema.empty_table())
+        moved = (replace(fault, row=int(own[fault.row])) for fault in made.faults)
+        return replace(made, faults=tuple(sorted((*faults, *moved), key=lambda fault: fault.row)))
 
     def _reason(self, found: Any, *, new_schema_is_fault: bool) -> str:
         """Return the reason why a record with values of the schema `found` cannot be a row; empty:
@@ -289,6 +311,7 @@ def new_layout(
     value_layout: ValueLayout = "flat",
     is_upsert: bool = False,
     is_history: bool = False,
+    route: Route | None = None,
 ) -> TableLayout:
     """Return the layout of a new table for values of this schema.
 
@@ -313,6 +336,7 @@ def new_layout(
         is_nested=is_nested,
         is_upsert=is_upsert,
         is_history=is_history,
+        route=route,
     )
 
 

@@ -19,7 +19,11 @@ from pathlib import Path
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.paths import allowed_roots
 from lakehead.lake.declaration.roots import TableRoots
-from lakehead.lake.declaration.table_declaration import TableDeclaration
+from lakehead.lake.declaration.table_declaration import (
+    TableDeclaration,
+    declared_paths,
+    default_table_uri,
+)
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError
 
@@ -113,7 +117,14 @@ def check_place(catalog: Catalog, uri: str, topic: str = "") -> None:
 
 def check_declared_place(catalog: Catalog, declared: TableDeclaration) -> None:
     """Raise SettingsError unless a declared table has a root of its own."""
+    uri = declared.uri(catalog.uri)
     try:
-        check_place(catalog, declared.uri(catalog.uri), declared.topic)
+        check_place(catalog, uri, declared.topic)
+        for name, path in declared_paths(
+            declared.topic, catalog.topic(declared.topic).configs
+        ).items():
+            if name != declared.name:
+                other = path or default_table_uri(catalog.uri, name)
+                _table_roots(catalog).check_apart((uri, other))
     except SettingsError as error:
         raise SettingsError(f"topic {declared.topic}: {error}") from None

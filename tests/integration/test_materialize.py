@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakehead.lake.jobs import table_run as job
 from lakehead.lake.jobs.materialize import materialize
-from lakehead.lake.jobs.table_item import TableItem, TableItemResult, make_table_files
+from lakehead.lake.jobs.table_item import SharedItem, TableItemResult, make_shared_files
 from lakehead.lake.jobs.table_run import RecordUnreadable
 from lakehead.lake.jobs.table_schema import SchemaConflict
 from lakehead.lake.jobs.table_settings import MaterializeSettings
@@ -257,11 +257,11 @@ def test_what_another_writer_commits_between_plan_and_commit_is_respected(
     materialize(settings)
     for _ in range(5):
         write_topic(tmp_path / "cluster", "orders", {0: [order(i) for i in range(10)]})
-    make = make_table_files
+    make = make_shared_files
     interruptions: list[str] = []
     commits_before = len(DeltaTable(settings.table).history())
 
-    def interrupted(item: TableItem) -> TableItemResult:
+    def interrupted(item: SharedItem) -> tuple[TableItemResult | None, ...]:
         result = make(item)
         if not interruptions:
             interruptions.append(rival)
@@ -280,7 +280,7 @@ def test_what_another_writer_commits_between_plan_and_commit_is_respected(
         if done and len(DeltaTable(settings.table).history()) > commits_before:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "make_table_files", interrupted)
+    monkeypatch.setattr(job, "make_shared_files", interrupted)
     records = materialize(settings).records
     assert interruptions
     assert records == {"compact": 50, "whole": 0, "part": 40}[rival]

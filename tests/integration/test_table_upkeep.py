@@ -128,7 +128,7 @@ def test_a_job_that_is_killed_changes_no_row(tmp_path: Path, hold: Hold) -> None
 
 
 def test_many_small_files_are_due_unless_most_are_big() -> None:
-    target = TableTarget(topic="t", topic_id="0", uri="", file_bytes=1)
+    target = TableTarget(key="t", topic="t", topic_id="0", uri="", file_bytes=1)
     assert is_optimize_due(target, files=16, small_files=16)
     assert is_optimize_due(target, files=40, small_files=20)
     assert not is_optimize_due(target, files=15, small_files=15)

@@ -1,11 +1,13 @@
 """What topic configs declare of a table, and what is refused, by the broker with Kafka's code."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS, parse_topic_configs
@@ -18,6 +20,7 @@ from lakehead.lake.declaration.table_declaration import (
     METADATA_TYPES,
     PREFIX,
     TABLE_CONFIGS,
+    TABLES,
     PartitionPart,
     TableDeclaration,
     check_declaration,
@@ -28,6 +31,7 @@ from lakehead.lake.tables.layout import METADATA
 from lakehead.lake.tables.upsert import HISTORY_FIELDS
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import TopicState
 
 FULL = {
     "enable": " TRUE ",
@@ -310,3 +314,67 @@ def test_the_columns_of_every_table_are_known_to_brokers() -> None:
         assert list(parse_schema(ddl)) == list(
             CHANGE_FIELDS if types is CHANGE_TYPES else HISTORY_FIELDS
         )
+
+
+SEVERAL = {
+    f"{PREFIX}enable": "true",
+    f"{PREFIX}value.format": "json",
+    TABLES: "raw,flat",
+    f"{PREFIX}raw.value.format": "raw",
+    f"{PREFIX}flat.mode": "upsert",
+    f"{PREFIX}flat.freshness.ms": "1000",
+}
+
+
+ROUTED = configs(value_format="json", route_field="kind")
+
+
+def test_each_of_several_tables_has_the_common_configs_and_its_own() -> None:
+    topic = TopicState(name="orders", topic_id="i", partitions=(), configs=Map(SEVERAL))
+    raw, flat = TableDeclaration.each_of(topic)
+    assert (raw.key, raw.value_format, raw.mode) == ("orders/raw", "raw", "append")
+    assert (flat.key, flat.value_format, flat.mode) == ("orders/flat", "json", "upsert")
+    assert (raw.freshness_ms, flat.freshness_ms) == (60_000, 1000)
+    assert flat.uri("file:/lake/store") == "/lake/tables/flat"
+    assert (flat.catalog_table, flat.iceberg_table) == ("lakehead.flat", "lakehead.flat")
+    assert TableDeclaration.of(topic) == raw
+    assert parse_topic_configs(dict(SEVERAL)) == SEVERAL
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({TABLES: "value"}, "value begins the name of a config"),
+        ({TABLES: "a,A"}, "names a table twice"),
+        ({TABLES: "1a"}, "1a"),
+        ({TABLES: "a-b"}, "a-b"),
+        ({TABLES: ",".join(f"t{n}" for n in range(17))}, "17 tables: at most 16"),
+        ({TABLES: "a,b", f"{PREFIX}path": "/lake"}, "cannot be of several tables"),
+        ({TABLES: "a,b", f"{PREFIX}c.mode": "upsert"}, "names no table c"),
+        ({f"{PREFIX}a.mode": "upsert"}, "names no table a"),
+        ({TABLES: "a,b", f"{PREFIX}a.enable": "true"}, "set lakehead.table.enable for all"),
+        ({TABLES: "a,b", f"{PREFIX}a.route.field": "x"}, "set lakehead.table.route.field for all"),
+        ({f"{PREFIX}route.field": "kind"}, "needs several tables"),
+        ({TABLES: "a,b", f"{PREFIX}a.route.values": "x"}, "needs lakehead.table.route.field"),
+        ({TABLES: "a,b", **ROUTED}, "only one can take the rest"),
+        (
+            {TABLES: "a,b", **ROUTED, f"{PREFIX}a.route.values": "x", f"{PREFIX}mode": "upsert"},
+            "append",
+        ),
+        ({TABLES: "a,b", f"{PREFIX}route.field": "kind", f"{PREFIX}a.route.values": "x"}, "JSON"),
+        (
+            {TABLES: "a,b", **ROUTED, **{f"{PREFIX}{t}.route.values": "x" for t in "ab"}},
+            "the same value",
+        ),
+        (
+            {TABLES: "a,b", **ROUTED, f"{PREFIX}a.route.values": "x", f"{PREFIX}route.field": "a."},
+            "a name between dots is empty",
+        ),
+        ({TABLES: "a,b", f"{PREFIX}a.colour": "red"}, "colour"),
+        ({TABLES: "a,b", f"{PREFIX}b.scd": "2"}, "scd=2 is for upsert"),
+    ],
+)
+def test_several_tables_that_make_no_sense_are_refused(wrong: dict[str, str], word: str) -> None:
+    with pytest.raises(KafkaError, match=re.escape(word)) as refused:
+        parse_topic_configs({f"{PREFIX}enable": "true", **wrong})
+    assert refused.value.code is ErrorCode.invalid_config

@@ -97,17 +97,20 @@ class CompleteHoursOperator(BaseOperator):
 
     def _look(self, now_ms: int) -> "HoursOfTable":
         from lakehead.lake.declaration.table_declaration import TableDeclaration
+        from lakehead.lake.jobs.table_due import one_table, topic_of
         from lakehead.lake.store_reader import store_reader
         from lakehead.lake.tables.complete_hours import HoursOfTable, Lateness
 
         path = LakeheadHook(self.lakehead_conn_id).path
         reader = store_reader(path)
-        declared = TableDeclaration.of(reader.open_catalog().topic(self.topic))
+        catalog = reader.open_catalog()
+        topic = catalog.topic(topic_of(self.topic))
+        declared = one_table(catalog.state, self.topic) or TableDeclaration.of(topic)
         late = Lateness(
             lateness_ms=int(self.lateness.total_seconds() * 1000),
             idle_ms=None if self.idle is None else int(self.idle.total_seconds() * 1000),
         )
-        return HoursOfTable(reader, self.topic, declared.uri(path), late, now_ms=now_ms)
+        return HoursOfTable(reader, topic.name, declared.uri(path), late, now_ms=now_ms)
 
 
 def _newest(asset: "Asset") -> str:

@@ -17,12 +17,13 @@ ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
 """The format of a topic's values, as declared."""
 
 ErrorClass = Literal[
-    "malformed", "misfit", "unframed", "unknown_schema", "unusable_schema", "batch"
+    "malformed", "misfit", "unframed", "unknown_schema", "unusable_schema", "unrouted", "batch"
 ]
 """Reason why a value is not a row. `malformed`: its bytes are not a value of the format. `misfit`:
 well-formed, but a field does not fit its column. `unframed`: Confluent's five bytes are missing
 where the schema must come from them. `unknown_schema`: the registry knows no schema of its id.
 `unusable_schema`: the schema of its id cannot be columns (recursive, or not of this format).
+`unrouted`: it is of none of the topic's tables (`lakehead.table.route.field`).
 `batch`: the dead letter is not a value but a record batch whose records cannot be read.
 """
 
