@@ -135,6 +135,7 @@ def _whole_topics(sides: Sides, committed: Mapping[str, Rows]) -> SeedResult:
             "consumer": committed[topic],
         }
         faults += differences(ours)
+        faults += sides.attest(topic)
         if topic == STAMPED:  # each server gives its own time
             theirs, ours = _timeless(theirs), {"source": _timeless(ours["source"])}
         faults += differences({"Kafka": theirs, **ours})
@@ -155,6 +156,7 @@ def _compacted(sides: Sides, seed: int, records: int) -> SeedResult:
     theirs = spark_rows(sides.theirs(COMPACTED))
     ours = {"source": spark_rows(sides.ours(COMPACTED)), "scan": scan_rows(sides.place, COMPACTED)}
     faults = differences({**ours, "table": spark_rows(sides.table(COMPACTED))})
+    faults += sides.attest(COMPACTED)
     wanted = {(0, offset): theirs[0, offset] for offset in newest.values()}
     kept = {place: row for place, row in ours["source"].items() if place in wanted}
     faults += differences({"Kafka's newest": wanted, "source's newest": kept})

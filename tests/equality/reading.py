@@ -2,8 +2,10 @@
 
 import json
 import random
+import resource
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,16 @@ class Range:
     bounds: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A command of ours that was run: its output, and its time and CPU in seconds."""
+
+    status: int
+    output: str
+    seconds: float
+    cpu_s: float
+
+
 class Sides:
     """Readers. `place` is Lakehead's store, as a URI; `job_s` what a job may take in seconds."""
 
@@ -41,6 +53,7 @@ class Sides:
         self.place = place
         self._kafka = kafka
         self._job_s = job_s
+        self._made: dict[str, Job] = {}
 
     def theirs(self, topic: str, **options: str) -> DataFrame:
         """Spark's Kafka source on Apache Kafka."""
@@ -68,18 +81,51 @@ class Sides:
 
     def table(self, topic: str) -> DataFrame:
         """The topic's table, brought up by the command."""
-        self.job("materialize", topic)
+        self._made[topic] = self.job("materialize", topic)
         table = default_table_uri(self.place, topic)
         return table_frame(self.session, table, int(topic == STAMPED))
 
-    def job(self, *arguments: str) -> None:
-        """Run a command of ours on the cluster."""
-        subprocess.run(
+    def attest(self, topic: str) -> list[str]:
+        """Attest the topic's table by the command, and print its cost beside that of
+        `materialize`; return the verdict if it is not that of a table that is its topic.
+        """
+        done = self._run("attest", topic, "--json")
+        try:
+            report = json.loads(done.output)
+        except ValueError:
+            return [f"attest {topic} has no report: {done.output[-500:]}"]
+        gigabytes = max(report["bytes of records"], 1) / 1e9
+        print(
+            f"  attest {topic}: {report['rows']} rows, {report['digests that match']} digests, "
+            f"{done.seconds:.0f} s, {done.cpu_s / gigabytes:.1f} CPU s/GB (materialize: "
+            f"{self._made[topic].seconds:.0f} s, {self._made[topic].cpu_s / gigabytes:.1f})",
+            flush=True,
+        )
+        is_whole = not done.status and report["records"] and not report["not attestable"]
+        return [] if is_whole else [f"attest {topic}: {report}"]
+
+    def job(self, *arguments: str) -> Job:
+        """Run a command of ours on the cluster. Raises CalledProcessError if it fails."""
+        done = self._run(*arguments)
+        if done.status:
+            raise subprocess.CalledProcessError(done.status, arguments, done.output)
+        return done
+
+    def _run(self, *arguments: str) -> Job:
+        began, before = time.monotonic(), _cpu_of_children()
+        done = subprocess.run(
             [sys.executable, "-m", "lakehead", *arguments, "--path", self.place],
             cwd=ROOT,
-            check=True,
+            check=False,
             capture_output=True,
+            text=True,
             timeout=self._job_s,
+        )
+        return Job(
+            status=done.returncode,
+            output=done.stdout,
+            seconds=time.monotonic() - began,
+            cpu_s=_cpu_of_children() - before,
         )
 
     def _read(
@@ -89,6 +135,11 @@ class Sides:
         reader = reader.option("includeHeaders", "true")
         reader = reader.option("kafka.isolation.level", "read_committed")
         return reader.options(**place, **options).load()
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def drawn_ranges(

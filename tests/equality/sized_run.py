@@ -109,6 +109,7 @@ def _whole_topics(found: _Found, sides: Sides) -> None:
             "scan": sides.scanned(topic),
             "table": sides.table(topic),
         }
+        found.faults += sides.attest(topic)
         theirs = {"Kafka": sides.theirs(topic)}
         if topic == STAMPED:  # each server gives its own time
             found.compare(topic, _hashed(frames))
@@ -138,6 +139,7 @@ def _compacted(found: _Found, sides: Sides, kafka: ServerProcess, end: int, fold
         }
     )
     found.compare(COMPACTED, ours)
+    found.faults += sides.attest(COMPACTED)
     after = {"Kafka": hashed(sides.theirs(COMPACTED)), "source": ours["source"]}
     last = {name: newest(rows) for name, rows in ({"before": before} | after).items()}
     found.compare(f"{COMPACTED}, newest of each key", last)
