@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lakehead.lake.catalog import PartitionLog
@@ -34,6 +35,8 @@ from lakehead.storage.errors import CorruptObject, ObjectNotFound
 
 _DIFFERENCES_MAX = 100
 """Differences of an item that are named; all are counted."""
+_ROW_GROUP_BYTES_MAX = 128 << 20
+"""Row groups of more than that are not held whole: theirs are of other writers."""
 _FILE = "__file"
 _LETTER_COLUMNS = ("_offset", "_key", "value", "error_class")
 
@@ -378,7 +381,7 @@ class _Work:
         files: list[str] = []
         found = [item.layout.schema.append(pa.field(_FILE, pa.int32())).empty_table()]
         schema = item.layout.schema
-        for name, rows in rows_by_file(table, schema.names, self._predicate()):
+        for name, rows in self._rows_by_file(table):
             if isinstance(rows, Exception):
                 what = f"the data file cannot be read: {rows}"
                 self._differ(item.first, item.end - 1, what, file=name, object_key="")
@@ -387,6 +390,41 @@ class _Work:
             found.append(rows.select(schema.names).cast(schema).append_column(_FILE, number))
             files.append(name)
         return _in_order(pa.concat_tables(found)), files
+
+    def _rows_by_file(self, table: Table) -> Iterator[tuple[str, Any]]:
+        """Yield as `rows_by_file` does for the item's offsets. These are mostly all rows of a row
+        group, or neighbours in it, and not copied out of it.
+        """
+        dataset, predicate = table.handle.to_pyarrow_dataset(), self._predicate()
+        names = self._item.layout.schema.names
+        for fragment in dataset.get_fragments(filter=predicate):
+            found = []
+            try:
+                for group in fragment.split_by_row_group(filter=predicate, schema=dataset.schema):
+                    is_large = group.row_groups[0].total_byte_size > _ROW_GROUP_BYTES_MAX
+                    rows = group.to_table(
+                        schema=dataset.schema,
+                        columns=names,
+                        filter=predicate if is_large else None,
+                    )
+                    found.append(self._of_item(rows))
+            except (OSError, pa.ArrowException) as error:
+                yield fragment.path, error
+                continue
+            yield from ((fragment.path, rows) for rows in found if rows.num_rows)
+
+    def _of_item(self, rows: Any) -> Any:
+        """Return the rows of the item's offsets."""
+        at = rows.column("_offset")
+        is_of = pc.equal(rows.column("_partition"), self._item.log.id.partition)
+        is_of = pc.and_(is_of, pc.greater_equal(at, self._item.first))
+        is_of = pc.and_(is_of, pc.less(at, self._item.end))
+        places = pc.indices_nonzero(is_of).to_numpy()
+        if not len(places):
+            return rows.slice(0, 0)
+        first, last = int(places[0]), int(places[-1])
+        is_run = last - first == len(places) - 1
+        return rows.slice(first, len(places)) if is_run else rows.filter(is_of)
 
     def _dead_letters(self) -> Any:
         table, schema = open_table(self._item.letters_uri), _LETTERS
@@ -437,7 +475,6 @@ def _offsets(rows: Any, name: str = "_offset") -> npt.NDArray[np.int64]:
 
 
 def _in_order(rows: Any) -> Any:
-    rows = rows.combine_chunks()
     is_sorted = bool((np.diff(_offsets(rows)) >= 0).all())
     return rows if is_sorted else rows.sort_by("_offset").combine_chunks()
 
@@ -453,17 +490,19 @@ def differing_rows(one: Any, other: Any) -> npt.NDArray[np.bool_]:
     """
     found = np.zeros(one.num_rows, np.bool_)
     for name in one.column_names:
-        pair = [_whole(table.column(name)) for table in (one, other)]
+        pair = [_comparable(table.column(name)) for table in (one, other)]
         if not pair[0].equals(pair[1]):
-            _mark(pair[0], pair[1], 0, len(found), found)
+            whole = [column.combine_chunks() for column in pair]
+            _mark(whole[0], whole[1], 0, len(found), found)
     return found
 
 
-def _whole(column: Any) -> Any:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_floating(array.type):
-        return array.view(f"int{array.type.bit_width}")
-    return array
+def _comparable(column: Any) -> Any:
+    """Return a chunked column as it is, or as integers if its values are floating points."""
+    if not pa.types.is_floating(column.type):
+        return column
+    kind = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
+    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
 
 
 def _mark(one: Any, other: Any, start: int, end: int, found: npt.NDArray[np.bool_]) -> None:
