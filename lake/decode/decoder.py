@@ -97,7 +97,7 @@ class RecordDecoder:
         self._markers = markers
         self._invalid: InvalidPolicy = invalid or ByMode()
         self._inflater = Inflater()
-        self._inflated = np.empty(0, np.uint8)
+        self._use(0)
 
     def decode(self, data: Buffer | pa.Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
         """Yield the records of `data`, whole data blocks, in offset order.
@@ -142,7 +142,7 @@ class RecordDecoder:
         if not codecs.any():
             return table[first:], {}
         if self._views or not len(self._inflated):  # views keep the old buffer alive
-            self._inflated = empty(self._inflated_bytes_max, np.uint8)
+            self._use(self._inflated_bytes_max)
         # Flat lists: the collector would look through pairs.
         starts = table[first:, scan.BODY_POSITION].tolist()
         sizes = table[first:, scan.BODY_SIZE].tolist()
@@ -178,14 +178,19 @@ class RecordDecoder:
         """
         while True:
             try:
-                return self._inflater.inflate(codec, body, self._inflated.data[filled:])
+                return self._inflater.inflate(codec, body, self._target[filled:])
             except BufferTooSmall:
                 capacity = len(self._inflated)
                 if filled:
                     raise
                 if capacity >= self._inflated_batch_bytes_max:
                     raise ValueError(f"its records inflate to more than {capacity} bytes") from None
-                self._inflated = empty(min(2 * capacity, self._inflated_batch_bytes_max), np.uint8)
+                self._use(min(2 * capacity, self._inflated_batch_bytes_max))
+
+    def _use(self, capacity: int) -> None:
+        """Inflate to a new buffer. Its view is made once: each batch takes a part of it."""
+        self._inflated = empty(capacity, np.uint8)
+        self._target = self._inflated.data
 
     def _parse(
         self,

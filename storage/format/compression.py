@@ -74,8 +74,7 @@ class Inflater:
             raise ValueError(f"not zstd: {error}") from None
 
     def _inflate_zstd(self, source: memoryview, target: memoryview) -> int:
-        with self._zstd.stream_reader(source, read_across_frames=True) as reader:
-            size = reader.readinto(target)
+        size: int = self._zstd.stream_reader(source, read_across_frames=True).readinto(target)
         if size == len(target):  # full: the rest, if there is any, did not fit
             raise BufferTooSmall
         return size
