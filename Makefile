@@ -15,6 +15,7 @@ DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
 # One more than cores: many tests wait for what other processes do.
 PYTEST_WORKERS ?= 3
 SUITES ?= ../shared/conformance
+AIRFLOWS ?= 3.0.6 3.1.8 3.2.2
 AIRFLOW ?= $(shell sed -n 's/^apache-airflow==\([0-9.]*\).*/\1/p' requirements/dev.txt)
 SPARKS ?= 3.5.6 4.0.1 4.1.0
 AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
@@ -25,7 +26,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock clean
+.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -72,18 +73,31 @@ endif
 airflow: $(STAMP) ## Airflow with Lakehead's DAGs beside a demo cluster, until Ctrl-C; FOLDER=, CLUSTER=path of yours, PORT=8080
 	@LAKEHEAD_SUPERVISOR=$$PPID exec $(BIN)/lakehead airflow $(FOLDER) --port $(or $(PORT),8080) $(if $(CLUSTER),--path $(CLUSTER))
 
-airflow-test: $(AIRFLOW_PYTHON) ## Tests of the DAGs by a real Airflow (about half an hour), AIRFLOW=3.3.0 by another version; two schedulers where there is PostgreSQL, the web page where there is Chromium
+airflow-test: $(AIRFLOW_PYTHON) ## Tests of the DAGs by a real Airflow (about half an hour), AIRFLOW=3.0.6 by another version; two schedulers where there is PostgreSQL, the web page where there is Chromium
 	@SLOW=1 timeout 4500 $(AIRFLOW_PYTHON) -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
 
-# An Airflow, with what only its tests need, lies before that of .venv; all else is what .venv has.
+airflow-versions: $(foreach airflow,$(AIRFLOWS),build/airflow-$(airflow)/bin/python) ## The DAGs parsed and run by the other Airflows that they run on; AIRFLOWS="3.0.6 3.1.8 3.2.2"
+	@for airflow in $(AIRFLOWS); do \
+		echo "Airflow $$airflow"; \
+		SLOW=1 timeout 4500 build/airflow-$$airflow/bin/python -m pytest -q --timeout 900 $(AIRFLOWS_WARNINGS) \
+			tests/airflow/test_dags.py tests/airflow/test_airflow_names.py tests/airflow/test_dag_runs.py || exit 1; \
+	done
+
+# An Airflow with the packages of its time, as its published constraints have them, and with what only
+# its tests need, lies before that of .venv; all else is what .venv has.
+AIRFLOW_TIME_3.0.6 := 2025-09-15
+AIRFLOW_TIME_3.1.8 := 2026-03-20
+AIRFLOW_TIME_3.2.2 := 2026-06-20
 build/airflow-%/bin/python: | $(STAMP)
-	@$(BIN)/python -m venv --clear build/airflow-$*
-	@build/airflow-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		apache-airflow==$* apache-airflow-core==$* apache-airflow-task-sdk==1.$(patsubst 3.%,%,$*)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/airflow-$*
+	@$(BIN)/uv pip install --quiet --python build/airflow-$*/bin/python \
+		$(addprefix --exclude-newer ,$(AIRFLOW_TIME_$*)) \
+		$(foreach name,common-compat standard,--exclude-newer-package apache-airflow-providers-$(name)=false) \
+		apache-airflow==$* apache-airflow-core==$* apache-airflow-task-sdk==1.$(patsubst 3.%,%,$*) \
+		"apache-airflow-providers-common-compat>=1.14.1" "apache-airflow-providers-standard>=1.14" \
+		apache-airflow-providers-openlineage asyncpg psycopg2-binary
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
 		> "$$(build/airflow-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/lakehead.pth"
-	@build/airflow-$*/bin/python -m pip install --quiet --disable-pip-version-check \
-		apache-airflow-providers-openlineage==2.20.3 asyncpg==0.32.0 psycopg2-binary==2.9.13
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory lint imports s3-server

@@ -12,7 +12,7 @@ from datetime import timedelta
 from lakehead.connectors.airflow.dag_settings import CLUSTER, approval, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
-FORM = job_form("backfill")
+FORM = job_form("backfill", is_approved=True)
 
 with lakehead_dag(
     "lakehead_backfill",
@@ -28,6 +28,6 @@ with lakehead_dag(
     }
     (
         LakeheadJobOperator(task_id="plan", dry_run=True, **arguments)
-        >> approval("Backfill the table of {{ params.topic }} from {{ params.begin }}?")
+        >> approval("Backfill the table of {{ params.topic }} from {{ params.begin }}?", FORM)
         >> LakeheadJobOperator(task_id="backfill", wait_s=300, if_taken="retry", **arguments)
     )

@@ -16,7 +16,7 @@ from datetime import timedelta
 from lakehead.connectors.airflow.dag_settings import CLUSTER, approval, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
-FORM = job_form("forget")
+FORM = job_form("forget", is_approved=True)
 
 with lakehead_dag(
     "lakehead_forget",
@@ -28,6 +28,10 @@ with lakehead_dag(
     arguments = {"job": "forget", "options": FORM.options, **CLUSTER}
     (
         LakeheadJobOperator(task_id="plan", dry_run=True, **arguments)
-        >> approval("Forget these keys of topic {{ params.topic }}? There is no way back.")
+        >> approval(
+            "Forget these keys of topic {{ params.topic }}? There is no way back.",
+            FORM,
+            counts=("records", "rows"),
+        )
         >> LakeheadJobOperator(task_id="forget", wait_s=300, if_taken="retry", **arguments)
     )

@@ -15,7 +15,7 @@ from datetime import timedelta
 from lakehead.connectors.airflow.dag_settings import CLUSTER, approval, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
-FORM = job_form("replay")
+FORM = job_form("replay", is_approved=True)
 
 with lakehead_dag(
     "lakehead_replay_dead_letters",
@@ -27,6 +27,6 @@ with lakehead_dag(
     arguments = {"job": "replay", "options": FORM.options, **CLUSTER}
     (
         LakeheadJobOperator(task_id="plan", dry_run=True, **arguments)
-        >> approval("Replay the dead letters of {{ params.topic }}?")
+        >> approval("Replay the dead letters of {{ params.topic }}?", FORM, counts=("letters",))
         >> LakeheadJobOperator(task_id="replay", wait_s=300, if_taken="retry", **arguments)
     )

@@ -2,19 +2,26 @@
 `lakehead_dags`, which is read when a DAG file is parsed; docs/airflow.md lists its keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import DAG, Param, Variable
-from airflow.sdk.definitions.callback import AsyncCallback
-from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk import DAG, BaseOperator, Param, Variable
 
+from lakehead.connectors.airflow.features import AIRFLOW, APPROVALS, DEADLINES
 from lakehead.connectors.airflow.jobs import job_named
+from lakehead.connectors.airflow.operators.approval import PlanDigestOperator
 from lakehead.storage.jobs.options import Option, options_of
+
+if AIRFLOW >= (3, 1):
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+    from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+if AIRFLOW >= (3, 2):
+    from airflow.sdk.definitions.callback import AsyncCallback
+elif AIRFLOW >= (3, 1):
+    from airflow.sdk.definitions.deadline import AsyncCallback
 
 VARIABLE = "lakehead_dags"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,11 +73,14 @@ class JobForm:
     options: Mapping[str, str]
 
 
-def job_form(job: str) -> JobForm:
-    """Return the form of a job, from the declaration of its options."""
+def job_form(job: str, *, is_approved: bool = False) -> JobForm:
+    """Return the form of a job, from the declaration of its options. If the work is approved first
+    (`approval`), it has what an Airflow without approvals needs for that.
+    """
     shown = [one for one in options_of(job_named(job).options) if one.info.in_form]
+    by_digest = {"approved_plan": APPROVED_PLAN} if is_approved and not APPROVALS.is_there else {}
     return JobForm(
-        params={one.name: _param(one) for one in shown},
+        params={one.name: _param(one) for one in shown} | by_digest,
         options={one.name: _template(one) for one in shown},
     )
 
@@ -147,7 +157,7 @@ class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """Return what the Variable says. Raises ValueError, which Airflow shows as an import error
         of the DAG.
         """
-        text = Variable.get(VARIABLE, default=None)
+        text = _variable()
         if not text:
             return cls()
         try:
@@ -169,6 +179,25 @@ class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return found
 
 
+APPROVED_PLAN = Param(
+    "",
+    type="string",
+    title="Approved plan",
+    description="Approve the plan of this digest, which an earlier run's `approve` has logged. "
+    "Left out: plan only.",
+)
+
+
+def _variable() -> str | None:
+    try:
+        return Variable.get(VARIABLE, default=None)
+    except ImportError:
+        # Airflow 3.0, where a file is parsed by a command line such as `airflow dags list`.
+        from airflow.models.variable import Variable as StoredVariable
+
+        return StoredVariable.get(VARIABLE, default_var=None)
+
+
 class LakeheadDag(DAG):
     """A DAG that can be tried by `airflow dags test` though its runs have a deadline."""
 
@@ -176,6 +205,8 @@ class LakeheadDag(DAG):
         """Run the DAG as `DAG.test` does, without a deadline: at the end of a run, Airflow 3.3
         takes the encoded alerts of a DAG that is tried for ids of stored ones, and fails.
         """
+        if not DEADLINES.is_there:
+            return super().test(*args, **kwargs)
         deadline, self.deadline = self.deadline, None
         try:
             return super().test(*args, **kwargs)
@@ -211,10 +242,10 @@ def lakehead_dag(
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        doc_md=_with_params(doc_md or "", own),
+        doc_md=_with_params(doc_md or "", own, without=_without(own, deadline)),
         tags=["lakehead", *tags, *settings.tags],
         params=settings.params_of(dag_id, own),
-        deadline=None if deadline is None else _alert(deadline, settings.deadline_callback),
+        **_alerts(deadline, settings.deadline_callback),
         default_args={
             "owner": settings.owner,
             "pool": settings.pool,
@@ -226,16 +257,35 @@ def lakehead_dag(
     )
 
 
-def _with_params(doc: str, params: Mapping[str, Param]) -> str:
+def _without(params: Mapping[str, Param], deadline: timedelta | None) -> list[str]:
+    """Return what a DAG lacks on this Airflow, in sentences."""
+    lacks = [APPROVALS] if "approved_plan" in params else []
+    if deadline is not None and not DEADLINES.is_there:
+        lacks.append(DEADLINES)
+    return [one.without for one in lacks]
+
+
+def _with_params(doc: str, params: Mapping[str, Param], *, without: list[str]) -> str:
     """Return the documentation of a DAG with a table of its params."""
     rows = [f"| `{name}` | {one.description} |" for name, one in params.items()]
-    return "\n".join([doc.rstrip(), "", "| Param | Meaning |", "| --- | --- |", *rows, ""])
+    lines = [doc.rstrip(), *(line for one in without for line in ("", one))]
+    return "\n".join([*lines, "", "| Param | Meaning |", "| --- | --- |", *rows, ""])
 
 
-def approval(subject: str) -> ApprovalOperator:
+def approval(subject: str, form: JobForm, *, counts: Sequence[str] = ()) -> BaseOperator:
     """Return the task `approve`, between a task `plan` and the planned work: it shows the plan's
     result and waits for a decision of a user. Without one in a day the work is rejected.
+
+    An Airflow without approvals has one that compares the param `approved_plan` with the digest of
+    the request and of these `counts` of the plan.
     """
+    if not APPROVALS.is_there:
+        return PlanDigestOperator(
+            task_id="approve",
+            request={**CLUSTER, "options": dict(form.options)},
+            counts=counts,
+            approved="{{ params.approved_plan }}",
+        )
     return ApprovalOperator(
         task_id="approve",
         subject=subject,
@@ -245,10 +295,14 @@ def approval(subject: str) -> ApprovalOperator:
     )
 
 
-def _alert(deadline: timedelta, callback: str) -> DeadlineAlert:
-    return DeadlineAlert(
+def _alerts(deadline: timedelta | None, callback: str) -> dict[str, Any]:
+    """Return the arguments of a DAG for its deadline; none where Airflow has no deadlines."""
+    if deadline is None or not DEADLINES.is_there:
+        return {}
+    alert = DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=deadline,
         callback=AsyncCallback(callback),
-        name="lakehead",
+        **({"name": "lakehead"} if AIRFLOW >= (3, 3) else {}),
     )
+    return {"deadline": alert}

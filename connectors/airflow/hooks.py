@@ -8,13 +8,19 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import (
+from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowNotFoundException,
-    AirflowRuntimeError,
+    BaseHook,
 )
-from airflow.sdk.log import mask_secret
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from lakehead.connectors.airflow.features import AIRFLOW
+
+if AIRFLOW >= (3, 1):
+    from airflow.sdk.log import mask_secret
+else:
+    from airflow.sdk.execution_time.secrets_masker import mask_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -108,7 +108,7 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
     del lineage_context
     parts = urlsplit(asset.uri)
     kind, topic = parts.path.strip("/").split("/")[:2]  # a watched one is the same dataset
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     from lakehead.connectors.airflow.hooks import LakeheadHook
     from lakehead.lake.declaration.table_declaration import TableDeclaration

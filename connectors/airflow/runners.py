@@ -7,7 +7,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from lakehead.connectors.airflow.spark_secrets import executor_properties, submit_arguments
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from lakehead.connectors.airflow.conditions import (
     Condition,
@@ -24,6 +23,7 @@ from lakehead.connectors.airflow.conditions import (
     encoded,
     of_its_topic,
 )
+from lakehead.connectors.airflow.features import STATE_STORES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -110,14 +110,22 @@ class ConditionSensor(BaseSensorOperator):
         """The condition of an earlier look of this try; None if this is the first, or no process of
         this sensor comes after it.
         """
-        if self.mode != "reschedule" or self.deferrable:
+        if not self._is_rescheduled or not STATE_STORES.is_there:
             return None
         kept = context["task_state_store"].get(_key(context))
         return decoded(kept) if isinstance(kept, dict) else None
 
     def _keep(self, context: "Context", condition: Condition) -> None:
-        if self.mode == "reschedule" and not self.deferrable:
+        if not self._is_rescheduled:
+            return
+        if STATE_STORES.is_there:
             context["task_state_store"].set(_key(context), encoded(condition))
+        else:
+            self.log.warning(STATE_STORES.without)
+
+    @property
+    def _is_rescheduled(self) -> bool:
+        return self.mode == "reschedule" and not self.deferrable
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> Any:
         """Go on when the triggerer has waited."""

@@ -16,6 +16,7 @@ from lakehead.connectors.airflow.asset_events import (
     share_of,
 )
 from lakehead.connectors.airflow.assets import table_asset
+from lakehead.connectors.airflow.features import LIMITED_EVENTS
 from lakehead.storage.jobs.job import TableChange
 
 if TYPE_CHECKING:
@@ -75,24 +76,23 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
 
 
 def _newest(asset: "Asset") -> "list[AssetEventResult]":
-    """The newest events of an asset, by Airflow's database."""
-    from airflow.sdk.execution_time.context import InletEventsAccessor
+    """The newest events of an asset, by Airflow's database; all, where Airflow has no limit."""
+    from airflow.sdk.execution_time.context import InletEventsAccessors
 
-    events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
-    return list(events.ascending(False).limit(_EVENTS_MAX))
+    events = InletEventsAccessors([asset])[asset]
+    return list(events.ascending(False).limit(_EVENTS_MAX) if LIMITED_EVENTS.is_there else events)
 
 
 def _events(asset: "Asset", since_ms: int) -> list[EventVersions]:
     """The versions in the events of an asset: all that may name a commit made at `since_ms`
     (milliseconds) or later.
     """
-    from airflow.sdk.execution_time.context import InletEventsAccessor
+    from airflow.sdk.execution_time.context import InletEventsAccessors
 
     since = datetime.fromtimestamp(since_ms / 1000, UTC) - _CLOCKS
     found = _newest(asset)
-    if len(found) == _EVENTS_MAX and found[-1].timestamp > since:
-        every = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
-        found = list(every.after(since.isoformat()))
+    if LIMITED_EVENTS.is_there and len(found) == _EVENTS_MAX and found[-1].timestamp > since:
+        found = list(InletEventsAccessors([asset])[asset].after(since.isoformat()))
     return [one for one in map(_versions, found) if one is not None]
 
 

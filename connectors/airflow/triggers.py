@@ -29,9 +29,10 @@ from lakehead.connectors.airflow.conditions import (
     end_offsets,
     of_its_topic,
 )
+from lakehead.connectors.airflow.features import STATE_STORES
 
 if TYPE_CHECKING:
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     from lakehead.lake.declaration.table_declaration import TableDeclaration
     from lakehead.lake.tables.table_history import TableCommit
@@ -65,7 +66,7 @@ async def _cluster_looks(
     reached, the request is repeated with longer and longer pauses, and makes no look, unless the
     store refuses it.
     """
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     from lakehead.storage.backoff import Backoff
     from lakehead.storage.clock import SystemClock
@@ -247,7 +248,7 @@ def _judged(condition: Condition, look: ClusterLook) -> tuple[Condition, Trigger
     """Return the condition with its topic, the event to fire, if there is one, and the text for the
     log.
     """
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowFailException
 
     from lakehead.connectors.airflow.errors import airflow_error
     from lakehead.storage.errors import LakeheadError
@@ -288,6 +289,8 @@ class WatcherTrigger(ClusterTrigger):
         super().__init__(lakehead_conn_id, poll_interval)
         if records < 1:
             raise ValueError(f"records is {records}: give a number from 1")
+        if not STATE_STORES.is_there:
+            self.asset_state_store = None
         self.topic = topic
         self.records = records
 
@@ -306,6 +309,8 @@ class WatcherTrigger(ClusterTrigger):
     async def _load(self) -> dict[str, Any] | None:
         """Return what was kept; None where nothing was, or there is no store."""
         kept: Any = None
+        if not STATE_STORES.is_there:
+            self.log.info(STATE_STORES.without)
         if self.asset_state_store is not None:
             try:
                 kept = await self.asset_state_store.aget(self._key)
@@ -409,7 +414,7 @@ class TableGrowthTrigger(WatcherTrigger):
         """Fire at each look that sees enough new records. Those that the table has when the watch
         begins have no event, unless the topic was made since.
         """
-        from airflow.sdk.exceptions import AirflowFailException
+        from airflow.providers.common.compat.sdk import AirflowFailException
 
         from lakehead.storage.errors import LakeheadError
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(
     r"(?P<url>http://127\.0\.0\.1:\d+)\s+user (?P<user>\S+)\s+password (?P<word>\S+)"
 )
-READY_S = 400.0
+READY_S = 1000.0
 RUN_S = 300.0
 _POLL_S = 0.5
 _HEARD_S = 3.0
@@ -58,6 +58,11 @@ class AirflowClient:
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Major and minor version of this Airflow."""
+        return tuple(int(one) for one in self.ask("/api/v2/version")["version"].split(".")[:2])
 
     def connect(self, conn_id: str, path: str, **extra: Any) -> None:
         """Make a connection."""
@@ -134,6 +139,22 @@ class AirflowClient:
         path = f"{run.path}/taskInstances/{task_id}/xcomEntries/return_value"
         return self.ask(f"{path}?deserialize=false")["value"]
 
+    def decided(self, dag_id: str, choice: str, **conf: Any) -> tuple[Run, str]:
+        """Run a DAG whose plan is approved or rejected; return the run that had the decision, and
+        what was shown for it. Airflow 3.0 takes an approval as the digest in a second run.
+        """
+        run = self.trigger(dag_id, **conf)
+        if self.version >= (3, 1):
+            shown = self.answer(run, choice)
+            self.succeeded(run)
+            return run, shown
+        self.succeeded(run)
+        [plan], [approve] = self.tasks(run, "plan"), self.tasks(run, "approve")
+        if choice == "Approve":
+            [digest] = set(re.findall(r"approved_plan=(\w+)", self.log(run, approve)))
+            run = self.succeeds(dag_id, **conf, approved_plan=digest)
+        return run, self.log(run, plan)
+
     def answer(self, run: Run, choice: str) -> str:
         """Wait until a run asks for approval, give it, and return what was shown.
 
@@ -150,7 +171,7 @@ class AirflowClient:
                 return shown
             now = time.monotonic()
             if (
-                task["state"] == "awaiting_input"
+                task["state"] in {"awaiting_input", "deferred"}
                 and now - seen.setdefault(task["try_number"], now) >= _HEARD_S
             ):
                 detail = self.ask(path)

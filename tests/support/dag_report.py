@@ -18,7 +18,11 @@ VARIABLE = "AIRFLOW_VAR_LAKEHEAD_DAGS"
 def main() -> None:
     asked = json.load(sys.stdin)
     import airflow.sdk  # noqa: F401
-    from airflow.dag_processing.dagbag import DagBag
+
+    try:
+        from airflow.dag_processing.dagbag import DagBag
+    except ImportError:  # before Airflow 3.2
+        from airflow.models.dagbag import DagBag  # type: ignore[no-redef,attr-defined]
 
     before = set(sys.modules)
     began = time.process_time()
@@ -50,7 +54,7 @@ def errors(bag: Any) -> dict[str, str]:
 
 def refusal(dag: Any, conf: dict[str, Any]) -> str:
     """What is wrong with a run's params; nothing if they will do."""
-    from airflow.sdk.exceptions import ParamValidationError
+    from airflow.providers.common.compat.sdk import ParamValidationError
 
     params = copy.deepcopy(dag.params)
     try:
@@ -59,6 +63,12 @@ def refusal(dag: Any, conf: dict[str, Any]) -> str:
     except ParamValidationError as error:
         return str(error).splitlines()[0]
     return ""
+
+
+def alerts(dag: Any) -> list[Any]:
+    """The deadlines of a DAG: none in Airflow 3.0, one in 3.1, a list in later ones."""
+    found = getattr(dag, "deadline", None) or []
+    return found if isinstance(found, list) else [found]
 
 
 def value(param: Any) -> Any:
@@ -79,8 +89,8 @@ def shown(dag: Any) -> dict[str, Any]:
         "schedule": dag.schedule,
         "catchup": dag.catchup,
         "max_active_runs": dag.max_active_runs,
-        "deadlines": [str(alert.interval) for alert in dag.deadline or ()],
-        "callbacks": [alert.callback.path for alert in dag.deadline or ()],
+        "deadlines": [str(alert.interval) for alert in alerts(dag)],
+        "callbacks": [alert.callback.path for alert in alerts(dag)],
         "tasks": {task.task_id: sorted(task.upstream_task_ids) for task in dag.tasks},
     }
 

@@ -16,7 +16,7 @@ from lakehead.broker.cli.demonstration.airflow_home import MARK, AirflowHome
 from lakehead.broker.cli.demonstration.bound_process import bound
 from lakehead.storage.errors import LakeheadError
 
-_READY_S = 300.0
+_READY_S = 900.0
 _STOP_S = 30.0
 _POLL_S = 0.5
 _PARTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")

@@ -141,7 +141,7 @@ class LakeheadOperator(BaseOperator):
         """Yield where a job runs, and turn what ends it into what Airflow knows. At the end events
         are made of what was done to tables.
         """
-        from airflow.sdk.exceptions import AirflowException
+        from airflow.providers.common.compat.sdk import AirflowException
 
         from lakehead.storage.jobs.job import JobContext
 

@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import (
+    AirflowOptionalProviderFeatureException,
+    AirflowSkipException,
+)
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowSkipException
 
 from lakehead.connectors.airflow.assets import hours_asset
 from lakehead.connectors.airflow.errors import airflow_errors
+from lakehead.connectors.airflow.features import PARTITIONED_EVENTS
 from lakehead.connectors.airflow.hooks import LakeheadHook
 
 if TYPE_CHECKING:
@@ -36,6 +40,9 @@ class CompleteHoursOperator(BaseOperator):
     :param begin: the first hour, such as ``2026-11-27T03``, if there is no event yet. Empty: the
         hour in which the task runs. (templated)
     :param lakehead_conn_id: the connection of the cluster.
+
+    Airflow before 3.3 cannot have it: raises AirflowOptionalProviderFeatureException there, which
+    Airflow shows as an import error of the DAG.
     """
 
     template_fields: Sequence[str] = ("begin",)
@@ -51,6 +58,8 @@ class CompleteHoursOperator(BaseOperator):
         lakehead_conn_id: str = LakeheadHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
+        if not PARTITIONED_EVENTS.is_there:
+            raise AirflowOptionalProviderFeatureException(PARTITIONED_EVENTS.without)
         asset = hours_asset(topic, lakehead_conn_id)
         kwargs["outlets"] = [*(kwargs.get("outlets") or ()), asset]
         super().__init__(**{"max_active_tis_per_dag": 1} | kwargs)
@@ -115,9 +124,9 @@ class CompleteHoursOperator(BaseOperator):
 
 def _newest(asset: "Asset") -> str:
     """Return the newest hour that an event has; empty for none."""
-    from airflow.sdk.execution_time.context import InletEventsAccessor
+    from airflow.sdk.execution_time.context import InletEventsAccessors
 
-    events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
+    events = InletEventsAccessors([asset])[asset]
     found: list[str] = []
     for event in events.ascending(False).limit(_EVENTS_MAX):
         extra: Mapping[str, Any] = event.extra or {}

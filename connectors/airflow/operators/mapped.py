@@ -7,7 +7,8 @@ whatever workers there are.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow.sdk import Context, TaskGroup, TriggerRule, XComArg
+from airflow.providers.common.compat.sdk import TriggerRule
+from airflow.sdk import Context, TaskGroup, XComArg
 
 from lakehead.connectors.airflow.jobs import checked_job, job_named
 from lakehead.connectors.airflow.operators.base import LakeheadOperator, with_table_events

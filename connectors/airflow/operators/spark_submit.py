@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
 from lakehead.connectors.airflow import spark_application
 from lakehead.connectors.airflow.errors import checked_if_taken
