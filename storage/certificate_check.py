@@ -83,6 +83,20 @@ async def check_objects(
     return result
 
 
+async def check_version(
+    store: ObjectStore, key: str, request: ForgetRequest, keys: Keys
+) -> ObjectsChecked:
+    """Read an object of a store that has this one alone: an old version of it. Raises CorruptObject
+    and UnsupportedFormat.
+    """
+    result = ObjectsChecked()
+    index = await read_index(store, key)
+    if any(one.stream_id in index.streams for one in request.ranges):
+        result.objects = 1
+        result.held += await _held(store, index, request, keys, result, Scratch())
+    return result
+
+
 def _is_read(state: MetadataImage, key: str, stream_ids: Collection[int]) -> bool:
     """Return true if readers of one of these streams find records in an object."""
     streams = (state.streams.get(stream_id) for stream_id in stream_ids)

@@ -6,6 +6,7 @@ Objects below `forget/`, each written once, JSON::
     forget/<10 digits>/request.json        the request: topic, ends of its partitions, hashes
     forget/<10 digits>/step-<16 hex>.json  an object that is about to be replaced, and by what
     forget/<10 digits>/certificate.json    the result, when nothing is left to do
+    forget/<10 digits>/versions-<16 hex>.json  old versions of objects that are about to be deleted
 
 Numbers begin at 1 and have no gap: the writer of `request.json` has the number. A request without a
 certificate goes on when it is made again. A certificate has no key, since it is to be kept and
@@ -13,9 +14,12 @@ shown: it has HMAC-SHA256 of each key by the salt. The salt is another object, s
 easy to guess (numbers of customers, addresses), and a hash whose salt is known is as good as such a
 key. Without the salt the hash says nothing; with it `lakehead forget --check` finds records.
 
-`sha256` is over the certificate without `sha256` and `seal`, as JSON with sorted names and without
-blanks. `seal` is HMAC-SHA256 of that digest by the cluster's secret (`NodeSecret`), if there is
-one: only a reader of the cluster's metadata can make one.
+A bucket with versioning has old versions of objects only once these were deleted, which is after
+the certificate: each deletion of versions adds a note to it.
+
+`sha256` is over a certificate, or such a note, without `sha256` and `seal`, as JSON with sorted
+names and without blanks. `seal` is HMAC-SHA256 of that digest by the cluster's secret
+(`NodeSecret`), if there is one: only a reader of the cluster's metadata can make one.
 """
 
 import hashlib
@@ -23,7 +27,7 @@ import hmac
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -105,23 +109,14 @@ class ForgottenRows(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
-class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The work that was done for a request. `unreadable` are batches that cannot be read, in words:
-    it is not known if they have a record of the keys. See the module for `sha256` and `seal`.
-    """
+class Signed(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate, or a note that belongs to one. See the module for `sha256` and `seal`."""
 
-    request: ForgetRequest
-    finished_by: str
-    finished_ms: int
-    records: int
-    objects: tuple[ForgetStep, ...]
-    tables: tuple[ForgottenRows, ...]
-    unreadable: tuple[str, ...]
     sha256: str = ""
     seal: str = ""
 
-    def signed(self, secret: str) -> "Certificate":
-        """Return the certificate with its digest, and its seal by the cluster's secret."""
+    def signed(self, secret: str) -> Self:
+        """Return it with its digest, and its seal by the cluster's secret."""
         digest = self.digest()
         return msgspec.structs.replace(self, sha256=digest, seal=_seal(digest, secret))
 
@@ -131,14 +126,48 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         text = msgspec.json.encode(msgspec.to_builtins(bare), order="sorted")
         return hashlib.sha256(text).hexdigest()
 
-    def fault(self, secret: str) -> str:
+    def fault(self, secret: str, name: str = "certificate") -> str:
         """Return why digest or seal are not right, empty if they are."""
         digest = self.digest()
         if digest != self.sha256:
-            return "the certificate was changed: its SHA-256 is another one"
+            return f"the {name} was changed: its SHA-256 is another one"
         if self.seal and secret and not hmac.compare_digest(self.seal, _seal(digest, secret)):
-            return "the certificate is not of this cluster: its seal is another one"
+            return f"the {name} is not of this cluster: its seal is another one"
         return ""
+
+
+class Certificate(Signed, frozen=True, kw_only=True):
+    """The work that was done for a request. `unreadable` are batches that cannot be read, in words:
+    it is not known if they have a record of the keys.
+    """
+
+    request: ForgetRequest
+    finished_by: str
+    finished_ms: int
+    records: int
+    objects: tuple[ForgetStep, ...]
+    tables: tuple[ForgottenRows, ...]
+    unreadable: tuple[str, ...]
+
+
+class DeletedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """An old version of an object or file with records of the keys: the URI of the store or table,
+    the name there, the bucket's id of the version, and the number of records.
+    """
+
+    store: str
+    key: str
+    version_id: str
+    records: int
+
+
+class DeletedVersions(Signed, frozen=True, kw_only=True):
+    """A note of old versions, written before they are deleted."""
+
+    number: int
+    deleted_by: str
+    deleted_ms: int
+    versions: tuple[DeletedVersion, ...]
 
 
 def _seal(digest: str, secret: str) -> str:
@@ -243,6 +272,16 @@ class Certificates:
         written = await self.certificate(number)
         assert written is not None, "it was just written"
         return written
+
+    async def note_versions(self, note: DeletedVersions) -> None:
+        """Write a note of old versions, which are deleted next."""
+        name = f"{_folder(note.number)}versions-{self._rng.getrandbits(64):016x}.json"
+        await self._write(name, note)
+
+    async def deleted_versions(self, number: int) -> list[DeletedVersions]:
+        """Return the notes of old versions of a request."""
+        found = await self._store.list(f"{_folder(number)}versions-")
+        return [await self._read(one.key, DeletedVersions) for one in found]
 
     async def _write(self, name: str, value: msgspec.Struct) -> None:
         backoff = Backoff(self._rng, first_s=0.1, most_s=10.0)

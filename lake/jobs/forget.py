@@ -378,6 +378,11 @@ def _cost(done: ObjectsDone) -> tuple[int, str]:
 def _plan(context: JobContext, options: ForgetOptions) -> Planned:
     """One unit; in a dry run with what would be done."""
     topic = options.checked_topic()
+    if options.old_versions and options.check is None:
+        raise SettingsError(
+            "--old-versions needs --check N: a bucket keeps versions of what was deleted, and that "
+            "is after the certificate"
+        )
     unit = Unit(key=topic, size=0, item=topic, words=topic)
     if not context.is_dry_run or context.is_part or options.check is not None:
         return Planned(units=(unit,))

@@ -8,27 +8,29 @@ had of the keys.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakehead.lake.jobs.forget_files import IsForgotten, rows_of
 from lakehead.lake.jobs.forget_options import ForgetOptions, has_table
 from lakehead.lake.jobs.forget_result import ForgetResult
+from lakehead.lake.jobs.forget_versions import VersionsLook, delete_versions
 from lakehead.storage.certificate_check import ObjectsChecked, check_objects
 from lakehead.storage.certificates import (
     Certificate,
     Certificates,
+    DeletedVersion,
     ForgetRequest,
     key_hash,
 )
 from lakehead.storage.compaction.forgetting import GivenKeys, HashedKeys, Keys
-from lakehead.storage.encryption.settings import split_address
-from lakehead.storage.errors import LakeheadError, SettingsError, StoreRefused
+from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.jobs.cluster import in_cluster
 from lakehead.storage.jobs.job import JobContext
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.object_store import ObjectStore, S3Store, open_store
+from lakehead.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from lakehead.lake.declaration.table_declaration import TableDeclaration
@@ -37,15 +39,13 @@ if TYPE_CHECKING:
 _VACUUM_HOURS = 7 * 24
 _HASHES_KEPT = 1 << 16
 
-IsForgotten = Callable[[bytes], bool]
-
 
 def checked(context: JobContext, options: ForgetOptions) -> ForgetResult:
     """Look everywhere, and return what was found. Raises NotFound without such a certificate,
     SettingsError, StoreUnavailable, CorruptObject, UnsupportedFormat, TableUnavailable.
     """
     found = in_cluster(context.path, "forget", lambda store, log: _objects(options, store, log))
-    request, certificate, is_forgotten, fault, objects = found
+    request, certificate, keys, is_forgotten, fault, objects = found
     held = [fault] if fault else []
     held += [
         f"{one.key}: {one.records} records of partition {one.partition}, offsets {one.first} to "
@@ -62,7 +62,20 @@ def checked(context: JobContext, options: ForgetOptions) -> ForgetResult:
     ]
     unreadable = list(objects.unreadable)
     tables = _checked_tables(context.path, request, is_forgotten)
-    old = _old_versions(context.path, tables.roots)
+    look = VersionsLook(
+        path=context.path,
+        roots=tuple(tables.roots),
+        request=request,
+        keys=keys,
+        is_forgotten=is_forgotten,
+    )
+    versions = look.run()
+    if options.old_versions and versions.held and certificate is not None and not fault:
+        delete_versions(context.path, request.number, versions.held)
+        versions = look.run()
+    notes = in_cluster(context.path, "forget", partial(_notes, request.number))
+    held += notes.faults
+    old = versions.unknown + [_of_version(request, one) for one in versions.held]
     return ForgetResult(
         verdict=_verdict(
             request.number,
@@ -74,6 +87,8 @@ def checked(context: JobContext, options: ForgetOptions) -> ForgetResult:
         rows=tables.rows,
         bytes_read=objects.bytes,
         later=objects.later,
+        versions=len(versions.held),
+        versions_deleted=notes.versions,
         held=tuple(held + tables.held),
         pending=tuple(pending + tables.pending + old),
         unreadable=tuple(unreadable + tables.unreadable),
@@ -102,7 +117,7 @@ def _from(ms: int) -> str:
 # ------------------------------------------------------------------------------------------ objects
 
 
-_Found = tuple[ForgetRequest, Certificate | None, IsForgotten, str, ObjectsChecked]
+_Found = tuple[ForgetRequest, Certificate | None, Keys, IsForgotten, str, ObjectsChecked]
 
 
 async def _objects(options: ForgetOptions, store: ObjectStore, log: MetadataLog) -> _Found:
@@ -139,6 +154,7 @@ async def _objects(options: ForgetOptions, store: ObjectStore, log: MetadataLog)
     return (
         request,
         certificate,
+        keys,
         is_forgotten,
         fault,
         await check_objects(store, log, request, keys),
@@ -156,40 +172,25 @@ def hash_test(salt: bytes, hashes: Iterable[str]) -> IsForgotten:
     return is_forgotten
 
 
-def _old_versions(path: str, roots: Iterable[str]) -> list[str]:
-    """Return the places of which a bucket with versioning keeps what was deleted, in words."""
-    found = []
-    for uri, prefixes in ((path, ("data/", "wal/")), *((root, ("",)) for root in roots)):
-        store = open_store(split_address(uri)[0])
-        if not isinstance(store, S3Store):
-            continue
-        for prefix in prefixes:
-            try:
-                names = _run(store, prefix)
-            except StoreRefused as error:
-                if " 501 " in f" {error} " or "NotImplemented" in str(error):
-                    continue  # a server without versions
-                found.append(f"it is not known if the bucket keeps old versions: {error}")
-                continue
-            if names:
-                found.append(
-                    f"{uri}: the bucket keeps old versions of {len(names)} objects below "
-                    f"{prefix or '/'}, as {names[0]}: delete them, by a rule of its lifecycle "
-                    "(NoncurrentVersionExpiration)"
-                )
-    return found
+class _Notes(NamedTuple):
+    """The notes of deleted versions: how many versions they name, and what is wrong with them."""
+
+    versions: int
+    faults: list[str]
 
 
-def _run(store: S3Store, prefix: str) -> Sequence[str]:
-    import asyncio
+async def _notes(number: int, store: ObjectStore, log: MetadataLog) -> _Notes:
+    notes = await Certificates(store, random.SystemRandom()).deleted_versions(number)
+    faults = [one.fault(log.state.node_secret, "note of old versions") for one in notes]
+    return _Notes(sum(len(one.versions) for one in notes), [one for one in faults if one])
 
-    async def look() -> Sequence[str]:
-        try:
-            return await store.old_versions(prefix)
-        finally:
-            await store.close()
 
-    return asyncio.run(look())
+def _of_version(request: ForgetRequest, one: DeletedVersion) -> str:
+    return (
+        f"{one.store}: {one.records} records in version {one.version_id} of {one.key}, which the "
+        f"bucket keeps: delete it with lakehead forget {request.topic} --check {request.number} "
+        "--old-versions, or by a rule of its lifecycle (NoncurrentVersionExpiration)"
+    )
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -255,44 +256,15 @@ def _rows_in(
     uri: str, name: str, request: ForgetRequest, is_forgotten: IsForgotten
 ) -> tuple[int, list[str]]:
     """Return how many rows of the keys a file has, and the places of whole batches in it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from lakehead.lake.store_reader import store_reader
     from lakehead.storage.errors import ObjectNotFound
 
     reader = store_reader(uri)
     try:
-        body = pa.BufferReader(reader.run(reader.store.get(name)))
+        body = reader.run(reader.store.get(name))
     except ObjectNotFound:
         return 0, []  # deleted meanwhile
-    file = pq.ParquetFile(body)
-    names = [
-        one
-        for one in ("_partition", "_offset", "_key", "error_class")
-        if one in file.schema_arrow.names
-    ]
-    if "_key" not in names:
-        return 0, []
-    ends = {one.partition: one.end for one in request.ranges}
-    rows, batches = 0, []
-    for partition, offset, key, error_class in _cells(file, names):
-        if offset is not None and offset >= ends.get(partition, 1 << 62):
-            continue
-        if error_class == "batch":
-            batches.append(f"partition {partition}, offset {offset}")
-        rows += key is not None and is_forgotten(key)
-    return rows, batches
-
-
-def _cells(file: Any, names: list[str]) -> Iterator[tuple[Any, Any, Any, Any]]:
-    order = ("_partition", "_offset", "_key", "error_class")
-    for batch in file.iter_batches(columns=names):
-        columns = [
-            batch.column(one).to_pylist() if one in names else [None] * batch.num_rows
-            for one in order
-        ]
-        yield from zip(*columns, strict=True)
+    return rows_of(body, request, is_forgotten)
 
 
 def _check_iceberg(found: _Tables, path: str, request: ForgetRequest) -> None:

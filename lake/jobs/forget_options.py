@@ -63,6 +63,13 @@ class ForgetOptions(TopicOptions):
         least=1,
         in_form=False,
     )
+    old_versions: bool = option(
+        False,
+        "With --check: first delete the old versions with records of the keys, which a bucket with "
+        "versioning keeps of deleted objects and files, and note them beside the certificate.",
+        flag="--old-versions",
+        in_form=False,
+    )
     until: str = option(
         "",
         "Wait until objects have these offsets of partitions, as 0:1200,1:3400, and forget what "

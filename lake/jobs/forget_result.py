@@ -33,6 +33,8 @@ class ForgetResult(JobResult):
     requests: int = total()
     dollars: str = text("cost of requests")
     later: int = total("records above the ends, which stay")
+    versions: int = total("old versions with such records")
+    versions_deleted: int = total("old versions deleted")
     unreadable: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()

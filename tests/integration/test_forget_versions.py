@@ -1,5 +1,8 @@
-"""A bucket with versioning keeps what is deleted: `forget --check` names it, and is pending."""
+"""A bucket with versioning keeps what is deleted: `forget --check` names versions with records of
+the keys, and with `--old-versions` deletes them, and no others.
+"""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from bench.s3_server import S3Server
 from lakehead.lake.jobs.forget import JOB as FORGET
 from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.lake.jobs.forget_result import ForgetResult
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions
@@ -41,28 +45,73 @@ def copied(folder: Path, client: Any, bucket: str) -> None:
             )
 
 
-def checked(uri: str) -> ForgetResult:
-    return run_job(FORGET, uri, ForgetOptions(topic="orders", check=1))
+def checked(uri: str, *, old_versions: bool = False) -> ForgetResult:
+    return run_job(FORGET, uri, ForgetOptions(topic="orders", check=1, old_versions=old_versions))
+
+
+def versions(client: Any) -> dict[str, set[str]]:
+    """The versions of objects in the bucket, by key."""
+    found: dict[str, set[str]] = {}
+    for page in client.get_paginator("list_object_versions").paginate(Bucket=BUCKET):
+        for one in page.get("Versions", ()):
+            found.setdefault(one["Key"], set()).add(one["VersionId"])
+    return found
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_old_versions_of_deleted_objects_are_pending(aws: Emulator, tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+def test_old_versions_with_records_of_the_keys_are_deleted_and_no_others(
+    aws: Emulator, tmp_path: Path
+) -> None:
     client: Any = aws.client("s3")
     client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    others = [TestRecord(offset=0, key=b"a", value=b"of another topic")]
+    write_topic(tmp_path / "store", "other", {0: others})
     copied(tmp_path / "store", client, BUCKET)
     uri = f"s3://{BUCKET}?endpoint={aws.address}"
     assert run_job(FORGET, uri, ForgetOptions(topic="orders", keys=(KEY.decode(),))).records == 2
+    # Beside the replaced object, an older one that a kill left, and an object of another topic.
+    [step] = json.loads(
+        client.get_object(Bucket=BUCKET, Key="forget/0000000001/certificate.json")["Body"].read()
+    )["objects"]
+    replaced = step["before"]["key"]
+    [other] = {one for one in versions(client) if one.startswith("data/")} - {
+        replaced,
+        *(one["key"] for one in step["after"]),
+    }
+    client.delete_object(Bucket=BUCKET, Key=other)
     run_job(SWEEP, uri, SweepOptions(grace_s=0, margin_s=0))
+
     found = checked(uri)
-    assert not found.held
+    assert (found.held, found.versions, found.versions_deleted) == ((), 1, 0)
     (line,) = found.pending
-    assert "the bucket keeps old versions of 1 objects below data/" in line
-    for page in client.get_paginator("list_object_versions").paginate(Bucket=BUCKET):
-        for one in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
-            if one["Key"].startswith("data/") and one["Key"] in line:
-                client.delete_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])
-    assert checked(uri).verdict.startswith("certificate 1 holds")
+    assert f"2 records in version {next(iter(versions(client)[replaced]))} of {replaced}" in line
+    assert "--check 1 --old-versions" in line
+
+    before = versions(client)
+    found = checked(uri, old_versions=True)
+    assert found.verdict.startswith("certificate 1 holds")
+    assert (found.versions, found.versions_deleted) == (0, 1)
+    left = versions(client)
+    assert replaced not in left
+    assert {key: left.get(key) for key in before if key != replaced} == {
+        key: ids for key, ids in before.items() if key != replaced
+    }
+    assert checked(uri).versions_deleted == 1
+
+    [note] = [key for key in left if "/versions-" in key]
+    body = client.get_object(Bucket=BUCKET, Key=note)["Body"].read()
+    client.put_object(Bucket=BUCKET, Key=note, Body=body.replace(b'"records":2', b'"records":1'))
+    assert "does NOT hold" in checked(uri).verdict
+
+
+def test_old_versions_are_deleted_after_the_certificate_only(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--old-versions needs --check"):
+        run_job(
+            FORGET,
+            f"file:{tmp_path}",
+            ForgetOptions(topic="orders", keys=("a",), old_versions=True),
+        )
 
 
 async def test_a_server_without_versions_has_none(s3_server: S3Server) -> None:

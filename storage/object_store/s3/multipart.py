@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import StorageError, StoreRefused, StoreUnavailable
@@ -45,6 +45,14 @@ def cut(pieces: Sequence[Buffer], size: int) -> Iterator[bytes]:
                 run, room = [], size
     if run:
         yield b"".join(run)
+
+
+class OldVersion(NamedTuple):
+    """A version of an object that is not the newest, by its id, and its size in bytes."""
+
+    key: str
+    version_id: str
+    size: int
 
 
 class Multipart:
@@ -149,10 +157,10 @@ class Multipart:
                 given_up += 1
         return given_up
 
-    def old_versions(self, prefix: str) -> list[str]:
-        """See `S3Store.old_versions`: no upload, but boto3's client alone has the request."""
+    def old_versions(self, prefix: str) -> list[OldVersion]:
+        """See `S3Store.old_versions`: no upload, but boto3's client alone has the requests."""
         own = self._settings.full_key("")
-        found: dict[str, None] = {}
+        found: list[OldVersion] = []
         markers: dict[str, str] = {}
         while True:
             page = self._call(
@@ -164,13 +172,25 @@ class Multipart:
             )
             for one in page.get("Versions", []):
                 if not one["IsLatest"]:
-                    found[str(one["Key"]).removeprefix(own)] = None
+                    key = str(one["Key"]).removeprefix(own)
+                    found.append(OldVersion(key, str(one["VersionId"]), int(one["Size"])))
             if not page.get("IsTruncated"):
-                return list(found)
+                return found
             markers = {
                 "KeyMarker": page["NextKeyMarker"],
                 "VersionIdMarker": page["NextVersionIdMarker"],
             }
+
+    def get_version(self, version: OldVersion) -> bytes:
+        """See `S3Store.get_version`."""
+        found = self._call("get_object", version.key, False, VersionId=version.version_id)
+        with found["Body"] as body:
+            read: bytes = body.read()
+        return read
+
+    def delete_version(self, version: OldVersion) -> None:
+        """See `S3Store.delete_version`."""
+        self._call("delete_object", version.key, True, VersionId=version.version_id)
 
     def close(self) -> None:
         """Stop repeating, and let the threads end. A request on its way ends by its timeout."""

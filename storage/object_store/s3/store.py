@@ -21,7 +21,7 @@ from lakehead.storage.errors import (
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from lakehead.storage.object_store.s3.client import object_client
 from lakehead.storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
-from lakehead.storage.object_store.s3.multipart import Multipart
+from lakehead.storage.object_store.s3.multipart import Multipart, OldVersion
 from lakehead.storage.object_store.s3.settings import S3Settings, parse_uri
 
 if TYPE_CHECKING:
@@ -182,13 +182,27 @@ class S3Store:
         multipart = self.multipart
         return await self.in_thread(lambda: multipart.abort_before(before_ms, owns))
 
-    async def old_versions(self, prefix: str) -> Sequence[str]:
-        """Return the keys below `prefix` of which the bucket has versions that are not the newest,
-        as a bucket with versioning has of what was deleted. Raises StoreRefused without the
-        permission `s3:ListBucketVersions`, StoreUnavailable.
+    async def old_versions(self, prefix: str) -> Sequence[OldVersion]:
+        """Return the versions below `prefix` that are not the newest of their objects, as a bucket
+        with versioning has of what was deleted. Raises StoreRefused without the permission
+        `s3:ListBucketVersions`, StoreUnavailable.
         """
         multipart = self.multipart
         return await self.in_thread(lambda: multipart.old_versions(prefix))
+
+    async def get_version(self, version: OldVersion) -> bytes:
+        """Return the content of a version. Raises StoreRefused without the permission
+        `s3:GetObjectVersion`, ObjectNotFound, StoreUnavailable.
+        """
+        multipart = self.multipart
+        return await self.in_thread(lambda: multipart.get_version(version))
+
+    async def delete_version(self, version: OldVersion) -> None:
+        """Delete a version for good. Raises StoreRefused without the permission
+        `s3:DeleteObjectVersion`, StoreUnavailable, OutcomeUnknown.
+        """
+        multipart = self.multipart
+        await self.in_thread(lambda: multipart.delete_version(version))
 
     async def close(self) -> None:
         """Forget the clients. An upload in parts is not repeated any more, and fails soon."""
