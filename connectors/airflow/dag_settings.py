@@ -195,7 +195,8 @@ def _variable() -> str | None:
         # Airflow 3.0, where a file is parsed by a command line such as `airflow dags list`.
         from airflow.models.variable import Variable as StoredVariable
 
-        return StoredVariable.get(VARIABLE, default_var=None)
+        stored: str | None = StoredVariable.get(VARIABLE, default_var=None)
+        return stored
 
 
 class LakeheadDag(DAG):

@@ -11,6 +11,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from lakehead.lake.jobs.forget_files import IsForgotten, rows_of
@@ -64,19 +65,14 @@ class VersionsLook:
         places = [(self.path, one) for one in _OF_CLUSTER] + [(root, "") for root in self.roots]
         for uri, prefix in places:
             try:
-                _in_bucket(
-                    uri,
-                    lambda store, uri=uri, prefix=prefix: self._look(  # type: ignore[misc]
-                        found, store, uri, prefix
-                    ),
-                )
+                _in_bucket(uri, partial(self._look, found, uri, prefix))
             except StoreRefused as error:
                 if " 501 " in f" {error} " or "NotImplemented" in str(error):
                     continue  # a server without versions
                 found.unknown.append(f"it is not known if the bucket keeps old versions: {error}")
         return found
 
-    async def _look(self, found: VersionsChecked, store: S3Store, uri: str, prefix: str) -> None:
+    async def _look(self, found: VersionsChecked, uri: str, prefix: str, store: S3Store) -> None:
         for version in await store.old_versions(prefix):
             if not self._may_hold(version, is_table=not prefix):
                 continue
@@ -149,10 +145,10 @@ def delete_versions(path: str, number: int, held: Sequence[DeletedVersion]) -> N
     in_cluster(path, "forget", note)
     for uri in dict.fromkeys(one.store for one in held):
         mine = [one for one in held if one.store == uri]
-        _in_bucket(uri, lambda store, mine=mine: _deleted(store, mine))  # type: ignore[misc]
+        _in_bucket(uri, partial(_deleted, mine))
 
 
-async def _deleted(store: S3Store, held: Iterable[DeletedVersion]) -> None:
+async def _deleted(held: Iterable[DeletedVersion], store: S3Store) -> None:
     for one in held:
         await store.delete_version(OldVersion(one.key, one.version_id, 0))
 
