@@ -21,7 +21,7 @@ if AIRFLOW >= (3, 1):
 if AIRFLOW >= (3, 2):
     from airflow.sdk.definitions.callback import AsyncCallback
 elif AIRFLOW >= (3, 1):
-    from airflow.sdk.definitions.deadline import AsyncCallback
+    from airflow.sdk.definitions.deadline import AsyncCallback  # type: ignore[attr-defined]
 
 VARIABLE = "lakehead_dags"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -188,15 +188,14 @@ APPROVED_PLAN = Param(
 )
 
 
-def _variable() -> str | None:
+def _variable() -> Any:
     try:
         return Variable.get(VARIABLE, default=None)
     except ImportError:
         # Airflow 3.0, where a file is parsed by a command line such as `airflow dags list`.
         from airflow.models.variable import Variable as StoredVariable
 
-        stored: str | None = StoredVariable.get(VARIABLE, default_var=None)
-        return stored
+        return StoredVariable.get(VARIABLE, default_var=None)
 
 
 class LakeheadDag(DAG):

@@ -20,7 +20,7 @@ from lakehead.connectors.airflow.features import AIRFLOW
 if AIRFLOW >= (3, 1):
     from airflow.sdk.log import mask_secret
 else:
-    from airflow.sdk.execution_time.secrets_masker import mask_secret
+    from airflow.sdk.execution_time.secrets_masker import mask_secret  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

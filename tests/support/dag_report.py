@@ -22,7 +22,7 @@ def main() -> None:
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # before Airflow 3.2
-        from airflow.models.dagbag import DagBag  # type: ignore[no-redef,attr-defined]
+        from airflow.models.dagbag import DagBag  # type: ignore[no-redef]
 
     before = set(sys.modules)
     began = time.process_time()
