@@ -7,22 +7,19 @@ import msgspec
 
 from lakehead.broker.configs.entries import is_secret_config
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
-from lakehead.storage.metadata.entry import PREFIX, entry_key
+from lakehead.storage.metadata.entry import PREFIX, entry_key, entry_number
 from lakehead.storage.metadata.hidden_fields import without_secrets
 from lakehead.storage.object_store import ObjectStore
 
 
 async def newest_entries(store: ObjectStore, most: int) -> list[bytes]:
     """Return the newest entries as JSON without secrets, at most this many. Raises StorageError."""
-    found = (await store.list(PREFIX))[-most:]
+    numbers = [entry_number(item.key) for item in await store.list(PREFIX)]
     return [
-        msgspec.json.encode(await public_entry(store, entry_number(item.key))) for item in found
+        msgspec.json.encode(await public_entry(store, number))
+        for number in numbers[-most:]
+        if number is not None
     ]
-
-
-def entry_number(key: str) -> int:
-    """Return the number of an entry's key."""
-    return int(key.removeprefix(PREFIX).removesuffix(".json"))
 
 
 async def public_entry(store: ObjectStore, number: int) -> Any:

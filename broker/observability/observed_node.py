@@ -6,6 +6,7 @@ from typing import Protocol
 
 from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle, Session
 from lakehead.broker.cluster.controller import Controller
+from lakehead.broker.cluster.inter_broker_client import PeerNetwork
 from lakehead.broker.cluster.log_recovery import LogRecovery
 from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
@@ -40,6 +41,7 @@ class ObservedNode(Protocol):
     store: CountedStore
     data_keys: DataKeys
     clock: Clock
+    network: PeerNetwork
     server: Server
     dispatcher: Dispatcher
     services: BrokerServices

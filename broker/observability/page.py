@@ -1,12 +1,14 @@
 """Metrics and probes of a node over HTTP, from a thread of its own.
 
 `/metrics` is for Prometheus. `/live`, `/ready` and `/health` are probes: a status of 200 or 503
-with the node's health as JSON. Any other path is 404.
+with the node's health as JSON. `/` and all below `/console/` are pages for people
+(`lakehead.broker.console`). Any other path is 404.
 
 If clients have to authenticate, `/live` and `/ready` need no credentials even so, since load
 balancers have none to send; the response has no reasons then.
 """
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -14,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -24,6 +26,9 @@ from lakehead.broker.observability.metrics import NodeCollector
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.observability.page_access import PageAccess
 from lakehead.storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from lakehead.broker.console.application import Console
 
 CONNECTIONS_MAX = 16
 """Maximum connections that are served at once, each by a thread; more are closed."""
@@ -104,6 +109,8 @@ class ObservabilityPage:
         registry.register(NodeCollector(node))
         self._metrics: Any = make_wsgi_app(registry)
         self._close: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._console: Console | None = None
         self.port = 0
 
     def start(self, port: int) -> None:
@@ -134,7 +141,9 @@ class ObservabilityPage:
             self._close = None
 
     def _respond(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environment.get("PATH_INFO")
+        path = environment.get("PATH_INFO", "")
+        if path in {"/", "/console"} or path.startswith("/console/"):
+            return self._opened_console().respond(environment, start_response)
         is_known = self._access.is_known(environment.get("HTTP_AUTHORIZATION", ""))
         if not is_known and path not in _OPEN_PROBES:
             start_response("401 Unauthorized", [("WWW-Authenticate", self._access.challenge)])
@@ -142,7 +151,7 @@ class ObservabilityPage:
         if path == "/metrics":
             response: Iterable[bytes] = self._metrics(environment, start_response)
             return response
-        passes = PROBES.get(path or "")
+        passes = PROBES.get(path)
         if passes is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
             return [f"{' '.join(('/metrics', *PROBES))}\n".encode()]
@@ -151,3 +160,13 @@ class ObservabilityPage:
         start_response(code, [("Content-Type", "application/json")])
         shown = asdict(found) if is_known else {"status": found.status}
         return [json.dumps(shown).encode() + b"\n"]
+
+    def _opened_console(self) -> "Console":
+        """Return the console, whose modules are imported when it is first opened. Two threads may
+        make one each: it has no state.
+        """
+        if self._console is None:
+            from lakehead.broker.console.application import Console
+
+            self._console = Console(self._node, self._access, self._loop)
+        return self._console

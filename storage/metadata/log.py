@@ -69,7 +69,8 @@ class MetadataLog:
     def __init__(
         self, store: ObjectStore, *, writer_id: str, clock: Clock, rng: random.Random
     ) -> None:
-        self._store = store
+        self.store = store
+        """The store in which it lies."""
         self.writer_id = writer_id
         """The `writer` of this process's entries."""
         self._clock = clock
@@ -262,7 +263,7 @@ class MetadataLog:
             failpoint("metadata_entry_planned")
             begun = self._clock.monotonic()
             try:
-                await self._store.create(entry_key(number), [proposal.body])
+                await self.store.create(entry_key(number), [proposal.body])
             except ObjectExists:
                 pass  # another's, or ours by an earlier try: reading it decides
             except OutcomeUnknown:

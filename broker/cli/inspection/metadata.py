@@ -14,11 +14,11 @@ from lakehead.broker.cli.cluster import (
     store_uri,
 )
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
-from lakehead.broker.diagnosis.metadata_log import entry_number, public_entry, record_counts
+from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
 from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
-from lakehead.storage.metadata.entry import PREFIX, decode_entry
+from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_number
 from lakehead.storage.metadata.hidden_fields import HIDDEN, SECRET_COLUMNS
 from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps

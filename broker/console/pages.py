@@ -1,0 +1,255 @@
+"""The content of each page, as its template takes it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lakehead.broker.cluster.heartbeat import HeartbeatResponse
+from lakehead.broker.cluster.node_status import node_rows
+from lakehead.broker.configs.entries import is_secret_config
+from lakehead.broker.console.viewer import Viewer
+from lakehead.broker.coordinator.group.group_metadata import Offsets
+from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
+from lakehead.broker.diagnosis.partition import explain
+from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.broker.plain_text import moment
+from lakehead.storage.errors import NotFound, StorageError
+from lakehead.storage.metadata.hidden_fields import HIDDEN
+from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
+
+PAGE_SIZE = 100
+LOG_PAGE_SIZE = 50
+_STEP = 200
+"""Access rules are applied to this many names between two turns of the event loop."""
+DOLLARS_PER_GIB_MONTH = 0.023
+"""List price of S3 standard in us-east-1, November 2026, as are those of `StoreStats.cost`."""
+
+
+async def allowed(names: Iterable[str], may: Callable[[str], bool]) -> list[str]:
+    """Return the names for which `may` is true, in turns."""
+    found = []
+    for number, name in enumerate(names, 1):
+        if may(name):
+            found.append(name)
+        if number % _STEP == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def cluster_page(node: ObservedNode) -> dict[str, Any]:
+    """Return the counts and costs of the cluster."""
+    state = node.state
+    stored = sum(item.size for item in state.objects.values())
+    stats = node.store.stats
+    dollars, sent = stats.cost(), node.engine.uploader.stats.bytes
+    return {
+        "cluster_id": state.cluster_id,
+        "store": node.store.uri,
+        "topics": len(state.topics),
+        "partitions": len(state.streams),
+        "objects": len(state.objects),
+        "stored": stored,
+        "storage_month": stored / (1 << 30) * DOLLARS_PER_GIB_MONTH,
+        "requests": sum(one.requests for one in (stats.put, stats.get, stats.list, stats.delete)),
+        "request_dollars": dollars,
+        "dollars_per_tb": dollars / sent * 1e12 if sent else None,
+        "entries": state.next_entry,
+        "node_id": node.services.node_id,
+    }
+
+
+def live(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> dict[str, Any]:
+    """Return the nodes and the busiest partitions by the nodes' responses to a heartbeat."""
+    rates: Counter[int] = Counter()
+    for response in responses.values():
+        for stream_id, rate in response.load.hottest:
+            rates[stream_id] += round(rate)
+    busiest = []
+    for stream_id, rate in rates.most_common(10):
+        stream = state.streams.get(stream_id)
+        topic = None if stream is None else state.topic_by_id(stream.topic_id)
+        if stream is not None and topic is not None and rate:
+            busiest.append({"topic": topic.name, "partition": stream.partition, "rate": rate})
+    nodes = node_rows(state, responses)
+    return {
+        "nodes": nodes,
+        "busiest": busiest,
+        "bytes_in": sum(row["bytes_in"] or 0 for row in nodes),
+        "bytes_out": sum(row["bytes_out"] or 0 for row in nodes),
+    }
+
+
+def topics_page(
+    state: MetadataImage, names: Collection[str], *, text: str, internal: bool, page: int
+) -> dict[str, Any]:
+    """Return a page of the topics with these names that have `text` in them."""
+    chosen = sorted(
+        name for name in names if text in name and (internal or not name.startswith("__"))
+    )
+    first = (page - 1) * PAGE_SIZE
+    shown = (state.topics.get(name) for name in chosen[first : first + PAGE_SIZE])
+    rows = [_topic_row(state, topic) for topic in shown if topic is not None]
+    pages = -(-len(chosen) // PAGE_SIZE) or 1
+    return {"topics": rows, "total": len(chosen), "page": page, "pages": pages}
+
+
+def _streams(state: MetadataImage, topic: TopicState) -> Iterator[StreamState]:
+    for stream_id in topic.partitions:
+        if (stream := state.streams.get(stream_id)) is not None:
+            yield stream
+
+
+def _topic_row(state: MetadataImage, topic: TopicState) -> dict[str, Any]:
+    streams = list(_streams(state, topic))
+    return {
+        "name": topic.name,
+        "partitions": len(streams),
+        "offsets": sum(stream.end_offset - stream.start_offset for stream in streams),
+        "bytes": sum(extent.size for stream in streams for extent in stream.extents),
+        "table": topic.declares_table,
+    }
+
+
+def topic_page(
+    state: MetadataImage, topic: TopicState, ends: Mapping[int, int], *, shows_configs: bool
+) -> dict[str, Any]:
+    """Return a topic with its partitions. `ends`: high watermarks of those that this node leads."""
+    live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    rows = []
+    for stream in _streams(state, topic):
+        facts = asdict(explain(state, topic, stream, live_nodes))
+        facts["high_watermark"] = ends.get(stream.partition)
+        rows.append(facts)
+    configs = {
+        name: HIDDEN if is_secret_config(name) else value
+        for name, value in sorted(topic.configs.items())
+    }
+    return {
+        **_topic_row(state, topic),
+        "topic_id": topic.topic_id,
+        "configs": configs if shows_configs else None,
+        "rows": rows,
+    }
+
+
+def high_watermarks(node: ObservedNode, topic: str) -> dict[int, int]:
+    """Return the high watermarks of a topic's partitions that this node leads. Belongs to the event
+    loop.
+    """
+    found = node.topics.by_name.get(topic)
+    return {one.index: one.high_watermark for one in (found.partitions if found else ()) if one}
+
+
+async def groups_page(viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the groups that this node coordinates. Raises KafkaError while it loads them."""
+    groups = await viewer.node.groups.list_groups()
+    seen = set(await allowed((one.group_id for one in groups), viewer.sees_group))
+    return [
+        {
+            "group": one.group_id,
+            "type": one.kind.value,
+            "state": one.state.value,
+            "protocol": one.protocol_type,
+        }
+        for one in sorted(groups, key=lambda one: one.group_id)
+        if one.group_id in seen
+    ]
+
+
+async def group_page(viewer: Viewer, group: str) -> dict[str, Any] | None:
+    """Return a group with its lag; None if this node has none of that name. Raises KafkaError where
+    another node coordinates it.
+    """
+    node = viewer.node
+    found = await node.groups.describe(group)
+    if found is None:
+        return None
+    members = [] if found.snapshot is None else found.snapshot.members
+    return {
+        "group": group,
+        "type": found.kind.value,
+        "state": found.state.value,
+        "has_members": found.has_members,
+        "members": len(members),
+        "lags": lag_rows(node, await node.groups.offsets(group)),
+    }
+
+
+def lag_rows(node: ObservedNode, offsets: Offsets) -> list[dict[str, Any]]:
+    """Return the lag of each committed offset. The end of a partition that another node leads is
+    that of its objects, so its lag may be more.
+    """
+    state, rows = node.state, []
+    for (name, partition), committed in sorted(offsets.items()):
+        topic = state.topics.get(name)
+        if topic is None or partition >= len(topic.partitions):
+            continue
+        led = node.topics.partition(name, partition)
+        stream = state.streams[topic.partitions[partition]]
+        end = led.high_watermark if led is not None else stream.end_offset
+        rows.append(
+            {
+                "topic": name,
+                "partition": partition,
+                "offset": committed.offset,
+                "end": end,
+                "lag": max(end - committed.offset, 0),
+                "is_exact": led is not None,
+                "committed": moment(committed.commit_timestamp_ms),
+            }
+        )
+    return rows
+
+
+def tables_page(state: MetadataImage, names: Collection[str]) -> list[dict[str, Any]]:
+    """Return the tables that topics of these names declare."""
+    rows = []
+    for name in sorted(names):
+        topic = state.topics.get(name)
+        if topic is None or not topic.declares_table:
+            continue
+        table = state.tables.get(topic.topic_id)
+        behind = 0
+        for stream in _streams(state, topic):
+            end = 0 if table is None else table.end_offset(stream.partition)
+            behind += max(stream.end_offset - max(end, stream.start_offset), 0)
+        rows.append(
+            {
+                "topic": name,
+                "behind": behind,
+                "holder": "" if table is None else table.holder,
+                "until": "-" if table is None or not table.until_ms else moment(table.until_ms),
+                "problem": "" if table is None else table.problem,
+                "configs": {
+                    key: value
+                    for key, value in sorted(topic.configs.items())
+                    if key.startswith("lakehead.table.") and not is_secret_config(key)
+                },
+            }
+        )
+    return rows
+
+
+async def log_page(node: ObservedNode, before: int) -> dict[str, Any]:
+    """Return the entries of the metadata log below a number, newest first. They end where entries
+    are no more, since a checkpoint has their records.
+    """
+    store = node.engine.metadata.store
+    first = max(before - LOG_PAGE_SIZE, 0)
+    rows = []
+    for number in range(before - 1, first - 1, -1):
+        try:
+            entry = await public_entry(store, number)
+        except (NotFound, StorageError):
+            break
+        rows.append(
+            {
+                "number": number,
+                "time": moment(entry.get("time_ms", -1)),
+                "writer": entry.get("writer", ""),
+                "records": record_counts(entry.get("records", ())),
+            }
+        )
+    return {"entries": rows, "before": first if len(rows) == before - first else 0}

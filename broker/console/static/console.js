@@ -1,0 +1,125 @@
+// Live figures of the console: one request every two seconds while the page can be seen.
+"use strict";
+
+const INTERVAL_MS = 2000;
+const POINTS_MAX = 300;
+
+function sizeText(size) {
+  for (const unit of ["bytes", "KiB", "MiB", "GiB"]) {
+    if (size < 1024) return (unit === "bytes" ? size.toFixed(0) : size.toFixed(1)) + " " + unit;
+    size /= 1024;
+  }
+  return size.toFixed(1) + " TiB";
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function chart(place, labels, colors, text, least) {
+  const data = [[], ...labels.map(() => [])];
+  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
+  const plot = new uPlot({
+    width: place.clientWidth,
+    height: 200,
+    series: [{}, ...labels.map((label, n) => ({
+      label, stroke: color(colors[n]), width: 2, value: (_, value) => (value == null ? "-" : text(value)),
+    }))],
+    axes: [axis, { ...axis, size: 90, values: (_, values) => values.map(text) }],
+    scales: { y: { range: (_, low, high) => [0, Math.max(high, least)] } },
+  }, data, place);
+  new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 200 })).observe(place);
+  return (timeMs, ...values) => {
+    data[0].push(timeMs / 1000);
+    values.forEach((value, n) => data[n + 1].push(value));
+    if (data[0].length > POINTS_MAX) data.forEach((column) => column.shift());
+    plot.setData(data);
+  };
+}
+
+function cells(row, values) {
+  values.forEach(([text, isNumber, link]) => {
+    const cell = document.createElement("td");
+    if (isNumber) cell.className = "number";
+    if (link) {
+      const anchor = document.createElement("a");
+      anchor.href = link;
+      anchor.textContent = text;
+      cell.append(anchor);
+    } else {
+      cell.textContent = text;
+    }
+    row.append(cell);
+  });
+}
+
+function fill(body, rows, nothing) {
+  const made = rows.map((values) => {
+    const row = document.createElement("tr");
+    cells(row, values);
+    return row;
+  });
+  if (!made.length) {
+    const row = document.createElement("tr");
+    cells(row, [[nothing, false]]);
+    row.firstChild.colSpan = 8;
+    made.push(row);
+  }
+  body.replaceChildren(...made);
+}
+
+function follow(source, show, lost) {
+  let isUnderWay = false;
+  async function look() {
+    if (document.hidden || isUnderWay) return;
+    isUnderWay = true;
+    try {
+      const response = await fetch(source);
+      if (!response.ok) throw new Error(response.statusText);
+      show(await response.json());
+    } catch (error) {
+      lost(error);
+    } finally {
+      isUnderWay = false;
+    }
+  }
+  look();
+  setInterval(look, INTERVAL_MS);
+}
+
+function watchCluster(place) {
+  const add = chart(place, ["in", "out"], ["--in", "--out"], sizeText, 10240);
+  const show = (found) => {
+    add(found.time_ms, found.bytes_in, found.bytes_out);
+    document.getElementById("bytes-in").textContent = sizeText(found.bytes_in) + "/s";
+    document.getElementById("bytes-out").textContent = sizeText(found.bytes_out) + "/s";
+    fill(document.getElementById("node-rows"), found.nodes.map((node) => [
+      [node.node + (node.controller ? " (controller)" : ""), false], [node.state, false],
+      [node.address, false], [node.rack || "-", false], [node.leads, true],
+      [node.bytes_in == null ? "-" : sizeText(node.bytes_in), true],
+      [node.bytes_out == null ? "-" : sizeText(node.bytes_out), true],
+      [node.cpu == null ? "-" : Math.round(node.cpu * 100) + " %", true],
+    ]), "No node is registered.");
+    fill(document.getElementById("busiest-rows"), found.busiest.map((one) => [
+      [one.topic + "-" + one.partition, false, "/console/topics/" + one.topic], [sizeText(one.rate), true],
+    ]), "No traffic.");
+  };
+  follow("/console/live", show, (error) => {
+    document.getElementById("bytes-in").textContent = "not known: " + error.message;
+  });
+}
+
+function watchLag(place) {
+  const add = chart(place, ["lag"], ["--in"], (value) => String(Math.round(value)), 10);
+  follow(place.dataset.source, (found) => {
+    add(found.time_ms, found.lag);
+    document.getElementById("lag-now").textContent = String(found.lag);
+  }, (error) => {
+    document.getElementById("lag-now").textContent = "not known: " + error.message;
+  });
+}
+
+const traffic = document.getElementById("traffic-chart");
+const lag = document.getElementById("lag-chart");
+if (traffic) watchCluster(traffic);
+if (lag) watchLag(lag);

@@ -1,0 +1,126 @@
+"""Records as pages of the console show them, and the viewers that pages are made for."""
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakehead.broker.console.records import (
+    TEXT_MAX,
+    FoundBatches,
+    RecordPage,
+    as_text,
+    shown_records,
+)
+from lakehead.broker.console.viewer import basic_credentials, is_foreign_host
+from lakehead.broker.observability.page_access import PageAccess
+from lakehead.broker.settings import Settings
+from lakehead.storage.format.record_batch import read_header
+from tests.support.record_batches import TestRecord, encode_batch
+
+
+def batch(base: int, values: list[bytes | None], **options: Any) -> memoryview:
+    records = [
+        TestRecord(offset=base + delta, key=b"k", value=value) for delta, value in enumerate(values)
+    ]
+    return memoryview(bytearray(encode_batch(records, **options)))
+
+
+def covers(one: memoryview, position: int) -> bool:
+    """True for a batch that a fetch from `position` would return."""
+    header = read_header(one)
+    return header.base_offset + header.last_offset_delta >= position
+
+
+def page(batches: list[memoryview], offset: int, limit: int = 50, text: str = "") -> RecordPage:
+    found = FoundBatches(offset=offset, start=0, end=100, is_led=True, batches=batches)
+    return shown_records(found, limit=limit, text=text)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    offset=st.integers(0, 24),
+    limit=st.integers(1, 30),
+    codec=st.sampled_from(["none", "zstd", "gzip"]),
+)
+def test_pages_follow_one_another_without_gap_or_repetition(
+    sizes: list[int], offset: int, limit: int, codec: str
+) -> None:
+    batches, base = [], 0
+    for size in sizes:
+        batches.append(batch(base, [b"%d" % (base + one) for one in range(size)], codec=codec))
+        base += size
+    seen, position = [], min(offset, base)
+    while position < base:
+        found = page([one for one in batches if covers(one, position)], position, limit)
+        assert len(found.records) <= limit
+        assert found.next_offset > position
+        seen += [int(record.value or "") for record in found.records]
+        position = found.next_offset
+    assert seen == list(range(min(offset, base), base))
+
+
+def test_a_text_is_looked_for_in_keys_and_values() -> None:
+    found = page([batch(0, [b"apple", b"pear", None])], 0, text="pear")
+    assert [record.offset for record in found.records] == [1]
+    assert found.next_offset == 3
+    assert len(page([batch(0, [b"apple", b"pear", None])], 0, text="k").records) == 3
+
+
+def test_a_batch_that_cannot_be_read_is_named_and_passed() -> None:
+    damaged = batch(0, [b"x" * 100] * 3, codec="zstd")
+    damaged[-10:] = b"\0" * 10
+    damaged[70:90] = b"\xff" * 20
+    found = page([damaged, batch(3, [b"y"])], 0)
+    assert "offset 0" in found.problem
+    assert found.next_offset == 3
+    assert [record.value for record in page([batch(3, [b"y"])], 3).records] == ["y"]
+
+
+def test_bytes_are_shown_as_json_text_or_hexadecimal() -> None:
+    assert as_text(None) is None
+    assert as_text(b'{"a":1}') == '{\n  "a": 1\n}'
+    assert as_text(b"{not json") == "{not json"
+    assert as_text(b"\xff\x00") == "ff 00"
+    assert as_text("ä".encode()) == "ä"
+    assert as_text(b"[" * 3000) == "[" * 3000
+
+
+@given(st.binary(max_size=3 * TEXT_MAX))
+def test_any_bytes_have_a_text_of_bounded_length(data: bytes) -> None:
+    text = as_text(data)
+    assert text is not None
+    assert len(text) <= 2 * TEXT_MAX + 2
+
+
+def test_credentials_are_taken_from_a_header_of_http_basic_alone() -> None:
+    def header(text: bytes) -> str:
+        return f"Basic {base64.b64encode(text).decode()}"
+
+    assert basic_credentials(header(b"ann:pass:word")) == ("ann", "pass:word")
+    assert basic_credentials(header(b"\xff:x")) == ("", "")
+    assert basic_credentials("Basic !!") == ("", "")
+    assert basic_credentials("Bearer x") == ("", "")
+    assert basic_credentials("") == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_foreign"),
+    [
+        ("127.0.0.1:9464", False),
+        ("localhost", False),
+        ("LOCALHOST:9464", False),
+        ("[::1]:9464", False),
+        ("evil.example:9464", True),
+        ("127.0.0.1.evil.example", True),
+        ("", True),
+    ],
+)
+def test_a_page_without_a_password_is_only_for_names_of_this_machine(
+    host: str, is_foreign: bool
+) -> None:
+    assert is_foreign_host(PageAccess(Settings()), host) is is_foreign
+    guarded = PageAccess(Settings(metrics_users="a:b"))
+    assert not is_foreign_host(guarded, host)
