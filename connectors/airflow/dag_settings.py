@@ -111,12 +111,13 @@ def _param(one: Option) -> Param:
 
 def _template(one: Option) -> str:
     """Return the template of an option. One that was left empty is an empty text."""
+    param = f"params['{one.name}']"  # params.keys would be the method of a mapping
     if one.plain_type == tuple[str, ...]:
         form = "join(' ')" if one.info.parse is None else "tojson"
-        return f"{{{{ params.{one.name} | {form} }}}}"
+        return f"{{{{ {param} | {form} }}}}"
     if one.info.form.get("default", one.default) is None:
-        return f"{{{{ '' if params.{one.name} is none else params.{one.name} }}}}"
-    return f"{{{{ params.{one.name} }}}}"
+        return f"{{{{ '' if {param} is none else {param} }}}}"
+    return f"{{{{ {param} }}}}"
 
 
 CLUSTER: dict[str, Any] = {"lakehead_conn_id": "{{ params.conn_id }}"}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakehead.connectors.airflow.dag_settings import job_form
 from lakehead.connectors.airflow.features import DEADLINES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,6 +206,13 @@ def test_a_variable_that_makes_no_sense_is_an_import_error(
     errors = report["variables"][case]["errors"]
     assert "lakehead_compact_objects.py" in errors
     assert VARIABLES[case][1] in errors["lakehead_compact_objects.py"]
+
+
+def test_an_option_with_the_name_of_a_method_of_mappings_gets_its_value() -> None:
+    import jinja2
+
+    template = jinja2.Environment().from_string(job_form("forget").options["keys"])
+    assert template.render(params={"keys": ["a b"]}) == '["a b"]'
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
