@@ -7,16 +7,19 @@ OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
 """
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from lakehead.lake.catalog import Catalog
+from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.planner import OffsetRange
+from lakehead.lake.positions import EARLIEST, Bounds, GroupPosition, Position, Positions
 from lakehead.lake.record_reader import read_records
+from lakehead.lake.snapshot import Snapshot
 from lakehead.lake.store_reader import StoreReader
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.varint import INT_BITS, read_uvarint
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -64,6 +67,46 @@ def read_groups(reader: StoreReader, catalog: Catalog) -> list[Group]:
     for group in groups.values():
         group.offsets.sort(key=lambda one: (one.topic, one.partition))
     return [groups[group_id] for group_id in sorted(groups)]
+
+
+def without_groups(snapshot: Snapshot, logs: Sequence[PartitionLog], bounds: Bounds) -> Bounds:
+    """Return bounds with the committed offsets in place of a group's name. A partition without a
+    commit is at its beginning, and one that is committed beyond its records in objects at their
+    end.
+
+    Raises SettingsError for a group that has committed nothing of these partitions that lies in
+    objects, and what reading raises.
+    """
+    return replace(
+        bounds,
+        starting=_of_partitions(snapshot, logs, bounds.starting),
+        ending=_of_partitions(snapshot, logs, bounds.ending),
+    )
+
+
+def _of_partitions(
+    snapshot: Snapshot, logs: Sequence[PartitionLog], positions: Positions
+) -> Positions:
+    if not isinstance(positions, GroupPosition):
+        return positions
+    found = {
+        (one.topic, one.partition): one.offset
+        for group in read_groups(snapshot.reader, snapshot.catalog)
+        for one in group.offsets
+        if group.group_id == positions.group_id
+    }
+    if logs and not any(log.id in found for log in logs):
+        topics = ", ".join(sorted({repr(log.id.topic) for log in logs}))
+        raise SettingsError(
+            f"group {positions.group_id!r} has committed no offset of topic {topics} that lies in "
+            "objects"
+        )
+    return {
+        log.id: Position("offset", min(found[log.id], log.end_offset))
+        if log.id in found
+        else EARLIEST
+        for log in logs
+    }
 
 
 def _newest(reader: StoreReader, catalog: Catalog) -> dict[bytes, bytes]:

@@ -10,7 +10,7 @@ from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.moved_ranges import find_indexes
 from lakehead.lake.planner import OffsetRange, plan_splits
-from lakehead.lake.positions import Bounds, Position, TopicPartition
+from lakehead.lake.positions import Bounds, GroupPosition, Position, Positions, TopicPartition
 from lakehead.lake.store_reader import ObjectReader
 from lakehead.storage.errors import SettingsError
 
@@ -99,9 +99,10 @@ def _side_by_side(work: Callable[[PartitionLog], int], logs: Sequence[PartitionL
 
 def _per_partition(
     which: str,
-    positions: Position | Mapping[TopicPartition, Position],
+    positions: Positions,
     logs: Sequence[PartitionLog],
 ) -> Mapping[TopicPartition, Position]:
+    assert not isinstance(positions, GroupPosition), "its commits are read before (without_groups)"
     if isinstance(positions, Position):
         return {log.id: positions for log in logs}
     assigned = {log.id for log in logs}

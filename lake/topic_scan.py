@@ -5,22 +5,29 @@ pyarrow.
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
 
-from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.committed import committed
 from lakehead.lake.decode.columns import arrow_schema, chosen_columns
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import ByMode
 from lakehead.lake.decode.modes import Mode, checked_mode
 from lakehead.lake.errors import ScanClosed
-from lakehead.lake.group_offsets import read_groups
+from lakehead.lake.group_offsets import without_groups
 from lakehead.lake.moved_ranges import plan_moved, read_moved
 from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import ByteRange
-from lakehead.lake.positions import EARLIEST, LATEST, Bounds, Position, TopicPartition
+from lakehead.lake.positions import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    GroupPosition,
+    Position,
+    Positions,
+    TopicPartition,
+)
 from lakehead.lake.record_reader import decode_all
 from lakehead.lake.snapshot import Snapshot, Snapshots
 from lakehead.lake.store_reader import StoreReader, store_reader
@@ -29,7 +36,6 @@ from lakehead.storage.errors import ObjectNotFound, SettingsError
 from lakehead.storage.object_store import ObjectStore
 
 Offsets = str | Mapping[int, int]
-_GROUP = "group:"
 Tail = Literal["objects", "wal"]
 _LOOKS_MAX = 5
 
@@ -208,9 +214,12 @@ def scan(
         path = joined_address(path, encryption)
     reader = store_reader(path)
     try:
-        starting = _requested(topic, starting_offsets, starting_timestamp)
-        ending = _requested(topic, ending_offsets, ending_timestamp)
-        ranges = _ranges(_snapshots(reader, topic, tail), topic, starting, ending)
+        bounds = Bounds(
+            starting=_requested(topic, starting_offsets, starting_timestamp),
+            ending=_requested(topic, ending_offsets, ending_timestamp),
+            latest_without_match=True,
+        )
+        ranges = _ranges(_snapshots(reader, topic, tail), topic, bounds)
     except BaseException:
         if not isinstance(path, str):
             reader.end()
@@ -229,45 +238,24 @@ def _snapshots(reader: StoreReader, topic: str, tail: Tail) -> Snapshots:
     return Snapshots(reader, select=lambda catalog: catalog.topic(topic).partitions)
 
 
-def _ranges(
-    snapshots: Snapshots, topic: str, starting: "_Requested", ending: "_Requested"
-) -> list[ByteRange]:
+def _ranges(snapshots: Snapshots, topic: str, bounds: Bounds) -> list[ByteRange]:
     """Return where the records lie; looked up again if an object went away meanwhile."""
     for _ in range(_LOOKS_MAX):
         try:
-            return _ranges_in(snapshots.now(), topic, starting, ending)
+            return _ranges_in(snapshots.now(), topic, bounds)
         except ObjectNotFound:
             continue
-    return _ranges_in(snapshots.now(), topic, starting, ending)
+    return _ranges_in(snapshots.now(), topic, bounds)
 
 
-def _ranges_in(
-    snapshot: Snapshot, topic: str, starting: "_Requested", ending: "_Requested"
-) -> list[ByteRange]:
+def _ranges_in(snapshot: Snapshot, topic: str, bounds: Bounds) -> list[ByteRange]:
     logs = committed(snapshot, snapshot.catalog.partitions(topic))
-    bounds = Bounds(
-        starting=_positions(snapshot, logs, starting),
-        ending=_positions(snapshot, logs, ending),
-        latest_without_match=True,
-    )
-    requested = resolve(snapshot, logs, bounds)
+    requested = resolve(snapshot, logs, without_groups(snapshot, logs, bounds))
     splits = plan_moved(snapshot, requested)
     return [range_ for split in splits for range_ in split.ranges]
 
 
-_Positions = Position | dict[TopicPartition, Position]
-
-
-class _OfGroup(NamedTuple):
-    """The committed offsets of a consumer group."""
-
-    group_id: str
-
-
-_Requested = _Positions | _OfGroup
-
-
-def _requested(topic: str, offsets: Offsets, timestamp: int | None) -> _Requested:
+def _requested(topic: str, offsets: Offsets, timestamp: int | None) -> Positions:
     if timestamp is not None:
         return Position("timestamp", timestamp)
     if not isinstance(offsets, str):
@@ -275,40 +263,11 @@ def _requested(topic: str, offsets: Offsets, timestamp: int | None) -> _Requeste
             TopicPartition(topic, partition): Position("offset", offset)
             for partition, offset in offsets.items()
         }
-    if offsets.startswith(_GROUP) and offsets != _GROUP:
-        return _OfGroup(offsets.removeprefix(_GROUP))
+    if (of_group := GroupPosition.parse(offsets)) is not None:
+        return of_group
     if offsets not in ("earliest", "latest"):
         raise SettingsError(
             "offsets are 'earliest', 'latest', 'group:NAME' or an offset for each partition, not "
             f"{offsets!r}"
         )
     return EARLIEST if offsets == "earliest" else LATEST
-
-
-def _positions(
-    snapshot: Snapshot, logs: Sequence[PartitionLog], requested: _Requested
-) -> _Positions:
-    """Return the positions, those of a group as it has committed them. A partition without a
-    commit is at its beginning, and one that is committed beyond its records in objects at their
-    end.
-    """
-    if not isinstance(requested, _OfGroup):
-        return requested
-    topic = logs[0].id.topic if logs else ""
-    found = {
-        one.partition: one.offset
-        for group in read_groups(snapshot.reader, snapshot.catalog)
-        for one in group.offsets
-        if (group.group_id, one.topic) == (requested.group_id, topic)
-    }
-    if not found:
-        raise SettingsError(
-            f"group {requested.group_id!r} has committed no offset of topic {topic!r} that lies in "
-            "objects"
-        )
-    return {
-        log.id: Position("offset", min(found[log.id.partition], log.end_offset))
-        if log.id.partition in found
-        else EARLIEST
-        for log in logs
-    }

@@ -98,6 +98,10 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "Show how far each declared table is behind, its files, dead letters and what it "
             "costs.",
         ),
+        "table-version": Command(
+            "table_version.show_version",
+            "Show the version of a table as of a time, offsets or a group's committed position.",
+        ),
         "materialize": Command(
             "materialize.materialize", "Turn topics into Delta tables that hold each record once."
         ),

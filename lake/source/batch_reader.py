@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from lakehead.lake.group_offsets import without_groups
 from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import Split
 from lakehead.lake.source.options import ReadOptions
@@ -39,7 +40,9 @@ class BatchReader(DataSourceReader):
         return Viewer(self._options).look(self._plan) or [SplitPartition(_NOTHING)]
 
     def _plan(self, view: View) -> list[InputPartition]:
-        requested = resolve(view.snapshot, list(view.logs.values()), self._options.bounds)
+        logs = list(view.logs.values())
+        bounds = without_groups(view.snapshot, logs, self._options.bounds)
+        requested = resolve(view.snapshot, logs, bounds)
         needed = self._options.needs.narrowed(requested)
         return partitions_of(splits_of_read(self._options, view.snapshot, needed))
 

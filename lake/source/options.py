@@ -17,7 +17,15 @@ from lakehead.lake.cluster_table_columns import CLUSTER_TABLES, OFFSETS_FOR
 from lakehead.lake.decode.columns import chosen_columns
 from lakehead.lake.decode.modes import Mode, checked_mode
 from lakehead.lake.needs import ALL, Needs
-from lakehead.lake.positions import EARLIEST, LATEST, Bounds, Position, TopicPartition
+from lakehead.lake.positions import (
+    EARLIEST,
+    LATEST,
+    Bounds,
+    GroupPosition,
+    Position,
+    Positions,
+    TopicPartition,
+)
 from lakehead.storage.encryption.settings import (
     KEY_FILE,
     KMS_KEY,
@@ -113,7 +121,8 @@ OPTIONS = (
         "startingOffsets",
         "`earliest`; stream: `latest`",
         "both",
-        '`earliest`, `latest` (streams) or `{"t":{"0":23,"1":-2}}`: -2 earliest, -1 latest',
+        "`earliest`, `latest` (streams), `group:NAME` (batch: what a consumer group has committed) "
+        'or `{"t":{"0":23,"1":-2}}`: -2 earliest, -1 latest',
     ),
     Option(
         "startingTimestamp",
@@ -129,7 +138,12 @@ OPTIONS = (
         "both",
         "a start without a record at or after it: `error` or `latest`",
     ),
-    Option("endingOffsets", "`latest`", "batch", "`latest` or offsets, exclusive; -1 latest"),
+    Option(
+        "endingOffsets",
+        "`latest`",
+        "batch",
+        "`latest`, `group:NAME` or offsets, exclusive; -1 latest",
+    ),
     Option("endingTimestamp", "", "batch", "to before the first record at or after it"),
     Option("endingOffsetsByTimestamp", "", "batch", '`{"t":{"0":1000}}`'),
     Option(
@@ -283,8 +297,6 @@ def _not_json(options: Options, name: str, example: str) -> SettingsError:
 _EARLIEST_NUMBER = -2
 _LATEST_NUMBER = -1
 
-Positions = Position | Mapping[TopicPartition, Position]
-
 
 def _batch_bounds(options: Options) -> Bounds:
     """Return from where to where a batch reads. Raises SettingsError."""
@@ -317,7 +329,13 @@ def _stream_bounds(options: Options) -> Bounds:
     for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
         if name in options:
             raise SettingsError(f"ending timestamp not valid in streaming queries: remove {name!r}")
-    return _bounds(options, _positions(options, "starting", default="latest"), LATEST)
+    starting = _positions(options, "starting", default="latest")
+    if isinstance(starting, GroupPosition):
+        raise SettingsError(
+            "option 'startingOffsets': group:NAME is for batch queries, since a stream keeps its "
+            "own offsets: name them by JSON"
+        )
+    return _bounds(options, starting, LATEST)
 
 
 def _bounds(options: Options, starting: Positions, ending: Positions) -> Bounds:
@@ -341,7 +359,10 @@ def _positions(options: Options, which: str, *, default: str) -> Positions:
     if by_timestamp in options:
         return _by_partition(options, by_timestamp, _at_timestamp)
     name = f"{which}Offsets"
-    match options.get(name, default).strip().lower():
+    text = options.get(name, default).strip()
+    if (of_group := GroupPosition.parse(text)) is not None:
+        return of_group
+    match text.lower():
         case "earliest":
             return EARLIEST
         case "latest":
@@ -377,7 +398,7 @@ def _by_partition(
 
 
 def _each(positions: Positions) -> list[tuple[TopicPartition, Position]]:
-    return [] if isinstance(positions, Position) else list(positions.items())
+    return list(positions.items()) if isinstance(positions, Mapping) else []
 
 
 def _check_order(starting: Positions, ending: Positions) -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed
-from lakehead.lake.positions import Position, TopicPartition
+from lakehead.lake.positions import TopicPartition
 from lakehead.lake.snapshot import Snapshot, Snapshots
 from lakehead.lake.source.options import ReadOptions
 from lakehead.lake.store_reader import store_reader
@@ -39,8 +39,7 @@ class Viewer:
         self._read_committed = options.read_committed
         # Positions by partition name them all: then the plan leaves out those not needed.
         is_by_partition = any(
-            not isinstance(one, Position)
-            for one in (options.bounds.starting, options.bounds.ending)
+            isinstance(one, Mapping) for one in (options.bounds.starting, options.bounds.ending)
         )
         self._only = None if is_by_partition else options.needs.partitions
         self._known = NO_TOPICS

@@ -20,6 +20,49 @@ class Name(NamedTuple):
     name: str
 
 
+class Token(NamedTuple):
+    """A word, a number, a quoted text or one other character at [start, end) of a text."""
+
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_name(self) -> bool:
+        """True of a word, and of a name in backquotes."""
+        return self.text[0] in "`_" or self.text[0].isalpha()
+
+    @property
+    def is_value(self) -> bool:
+        """True of a string and of a number."""
+        return self.text[0] in "'\"" or self.text[0].isdigit()
+
+    @property
+    def name(self) -> str:
+        """The name, without its backquotes."""
+        return self.text[1:-1].replace("``", "`") if self.text[0] == "`" else self.text
+
+
+_WORD = re.compile(r"\w+")
+
+
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of a text, without space and comments. A name with a doubled backquote in
+    it comes whole.
+    """
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        word = _WORD.match(text, at)
+        end = _after_token(text, at) if word is None else word.end()
+        while text[at] == "`" and text.startswith("`", end):
+            end = _after_quoted(text, end)
+        if not text[at].isspace() and not text.startswith(("--", "/*"), at):
+            found.append(Token(at, end, text[at:end]))
+        at = end
+    return found
+
+
 def split_statements(text: str) -> tuple[list[str], str]:
     """Return the statements that end with a semicolon, and the text after the last one.
 

@@ -16,7 +16,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
@@ -29,6 +29,7 @@ from lakehead.lake.needs import ALL, Needs
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.source.split_partition import SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE
+from lakehead.lake.sql.as_of import AsOf, ending_offsets, find_as_of
 from lakehead.lake.sql.query_needs import Options, options_key
 from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
@@ -125,7 +126,7 @@ class TopicViews:
                 self._read_by_spark[view] = (source, frame)
         if re.match(r"\s*(show|use|describe|desc)\b", statement, re.IGNORECASE):
             self._make_listed(session, statement)
-        return self._with_offsets(session, statement)
+        return self._with_offsets(session, self._as_of(session, statement))
 
     @property
     def are_read_by_spark(self) -> bool:
@@ -234,6 +235,40 @@ class TopicViews:
             name = f"{CATALOG_DATABASE}.{view}"
             statement = statement[: call.start] + name + statement[call.end :]
         return statement
+
+    def _as_of(self, session: "SparkSession", statement: str) -> str:
+        """The statement with a view in place of each topic `AS OF` a time or a version."""
+        for number, clause in reversed(list(enumerate(find_as_of(statement)))):
+            source = self.source(clause.name)
+            if source is None:  # Spark's own, such as a Delta table
+                continue
+            view = f"{clause.name}__as_of_{number}"
+            frame = (as_of := self._ending(session, source, clause)).frame(session)
+            frame.createOrReplaceTempView(_quoted(view))
+            self._read_by_spark[_quoted(view)] = (as_of, frame)
+            shown = _quoted(view) if clause.has_alias else f"{_quoted(view)} {_quoted(clause.name)}"
+            statement = statement[: clause.start] + shown + statement[clause.end :]
+        return statement
+
+    def _ending(self, session: "SparkSession", source: "ViewSource", clause: AsOf) -> "ViewSource":
+        """Return the source with an end. Raises SettingsError."""
+        if source.is_about_cluster:
+            raise SettingsError(
+                f"{clause.kind} AS OF is for topics: {clause.name} has rows of now alone"
+            )
+        if clause.kind == "TIMESTAMP":
+            at_ms = _milliseconds(session, clause.expression)
+            if at_ms is None:
+                raise SettingsError(
+                    f"TIMESTAMP AS OF wants a timestamp since 1970, not {clause.expression}"
+                )
+            end = {"endingTimestamp": str(at_ms + 1)}
+        else:
+            topic = source.options["subscribe"]
+            partitions = len(store_reader(self._path).open_catalog().topic(topic).partitions)
+            version = _unquoted_text(clause.expression)
+            end = {"endingOffsets": ending_offsets(topic, partitions, version)}
+        return replace(source, options={**source.options, **end})
 
     def _make_catalog_view(self, session: "SparkSession", name: str, **options: str) -> None:
         source = ViewSource(path=self._path, options=options)
@@ -353,6 +388,20 @@ def _arguments(session: "SparkSession", call: Call) -> tuple[int, list[str]]:
             f"{call.arguments.strip()}"
         )
     return int(row[0]), [str(topic) for topic in row[1:]]
+
+
+def _milliseconds(session: "SparkSession", expression: str) -> int | None:
+    """Return the time of a constant expression as Spark casts it; None for none, or before 1970."""
+    query = f"SELECT unix_millis(CAST(({expression}\n) AS TIMESTAMP))"
+    row = session.sql(query).first()
+    return None if row is None or row[0] is None or row[0] < 0 else int(row[0])
+
+
+def _unquoted_text(literal: str) -> str:
+    """Return the text of a string in SQL, or a number as it is."""
+    if literal[0] not in "'\"":
+        return literal
+    return re.sub(r"\\(.)", r"\1", literal[1:-1])
 
 
 def _json_option(option: str) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from lakehead.lake.sql.shell import run_sql
 from lakehead.lake.sql.views import TopicViews
 from lakehead.storage.errors import SettingsError, UnknownTopic
 from tests.support.declared_topics import configure
+from tests.support.group_commits import commit_offsets
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch, seal_batch
 from tests.support.topic_writer import write_topic
@@ -376,3 +377,46 @@ def test_a_mode_says_what_becomes_of_batches_that_cannot_be_read(
 )
 def test_any_other_statement_is_left_to_spark(place: Path, statement: str) -> None:
     assert run_direct(TopicViews(str(place)), statement) is None
+
+
+def test_a_topic_is_read_as_of_a_time_offsets_and_the_commits_of_a_group(
+    ask: Ask, place: Path
+) -> None:
+    commit_offsets(place, "reports", "flights", {0: 3})
+
+    def delays(relation: str) -> list[str]:
+        status, out = ask(f"SELECT _offset FROM {relation} ORDER BY 1", output="csv")
+        assert status == 0, relation
+        return out.split()[1:]
+
+    # A record of that very millisecond is there, as a commit of that time is with Delta.
+    assert delays("flights TIMESTAMP AS OF '1970-01-01 01:00:00Z'") == ["0", "1"]
+    assert delays("flights TIMESTAMP AS OF '1970-01-01 00:59:59.999Z'") == ["0"]
+    at = "TIMESTAMP '1970-01-01 05:00:00Z' - INTERVAL 3 HOURS"
+    assert delays(f"flights FOR SYSTEM_TIME AS OF {at}") == ["0", "1", "2"]
+    assert delays("flights VERSION AS OF 'group:reports'") == ["0", "1", "2"]
+    assert delays("flights VERSION AS OF 1 f") == ["0"]
+    assert delays("flights VERSION AS OF 1 WHERE flights._offset >= 0") == ["0"]
+    assert delays("`flights` VERSION AS OF '{\"0\":-1}'") == ["0", "1", "2", "3"]
+    added = "flights VERSION AS OF 4 a LEFT ANTI JOIN flights VERSION AS OF 'group:reports' b"
+    assert delays(f"{added} ON a._offset = b._offset") == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("relation", "message"),
+    [
+        ("flights VERSION AS OF 'group:nobody'", "group 'nobody' has committed no offset"),
+        ("flights VERSION AS OF 9", "Cannot end at offset 9 of flights-0"),
+        ("nested VERSION AS OF 1", "topic nested has 2 partitions: name an offset for each"),
+        ("flights VERSION AS OF 'newest'", "a version of topic flights is 'group:NAME'"),
+        ("flights TIMESTAMP AS OF NULL", "TIMESTAMP AS OF wants a timestamp since 1970, not NULL"),
+        ("lakehead.topics VERSION AS OF 1", "lakehead.topics has rows of now alone"),
+    ],
+)
+def test_what_no_topic_can_be_as_of_is_one_line(
+    ask: Ask, capsys: pytest.CaptureFixture[str], relation: str, message: str
+) -> None:
+    status, out = ask(f"SELECT * FROM {relation}")
+    assert (status, out) == (1, "")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line

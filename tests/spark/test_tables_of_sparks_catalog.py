@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from lakehead.lake.source.catalog_table import create_table
 from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
+from tests.support.group_commits import commit_offsets
 from tests.support.topic_writer import write_topic
 
 pytest.importorskip("pyspark.sql.datasource", reason="Spark 3.5 has no data sources in Python")
@@ -64,6 +65,11 @@ def test_options_of_a_query_take_precedence_over_those_of_the_table(
     ends = '{"orders":{"0":1,"1":0}}'
     query = f"SELECT count(*) FROM kafka.orders WITH (ENDINGOFFSETS = '{ends}')"
     assert plain.sql(query).first() == (1,)
+    commit_offsets(place, "reports", "orders", {0: 2})
+    query = "SELECT count(*) FROM kafka.orders WITH (endingOffsets = 'group:reports')"
+    assert plain.sql(query).first() == (2,)
+    with pytest.raises(PySparkException, match=r"TIME_TRAVEL|[Tt]ime travel"):
+        plain.sql("SELECT * FROM kafka.orders VERSION AS OF 'group:reports'").collect()
 
 
 def test_values_of_a_table_are_decoded_and_a_stream_reads_it(

@@ -1,6 +1,5 @@
 """`lakehead.scan` over a cluster that was made by hand."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,6 @@ import pyarrow as pa
 import pytest
 
 import lakehead
-from lakehead.broker.coordinator.group.record_formats import (
-    CommittedOffset,
-    OffsetKey,
-    encode_key,
-    encode_offset,
-)
 from lakehead.lake.committed import committed
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.offsets import offset_for_timestamp
@@ -24,9 +17,9 @@ from lakehead.storage.errors import CorruptObject, SettingsError, UnknownTopic
 from lakehead.storage.format.partition_state import PartitionState
 from lakehead.storage.format.stream_object import AbortedTransaction
 from lakehead.storage.format.transaction_index import pack_aborted
+from tests.support.group_commits import commit_offsets
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
-from tests.support.topic_writer import write_topic
 
 T0 = 1_700_000_000_000
 
@@ -116,24 +109,9 @@ def test_offsets_bound_a_scan(
     assert offsets(table, 1) == []
 
 
-def commit(root: Path, group: str, offsets: Mapping[int, int]) -> None:
-    """Have a group commit offsets of the topic."""
-    records = [
-        TestRecord(
-            offset=0,
-            key=encode_key(OffsetKey(group_id=group, topic="orders", partition=partition)),
-            value=encode_offset(
-                CommittedOffset(offset=offset, metadata="", commit_timestamp_ms=T0)
-            ),
-        )
-        for partition, offset in offsets.items()
-    ]
-    write_topic(root, "__consumer_offsets", {0: records})
-
-
 def test_the_offsets_of_a_group_bound_a_scan(cluster: LakeCluster, tmp_path: Path) -> None:
-    commit(tmp_path, "reports", {0: 35, 1: 20})
-    commit(tmp_path, "late", {0: 1000})
+    commit_offsets(tmp_path, "reports", "orders", {0: 35, 1: 20})
+    commit_offsets(tmp_path, "late", "orders", {0: 1000})
     path = str(tmp_path)
     done = lakehead.scan(path, "orders", ending_offsets="group:reports").read_all()
     assert (offsets(done), offsets(done, 1)) == (list(range(35)), list(range(20)))

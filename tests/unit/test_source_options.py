@@ -92,6 +92,7 @@ def test_what_is_wrong_in_a_batch_is_refused(options: dict[str, str], message: s
     ("options", "message"),
     [
         ({"endingOffsets": "latest"}, "ending offset not valid in streaming queries"),
+        ({"startingOffsets": "group:g"}, "group:NAME is for batch queries"),
         ({"endingTimestamp": "1"}, "ending timestamp not valid in streaming queries"),
         ({"endingOffsetsByTimestamp": "{}"}, "ending timestamp not valid in streaming queries"),
     ],

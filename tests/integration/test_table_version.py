@@ -1,0 +1,104 @@
+"""Versions of a table as of times, offsets and the commits of groups."""
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.jobs.table_version import AsOfPosition, table_version
+from lakehead.lake.positions import GroupPosition
+from lakehead.storage.errors import SettingsError
+from tests.support.command_line import CommandLine
+from tests.support.declared_tables import materialize_all
+from tests.support.declared_topics import configure
+from tests.support.group_commits import commit_offsets
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+MINUTE = 60_000
+ROUNDS = 6
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of six rounds: 2 records of partition 0 and 1 of partition 1 each, a minute apart."""
+    root = tmp_path_factory.mktemp("versions")
+    for number in range(ROUNDS):
+        at = number * MINUTE
+        records = [
+            TestRecord(offset=0, timestamp=at + n, value=json.dumps({"n": n}).encode())
+            for n in range(3)
+        ]
+        write_topic(root, "orders", {0: records[:2], 1: records[2:]}, partitions=2)
+        if not number:
+            declared = {"enable": "true", "value.format": "json"}
+            configure(root, "orders", {f"{PREFIX}{name}": one for name, one in declared.items()})
+        materialize_all(root)
+    commit_offsets(root, "reports", "orders", {0: 8, 1: 3})
+    commit_offsets(root, "one", "orders", {0: 4})
+    write_topic(root, "plain", {0: [b"x"]})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("position", "requested", "offsets"),
+    [
+        ({0: 6, 1: 3}, {0: 6, 1: 3}, {0: 6, 1: 3}),
+        ({0: 5, 1: 3}, {0: 5, 1: 3}, {0: 6, 1: 3}),
+        ({1: 1}, {0: 0, 1: 1}, {0: 2, 1: 1}),
+        ({}, {0: 0, 1: 0}, {0: 0, 1: 0}),
+        (GroupPosition("reports"), {0: 8, 1: 3}, {0: 8, 1: 4}),
+        (GroupPosition("one"), {0: 4, 1: 0}, {0: 4, 1: 2}),
+        (2 * MINUTE + 2, {0: 6, 1: 3}, {0: 6, 1: 3}),
+        (2 * MINUTE + 1, {0: 6, 1: 2}, {0: 6, 1: 3}),
+        (10**12, {0: 12, 1: 6}, {0: 12, 1: 6}),
+    ],
+)
+def test_the_oldest_version_that_holds_the_position_is_found(
+    root: Path, position: AsOfPosition, requested: dict[int, int], offsets: dict[int, int]
+) -> None:
+    found = table_version(str(root), "orders", position)
+    assert (found.requested, found.offsets) == (requested, offsets)
+    assert found.is_exact == (requested == offsets) == (found.condition is None)
+    table = DeltaTable(found.table, version=found.version).to_pyarrow_table()
+    rows = set(zip(table["_partition"].to_pylist(), table["_offset"].to_pylist(), strict=True))
+    assert rows == {(p, offset) for p, end in offsets.items() for offset in range(end)}
+    if found.version:
+        before = DeltaTable(found.table, version=found.version - 1).to_pyarrow_table()
+        held = zip(before["_partition"].to_pylist(), before["_offset"].to_pylist(), strict=True)
+        asked = {(p, offset) for p, end in requested.items() for offset in range(end)}
+        assert not asked <= set(held)
+
+
+@pytest.mark.parametrize(
+    ("topic", "position", "message"),
+    [
+        ("orders", {0: 13}, "holds partition 0 up to offset 12, not yet up to 13"),
+        ("orders", {2: 1}, "topic orders has 2 partitions: none is 2"),
+        ("orders", GroupPosition("nobody"), "group 'nobody' has committed no offset"),
+        ("plain", {0: 1}, "topic plain declares no table"),
+    ],
+)
+def test_a_position_without_a_version_is_an_error_that_says_why(
+    root: Path, topic: str, position: AsOfPosition, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        table_version(str(root), topic, position)
+
+
+def test_the_command_names_the_query_and_refuses_other_positions(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = CommandLine(monkeypatch, capsys)
+    shown = command("table-version", "orders", "0:5,1:3", "--path", str(root))
+    assert shown.status == 0
+    (query,) = (line for line in shown.out.splitlines() if line.startswith("query"))
+    assert query.endswith(" WHERE _partition = 0 AND _offset < 5 OR _partition = 1 AND _offset < 3")
+    found = json.loads(
+        command("table-version", "orders", "group:reports", "--path", str(root), "--json").out
+    )
+    assert (found["exact"], found["requested"]) == (False, {"0": 8, "1": 3})
+    error = command.fails("table-version", "orders", "newest", "--path", str(root))
+    assert error.startswith("AS_OF is a time")
