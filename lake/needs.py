@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from lakehead.lake.planner import OffsetRange
 
 _OFFSETS_END = 2**63 - 1
-_NAMES = {"columns", "partitions", "offsets", "since"}
+_NAMES = {"columns", "partitions", "offsets", "since", "limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """`columns` and `partitions` None: all. Offsets [first_offset, end_offset) of each partition.
-    `since_ms`: records of that time or newer; at or below 0: of any time.
+    `since_ms`: records of that time or newer; at or below 0: of any time. `limit`: any so many rows
+    of those are enough; None: all of them.
     """
 
     columns: frozenset[str] | None = None
@@ -29,6 +30,7 @@ class Needs:
     first_offset: int = 0
     end_offset: int = _OFFSETS_END
     since_ms: int = 0
+    limit: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Needs":
@@ -44,11 +46,12 @@ class Needs:
                 first_offset=first,
                 end_offset=end,
                 since_ms=int(found.get("since", 0)),
+                limit=int(found["limit"]) if "limit" in found else None,
             )
         except (ValueError, TypeError):
             raise SettingsError(
                 'option \'needs\' must be like {"columns":["value"],"partitions":[0,2],'
-                f'"offsets":[100,200],"since":1700000000000}}, not {text}'
+                f'"offsets":[100,200],"since":1700000000000,"limit":10}}, not {text}'
             ) from None
 
     def form(self) -> str:
@@ -58,11 +61,13 @@ class Needs:
             found["columns"] = sorted(self.columns)
         if self.partitions is not None:
             found["partitions"] = sorted(self.partitions)
+        if self.limit is not None:
+            found["limit"] = self.limit
         return json.dumps(found | {"since": self.since_ms})
 
     def both(self, other: "Needs") -> "Needs":
-        """Return the bounds that hold for rows within these and within `other`; their columns are
-        those of this.
+        """Return the bounds that hold for rows within these and within `other`; their columns and
+        their limit are those of this.
         """
         partitions = self.partitions
         if other.partitions is not None:
@@ -81,12 +86,14 @@ class Needs:
         def union(one: frozenset[Any] | None, two: frozenset[Any] | None) -> frozenset[Any] | None:
             return None if one is None or two is None else one | two
 
+        is_limited = self.limit is not None and other.limit is not None
         return Needs(
             columns=union(self.columns, other.columns),
             partitions=union(self.partitions, other.partitions),
             first_offset=min(self.first_offset, other.first_offset),
             end_offset=max(self.end_offset, other.end_offset),
             since_ms=min(self.since_ms, other.since_ms),
+            limit=max(self.limit or 0, other.limit or 0) if is_limited else None,
         )
 
     def covers(self, other: "Needs") -> bool:

@@ -189,7 +189,7 @@ def _pieces(
                     "missing), or set failOnDataLoss to false to read the rest"
                 )
             continue
-        for item in _covering(index, log.stream_id, start, end):
+        for item in covering_items(index, log.stream_id, start, end):
             if requested.is_older(item.max_timestamp):
                 continue
             yield ByteRange(
@@ -208,8 +208,10 @@ def _pieces(
             )
 
 
-def _covering(index: ObjectIndex, stream_id: int, start: int, end: int) -> list[IndexItem]:
-    """Return the items that hold offsets [start, end). Raises CorruptObject if some are missing."""
+def covering_items(index: ObjectIndex, stream_id: int, start: int, end: int) -> list[IndexItem]:
+    """Return the items that hold offsets [start, end) of a stream. Raises CorruptObject if some are
+    missing.
+    """
     items = [
         item
         for item in index.items_of(stream_id)

@@ -29,10 +29,19 @@ def decode_all(pieces: Iterator[Fetched], decoder: RecordDecoder) -> Iterator[pa
 
 def decode_fetched(fetched: Fetched, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
     """Yield the records of one piece of a range. Raises CorruptObject."""
-    range_, position, data, items = fetched
-    source = BlockRange(
+    yield from decoder.decode(fetched.data, _source(fetched))
+
+
+def count_fetched(fetched: Fetched, decoder: RecordDecoder) -> int:
+    """Return the number of records of one piece of a range. Raises CorruptObject."""
+    return decoder.count(fetched.data, _source(fetched))
+
+
+def _source(fetched: Fetched) -> BlockRange:
+    range_ = fetched.range
+    return BlockRange(
         key=range_.key,
-        position=position,
+        position=fetched.position,
         stream_id=range_.stream_id,
         topic=range_.topic,
         partition=range_.partition,
@@ -46,6 +55,5 @@ def decode_fetched(fetched: Fetched, decoder: RecordDecoder) -> Iterator[pa.Reco
             )
             for abort in range_.aborted
         ),
-        items=items,
+        items=fetched.items,
     )
-    yield from decoder.decode(data, source)

@@ -28,8 +28,8 @@ def show_version(
 ) -> None:
     """Show the version of a table as of a time, offsets or a group's committed position.
 
-    It is the oldest one that holds all records up to the time, or below the offsets. Where it holds
-    more, a condition leaves the others out: commits of a table end where its rounds did. A table by
+    It is the oldest one that holds all records up to the time, or below the offsets. If it holds
+    more, a condition leaves the others out, since commits end with rounds of the table. A table by
     upsert has no such condition, since a row of before is gone.
     """
     from lakehead.lake.jobs.table_version import table_version

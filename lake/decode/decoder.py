@@ -106,14 +106,39 @@ class RecordDecoder:
         and what `invalid` raises, InvalidRecord without one, for batches and times that cannot be
         read as they were produced.
         """
+        buffer, table = self._batches(data, source)
+        yield from self._decode(buffer, table, source)
+
+    def count(self, data: Buffer | pa.Buffer, source: BlockRange) -> int:
+        """Return the number of records that `decode` has for the same, by the headers of batches.
+        Only batches that reach beyond the source's offsets are inflated and parsed: a batch that
+        cannot be read counts as its header says. Raises as `decode`.
+        """
+        buffer, table = self._batches(data, source)
+        first = table[:, scan.BASE_OFFSET]
+        is_whole = (first >= source.first_offset) & (
+            first + table[:, scan.LAST_OFFSET_DELTA] < source.end_offset
+        )
+        counted = int(table[is_whole, scan.RECORD_COUNT].sum())
+        parts = self._decode(buffer, table[~is_whole], source)
+        return counted + sum(batch.num_rows for batch in parts)
+
+    def _batches(
+        self, data: Buffer | pa.Buffer, source: BlockRange
+    ) -> tuple[pa.Buffer, npt.NDArray[_LONG]]:
+        """Return the batches that count, checked, and the bytes that they are in."""
         if len(data) > _RANGE_SIZE_MAX:
             raise ValueError(f"a range of {len(data)} bytes: at most {_RANGE_SIZE_MAX} at once")
         buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
         view = memoryview(buffer).cast("B")  # Arrow's bytes have a sign
         table = self._scan(view, source)
         self._check(view, table, source)
-        table = _without_aborted(table, source.aborted)
-        first = 0
+        return buffer, _without_aborted(table, source.aborted)
+
+    def _decode(
+        self, buffer: pa.Buffer, table: npt.NDArray[_LONG], source: BlockRange
+    ) -> Iterator[pa.RecordBatch]:
+        view, first = memoryview(buffer).cast("B"), 0
         while first < len(table):
             group, reasons = self._inflate(view, table, first)
             yield from self._parse(buffer, group, table[first:], reasons, source)

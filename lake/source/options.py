@@ -170,9 +170,10 @@ OPTIONS = (
         "needs",
         "",
         "batch",
-        'a hint: `{"columns":["value"],"partitions":[0],"offsets":[0,100],"since":1700000000000}`. '
-        "Rows of other partitions and offsets, and blocks of older records, may be left out, and "
-        "other columns may be NULL. `lakehead sql` sets it by what a query needs",
+        'a hint: `{"columns":["value"],"partitions":[0],"offsets":[0,100],"since":1700000000000,'
+        '"limit":10}`. Rows of other partitions and offsets, blocks of older records and rows '
+        "beyond the limit may be left out, and other columns may be NULL. `lakehead sql` sets it "
+        "by what a query needs",
     ),
     Option(
         "minPartitions",

@@ -3,7 +3,7 @@
 The schema is that of Spark's Kafka source, unless values are decoded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -121,6 +121,35 @@ class RowsWithNulls:
         return with_nulls
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOfPartitions(RowsWithNulls):
+    """Rows of which only topic and partition are needed, if anything: of records nothing but their
+    number.
+    """
+
+    def batches(self, topic: str, partition: int, rows: int) -> Iterator["pa.RecordBatch"]:
+        """Yield a number of rows of a partition."""
+        import pyarrow as pa
+
+        values = {"topic": topic, "partition": partition}
+        left = rows
+        while left:
+            count = min(left, _ROWS_MAX)
+            columns = [
+                pa.repeat(pa.scalar(values[field.name], field.type), count)
+                if field.name in self.needed
+                else pa.nulls(count, field.type)
+                for field in self.schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            left -= count
+
+
+_ROWS_MAX = 65_536
+"""Of a batch."""
+_OF_PARTITIONS = frozenset({"topic", "partition"})
+
+
 def rows_schema(options: ReadOptions) -> StructType:
     """Return the columns of a read. Raises SettingsError, RegistryUnavailable, and with `decode`
     what reading objects raises.
@@ -150,6 +179,11 @@ def rows_of(options: ReadOptions, schema: StructType) -> Rows:
     columns = _columns_in(schema)
     if needed is None:
         return RecordRows(record_columns=columns)
+    if needed <= _OF_PARTITIONS and options.mode == "FAILFAST":
+        from lakehead.lake.source.arrow_schema import arrow_schema_of
+
+        records = RecordRows(record_columns=tuple(sorted(needed)) or ("partition",))
+        return RowsOfPartitions(rows=records, schema=arrow_schema_of(schema), needed=needed)
     # A time that no column holds fails a read whatever columns are needed.
     read = [name for name in columns if name in needed or name == "timestamp"]
     return _with_nulls(RecordRows(record_columns=tuple(read or columns[:1])), schema, needed)

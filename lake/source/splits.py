@@ -9,7 +9,7 @@ from lakehead.lake.moved_ranges import plan_moved, read_moved
 from lakehead.lake.planner import OffsetRange, Split
 from lakehead.lake.snapshot import Snapshot
 from lakehead.lake.source.options import ReadOptions
-from lakehead.lake.source.rows import Rows
+from lakehead.lake.source.rows import Rows, RowsOfPartitions
 from lakehead.lake.store_reader import store_reader
 
 if TYPE_CHECKING:
@@ -38,14 +38,20 @@ def read_split(options: ReadOptions, rows: Rows, split: Split) -> Iterator["pa.R
     # Only tasks decode: the planner, and the worker that returns the schema, start quicker.
     from lakehead.lake.decode.decoder import RecordDecoder
     from lakehead.lake.decode.invalid import ByMode
-    from lakehead.lake.record_reader import decode_fetched
+    from lakehead.lake.record_reader import count_fetched, decode_fetched
 
     _keep_modules()
     reader = store_reader(options.path)
     decoder = RecordDecoder(rows.record_columns, invalid=ByMode(mode=options.mode))
-    make = rows.maker()
     fail_on_data_loss = options.bounds.fail_on_data_loss
-    for fetched in read_moved(reader, split.ranges, fail_on_data_loss=fail_on_data_loss):
+    pieces = read_moved(reader, split.ranges, fail_on_data_loss=fail_on_data_loss)
+    if isinstance(rows, RowsOfPartitions):
+        for fetched in pieces:
+            topic, partition = fetched.range.id
+            yield from rows.batches(topic, partition, count_fetched(fetched, decoder))
+        return
+    make = rows.maker()
+    for fetched in pieces:
         for batch in decode_fetched(fetched, decoder):
             yield make(batch)
 

@@ -75,11 +75,13 @@ def run_direct(views: TopicViews, statement: str) -> Rows | None:
         return None  # Spark knows columns in any case, and what to say of others
     needed = source.read_with(names[:1] if parsed.is_count else names, schema)
     requested = StructType([schema[name] for name in needed])
+    if parsed.is_count:
+        counted = [(source.count(requested),)]
+        return (_COUNT_COLUMN,), islice(counted, parsed.limit)
+    if parsed.limit is not None:
+        source = source.beginning(parsed.limit)
     batches = source.read(requested)
     assert batches is not None, "without a limit"
-    if parsed.is_count:
-        counted = [(sum(batch.num_rows for batch in batches),)]
-        return (_COUNT_COLUMN,), islice(counted, parsed.limit)
     values = _Values([requested[name].dataType for name in names])
     rows = (row for batch in batches for row in values.rows(batch.select(list(names))))
     return names, islice(rows, parsed.limit)

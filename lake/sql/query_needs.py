@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SCAN = "DataSourceV2ScanRelation"
 _TAKES_COLUMNS = ("Project", "Aggregate")
+_LIMITS = ("GlobalLimit", "LocalLimit")
 _ID = re.compile(r"#(\d+)L?$")
 _BETWEEN = "\x00"
 _MIRRORED = {
@@ -54,32 +55,45 @@ def query_needs(frame: "DataFrame") -> dict[Options, Needs]:
     """
     jframe: Any = frame._jdf  # noqa: SLF001 - PySpark has no other way to a plan
     found: dict[Options, Needs] = {}
-    for key, needs in _scans(jframe.queryExecution().optimizedPlan(), None, ()):
+    for key, needs in _scans(jframe.queryExecution().optimizedPlan(), None, (), None):
         found[key] = found[key].either(needs) if key in found else needs
     return found
 
 
 def _scans(
-    node: Any, taken: tuple[int, ...] | None, filters: tuple[Any, ...]
+    node: Any, taken: tuple[int, ...] | None, filters: tuple[Any, ...], limit: int | None
 ) -> Iterator[tuple[Options, Needs]]:
     """Yield the scans below a node. `taken` are the ids of the columns that the nodes right above
-    take, None for all; `filters` are the conditions that they apply.
+    take, None for all; `filters` are the conditions that they apply, `limit` the number of rows.
     """
     kind = _class(node)
     if kind == _SCAN:
         given = dict(node.relation().options().asCaseSensitiveMap())
         given.pop("needs", None)
-        yield options_key(given), _needs_of(node, taken, filters)
+        needs = _needs_of(node, taken, filters)
+        yield options_key(given), replace(needs, limit=limit)
     elif kind == "Filter":
         if taken is not None:
             taken += _references(node)
         filters += (node.condition(),)
+        limit = None
     else:
         taken, filters = (_references(node) if kind in _TAKES_COLUMNS else None), ()
+        if kind in _LIMITS:
+            limit = _limit(node)
+        elif kind != "Project":
+            limit = None
     for child in _each(node.children()):
-        yield from _scans(child, taken, filters)
+        yield from _scans(child, taken, filters, limit)
     for subquery in _each(node.subqueries()):
-        yield from _scans(subquery, None, ())
+        yield from _scans(subquery, None, (), None)
+
+
+def _limit(node: Any) -> int | None:
+    """Return the number of rows that are enough; None for an expression that is not a number."""
+    expression = node.limitExpr()
+    value = expression.value() if _class(expression) == "Literal" else None
+    return value if type(value) is int else None
 
 
 def _needs_of(scan: Any, taken: tuple[int, ...] | None, filters: tuple[Any, ...]) -> Needs:

@@ -27,7 +27,7 @@ from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.decode.modes import Mode, checked_mode
 from lakehead.lake.needs import ALL, Needs
 from lakehead.lake.source.options import Undecodable
-from lakehead.lake.source.split_partition import SplitPartition
+from lakehead.lake.source.split_partition import CountedPartition, SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE
 from lakehead.lake.sql.as_of import AsOf, ending_offsets, find_as_of
 from lakehead.lake.sql.query_needs import Options, options_key
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 RAW_SUFFIX = "__raw"
+_NO_COLUMNS = Needs(columns=frozenset())
 
 _METADATA = "_topic STRING, _partition INT, _offset BIGINT, _timestamp TIMESTAMP, _key BINARY"
 _TABLES = tuple(name for name in CATALOG_SCHEMAS if name != OFFSETS_FOR)
@@ -312,6 +313,32 @@ class ViewSource:
         """Return the needed part of the rows, in the columns of `schema`."""
         read = session.read.format("lakehead").options(path=self.path, **self.options)
         return read.option("needs", needs.form()).schema(schema).load()
+
+    def count(self, schema: "StructType") -> int:
+        """Return the number of rows: by the indexes of objects, as far as each record is a row and
+        they count it, and by reading the rest. Raises what reading raises.
+        """
+        if self.is_about_cluster or "decode" in self.options:
+            batches = self.read(schema)
+            assert batches is not None, "without a limit"
+            return sum(batch.num_rows for batch in batches)
+        whole = self if self.options["mode"] != "FAILFAST" else self._needing(_NO_COLUMNS)
+        reader = whole._data_source().reader(schema)  # noqa: SLF001 - of this class
+        read = cast("Callable[[InputPartition], Iterator[pa.RecordBatch]]", reader.read)
+        rows = 0
+        for one in reader.partitions():
+            if isinstance(one, CountedPartition):
+                rows += sum(count.rows for count in one.counts)
+            else:
+                rows += sum(batch.num_rows for batch in read(one))
+        return rows
+
+    def beginning(self, rows: int) -> "ViewSource":
+        """Return the source of the first so many rows; perhaps of more."""
+        return self if self.is_about_cluster else self._needing(Needs(limit=rows))
+
+    def _needing(self, needs: Needs) -> "ViewSource":
+        return replace(self, options={**self.options, "needs": needs.form()})
 
     @property
     def key(self) -> Options:

@@ -1,10 +1,12 @@
 """Writes stream objects: records in, pieces of bytes out. Payloads are referenced, never copied."""
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from lakehead.storage.format.record_batch import CONTROL, HEADER_SIZE
 from lakehead.storage.format.stream_object import (
     BLOCK_FLAGS,
     BLOCK_HEADER,
@@ -17,15 +19,19 @@ from lakehead.storage.format.stream_object import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     RECORD_MAGIC,
+    UNKNOWN_COUNT,
     Extension,
     IndexItem,
     StreamInfo,
     encode_extension,
+    record_headers,
 )
 from lakehead.storage.object_store.protocol import Buffer
 
 BLOCK_SIZE = 1024 * 1024
 _DELTA_MAX = 2**31 - 1
+_ATTRIBUTES_AND_COUNT = struct.Struct(">21xh34xi")
+"""Of the header of a record batch (`record_batch`)."""
 
 
 class StreamRange(NamedTuple):
@@ -79,6 +85,7 @@ class ObjectWriter:
         self._block_records = 0
         self._block_start = 0
         self._block_timestamp = -1
+        self._block_kafka_records = 0
         self._end_offset = 0
         self._skipped_from = -1
 
@@ -117,6 +124,7 @@ class ObjectWriter:
         self._block_records += 1
         self._end_offset = end_offset
         self._block_timestamp = max(self._block_timestamp, max_timestamp)
+        self._count(_kafka_records(payload, 0, size, count))
 
     def add_stored(
         self, start_offset: int, end_offset: int, count: int, max_timestamp: int, records: Buffer
@@ -130,6 +138,16 @@ class ObjectWriter:
         self._block_records += count
         self._end_offset = end_offset
         self._block_timestamp = max(self._block_timestamp, max_timestamp)
+        headers, starts = record_headers(records, is_in_block=True)
+        for (_, _, _, _, offsets, size), start in zip(headers, starts, strict=True):
+            self._count(_kafka_records(records, start, size, offsets))
+
+    def _count(self, kafka_records: int) -> None:
+        """Add the records of a batch to those of the block, which are unknown if some are."""
+        if UNKNOWN_COUNT in (kafka_records, self._block_kafka_records):
+            self._block_kafka_records = UNKNOWN_COUNT
+        else:
+            self._block_kafka_records += kafka_records
 
     def _begin_record(self, base_offset: int, end_offset: int) -> None:
         start_offset = base_offset if self._skipped_from < 0 else self._skipped_from
@@ -160,6 +178,7 @@ class ObjectWriter:
                 item_crcs=tuple(item.crc for item in self._items),
                 item_max_timestamps=tuple(item.max_timestamp for item in self._items),
                 streams=tuple(self._infos.values()),
+                item_record_counts=tuple(item.kafka_records for item in self._items),
             )
         )
         index = b"".join(
@@ -211,6 +230,7 @@ class ObjectWriter:
                 size,
                 crc,
                 self._block_timestamp,
+                self._block_kafka_records,
             )
         )
         self._pieces.append(header)
@@ -219,6 +239,19 @@ class ObjectWriter:
         self._block = []
         self._block_size = self._block_records = 0
         self._block_timestamp = -1
+        self._block_kafka_records = 0
+
+
+def _kafka_records(data: Buffer, start: int, size: int, offsets: int) -> int:
+    """Return how many records a reader finds in a batch, by its header; `UNKNOWN_COUNT` for what is
+    not a batch, or says of itself what cannot be.
+    """
+    if size < HEADER_SIZE:
+        return UNKNOWN_COUNT
+    attributes, records = _ATTRIBUTES_AND_COUNT.unpack_from(data, start)
+    if attributes & CONTROL:
+        return 0
+    return records if 0 <= records <= offsets else UNKNOWN_COUNT
 
 
 def _ranges(items: Sequence[IndexItem]) -> tuple[StreamRange, ...]:

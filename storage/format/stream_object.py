@@ -96,9 +96,10 @@ class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Extension(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The extension block. `item_crcs` (CRC32C of an item's bytes) and `item_max_timestamps`
-    (milliseconds) follow the order of the index. `kind`: `sso` (many streams), `so` (one stream),
-    `wal` (one group commit).
+    """The extension block. `item_crcs` (CRC32C of an item's bytes), `item_max_timestamps`
+    (milliseconds) and `item_record_counts` (Kafka's records, those of control batches left out; -1:
+    unknown; none at all in objects of older releases) follow the order of the index. `kind`: `sso`
+    (many streams), `so` (one stream), `wal` (one group commit).
     """
 
     kind: str
@@ -110,11 +111,16 @@ class Extension(msgspec.Struct, frozen=True, omit_defaults=True):
     item_crcs: tuple[int, ...]
     item_max_timestamps: tuple[int, ...]
     streams: tuple[StreamInfo, ...]
+    item_record_counts: tuple[int, ...] = ()
+
+
+UNKNOWN_COUNT = -1
 
 
 class IndexItem(NamedTuple):
     """One entry of the index: offsets [start_offset, end_offset) of a stream lie in `size` bytes
-    from `position`.
+    from `position`, as `record_count` records of S3Stream's, which are Kafka's batches. These have
+    `kafka_records` without those of control batches.
     """
 
     stream_id: int
@@ -125,6 +131,7 @@ class IndexItem(NamedTuple):
     size: int
     crc: int
     max_timestamp: int
+    kafka_records: int = UNKNOWN_COUNT
 
 
 class StreamRecord(NamedTuple):
@@ -140,9 +147,9 @@ class StreamRecord(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectIndex:
     """The index of one object, in columns: `table` is the index block itself, sorted by (stream id,
-    start offset), with a CRC and a newest timestamp for each of its rows.
+    start offset), with a CRC, a newest timestamp and a number of Kafka's records for each row.
 
-    An `IndexItem` is made on demand: a row takes 48 bytes here, an item five times as much.
+    An `IndexItem` is made on demand: a row takes 52 bytes here, an item five times as much.
     """
 
     key: str
@@ -150,6 +157,7 @@ class ObjectIndex:
     table: bytes
     crcs: array[int]
     max_timestamps: array[int]
+    kafka_records: array[int]
     streams: dict[int, StreamInfo]
     kind: str
     cluster_id: str
@@ -168,7 +176,7 @@ class ObjectIndex:
             len(info.state or b"") + len(info.headers or b"") + _ABORTED_MEMORY * len(info.aborted)
             for info in self.streams.values()
         )
-        return len(self.table) + 12 * len(self) + blobs + _STREAM_MEMORY * (1 + len(self.streams))
+        return len(self.table) + 16 * len(self) + blobs + _STREAM_MEMORY * (1 + len(self.streams))
 
     @property
     def items(self) -> tuple[IndexItem, ...]:
@@ -180,8 +188,9 @@ class ObjectIndex:
         stream, start, delta, count, position, length = INDEX_ITEM.unpack_from(
             self.table, row * INDEX_ITEM_SIZE
         )
-        crc, timestamp = self.crcs[row], self.max_timestamps[row]
-        return IndexItem(stream, start, start + delta, count, position, length, crc, timestamp)
+        crc, timestamp, records = self.crcs[row], self.max_timestamps[row], self.kafka_records[row]
+        end = start + delta
+        return IndexItem(stream, start, end, count, position, length, crc, timestamp, records)
 
     def position(self, row: int) -> int:
         """Return where the item of a row begins."""
@@ -251,7 +260,8 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
         raise CorruptObject(key, extension_at, "the extension does not match its checksum")
     extension = _decode_extension(key, extension_at, extension_bytes)
     rows = index_length // INDEX_ITEM_SIZE
-    if not rows == len(extension.item_crcs) == len(extension.item_max_timestamps):
+    counts = extension.item_record_counts or (UNKNOWN_COUNT,) * rows
+    if not rows == len(extension.item_crcs) == len(extension.item_max_timestamps) == len(counts):
         raise CorruptObject(key, extension_at, f"the extension does not describe {rows} items")
     streams = {info.stream_id: info for info in extension.streams}
     if not _streams_of(index) <= streams.keys():
@@ -259,6 +269,7 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
     try:
         crcs = array("I", extension.item_crcs)
         max_timestamps = array("q", extension.item_max_timestamps)
+        kafka_records = array("i", counts)
     except OverflowError as error:
         raise CorruptObject(key, extension_at, f"the extension holds {error}") from error
     return ObjectIndex(
@@ -267,6 +278,7 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
         table=bytes(index),
         crcs=crcs,
         max_timestamps=max_timestamps,
+        kafka_records=kafka_records,
         streams=streams,
         kind=extension.kind,
         cluster_id=extension.cluster_id,
@@ -307,20 +319,25 @@ def iter_records(data: Buffer) -> Iterator[StreamRecord]:
         yield StreamRecord(stream, epoch, base, count, view[start : start + length])
 
 
-def record_headers(data: Buffer) -> tuple[list[tuple[int, int, int, int, int, int]], list[int]]:
+def record_headers(
+    data: Buffer, *, is_in_block: bool = False
+) -> tuple[list[tuple[int, int, int, int, int, int]], list[int]]:
     """Return the headers of the records in `data` (magic, stream id, epoch, base offset, offset
-    count, payload length), and where their payloads start. Raises ValueError.
+    count, payload length), and where their payloads start. `data` is data blocks, or with
+    `is_in_block` records of one alone. Raises ValueError.
     """
     unpack, position, size = _RECORD_PLACE.unpack_from, 0, len(data)
     headers: list[tuple[int, int, int, int, int, int]] = []
     starts: list[int] = []
     try:
         while position < size:
-            magic, _, _, length = BLOCK_HEADER.unpack_from(data, position)
-            position += BLOCK_HEADER_SIZE
-            end = position + length
-            if magic != BLOCK_MAGIC or not position <= end <= size:
-                raise ValueError(f"no data block at byte {position - BLOCK_HEADER_SIZE}")
+            end = size
+            if not is_in_block:
+                magic, _, _, length = BLOCK_HEADER.unpack_from(data, position)
+                position += BLOCK_HEADER_SIZE
+                end = position + length
+                if magic != BLOCK_MAGIC or not position <= end <= size:
+                    raise ValueError(f"no data block at byte {position - BLOCK_HEADER_SIZE}")
             while position < end:  # for each batch that is read: as few steps as can be
                 header = unpack(data, position)
                 position += RECORD_HEADER_SIZE

@@ -352,7 +352,10 @@ def test_a_mode_says_what_becomes_of_batches_that_cannot_be_read(
         return out.getvalue().splitlines()[1:]
 
     for mode, offsets in (("DROPMALFORMED", "04"), ("PERMISSIVE", "0145"), ("FAILFAST", "")):
-        assert ask(mode, "count(*)") == [str(len(offsets))][: len(offsets)]
+        counted = [str(len(offsets))][: len(offsets)]
+        if mode == "FAILFAST" and not is_decoded:
+            counted = ["6"]  # by headers: no record is looked at
+        assert ask(mode, "count(*)") == counted
         assert ask(mode, offset) == list(offsets)
     error = capsys.readouterr().err.splitlines()[-1]
     assert "topic t, partition 0, offsets 1 to 3: " in error
