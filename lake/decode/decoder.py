@@ -120,8 +120,9 @@ class RecordDecoder:
             first + table[:, scan.LAST_OFFSET_DELTA] < source.end_offset
         )
         counted = int(table[is_whole, scan.RECORD_COUNT].sum())
-        parts = self._decode(buffer, table[~is_whole], source)
-        return counted + sum(batch.num_rows for batch in parts)
+        for batch in self._decode(buffer, table[~is_whole], source):
+            counted += int(batch.num_rows)
+        return counted
 
     def _batches(
         self, data: Buffer | pa.Buffer, source: BlockRange

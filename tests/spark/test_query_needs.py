@@ -80,7 +80,8 @@ def bytes_of(options: Mapping[str, str], needs: Needs) -> int:
     ("statement", "blocks", "columns"),
     [
         ("SELECT value FROM orders WHERE partition = 1", 4, {"value", "partition"}),
-        ("SELECT count(*) FROM orders WHERE partition IN (0, 2)", 8, {"partition"}),
+        ("SELECT count(*) FROM orders WHERE partition IN (0, 2)", 0, {"partition"}),
+        ("SELECT partition, count(*) FROM orders GROUP BY partition", 0, {"partition"}),
         ("SELECT max(key) FROM orders WHERE 5 <= offset AND offset < 10", 3, {"key", "offset"}),
         ("SELECT key FROM orders WHERE offset = 7 OR offset = 12", 6, {"key", "offset"}),
         (
