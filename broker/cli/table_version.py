@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def show_version(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that declares a table.")],
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="A topic that declares a table."),
+    ],
     as_of: Annotated[
         str,
         typer.Argument(

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.committed import committed_now
-from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.lake.group_offsets import without_groups
-from lakehead.lake.jobs.table_due import declared_tables
+from lakehead.lake.jobs.table_due import one_table, topic_of
 from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.positions import Bounds, GroupPosition, Position, TopicPartition
 from lakehead.lake.snapshot import Snapshots
@@ -56,8 +55,8 @@ class TableVersion:
         )
 
 
-def table_version(path: str, topic: str, position: AsOfPosition) -> TableVersion:
-    """Return the version of the declared table of a topic as of a position.
+def table_version(path: str, table: str, position: AsOfPosition) -> TableVersion:
+    """Return the version of a table, by its key or its topic, as of a position in the topic.
 
     Raises UnknownTopic, SettingsError for a topic without a table, a position of other partitions
     and one that the newest version does not cover, TableUnavailable, and what reading objects
@@ -65,16 +64,15 @@ def table_version(path: str, topic: str, position: AsOfPosition) -> TableVersion
     """
     snapshot = Snapshots(store_reader(path)).now()
     state = snapshot.catalog.state
+    topic = topic_of(table)
     topic_id = snapshot.catalog.topic(topic).topic_id
-    declared = declared_tables(state, [topic]).get(topic)
-    if isinstance(declared, SettingsError):
-        raise declared
-    if not isinstance(declared, TableDeclaration):
+    declared = one_table(state, table)
+    if declared is None:
         raise SettingsError(f"topic {topic} declares no table (lakehead.table.enable)")
     uri = declared.uri(snapshot.catalog.uri)
     newest = open_table(uri)
     if newest is None:
-        raise SettingsError(f"there is no table of topic {topic} at {uri} yet")
+        raise SettingsError(f"there is no table {table} at {uri} yet")
     logs = committed_now(snapshot.reader, snapshot.catalog, topic)
     if isinstance(position, GroupPosition):
         bounds = without_groups(snapshot, logs, Bounds(ending=position))
@@ -87,8 +85,8 @@ def table_version(path: str, topic: str, position: AsOfPosition) -> TableVersion
         if unknown := sorted(position.keys() - requested.keys()):
             raise SettingsError(f"topic {topic} has {len(logs)} partitions: none is {unknown[0]}")
 
-    def ends(table: Table) -> dict[int, int]:
-        return {one: table.last_offset(topic_id, one) + 1 for one in requested}
+    def ends(version: Table) -> dict[int, int]:
+        return {one: version.last_offset(topic_id, one) + 1 for one in requested}
 
     found = _first(newest, requested, ends)
     return TableVersion(
