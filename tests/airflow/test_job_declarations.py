@@ -116,7 +116,7 @@ def test_an_option_is_added_in_one_file(job: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["options"]["pace_mib"] == "{{ params.pace_mib }}"
+    assert found["options"]["pace_mib"] == "{{ params['pace_mib'] }}"
     value, description, schema = found["param"]
     assert (value, description) == (7, "Delete at most this much a second.")
     assert (schema["type"], schema["minimum"], schema["title"]) == ("integer", 1, "Pace, MiB/s")
