@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock clean
+.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock dist clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -304,6 +304,15 @@ docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, co
 
 lock: $(STAMP) ## Resolve requirements/*.txt anew from pyproject.toml
 	@UV=$(BIN)/uv scripts/lock
+
+# The same commit gives the same bytes (hatchling takes times from SOURCE_DATE_EPOCH).
+dist: $(STAMP) ## Wheels of lakehead and lakehead-spark, reproducible, and the bill of materials (CycloneDX), in dist/
+	@rm -rf dist && mkdir dist
+	@export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 1577836800) && for folder in . distributions/lakehead-spark; do \
+		(cd $$folder && $(CURDIR)/$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist >/dev/null) || exit 1; \
+	done
+	@$(BIN)/python scripts/sbom lakehead $$($(BIN)/python -c "from lakehead.installation import VERSION; print(VERSION)") requirements/base.txt > dist/lakehead.cdx.json
+	@cd dist && sha256sum *.whl *.json | tee SHA256SUMS
 
 clean: ## Remove the environment, caches and what the demo left
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis lakehead-demo* lakehead-airflow* chaos-* spark-warehouse metastore_db derby.log

@@ -204,12 +204,14 @@ def scan(
     `encryption` has the settings that decrypt the cluster at a path, by their names:
     `{"encryption.key.provider": "kms"}`. Without it they are the environment's.
 
-    Raises SettingsError (no cluster there, unknown column or mode, a tail that lies elsewhere),
-    KeyUnavailable, UnknownTopic, DataLoss (an offset that
+    Raises SettingsError (no cluster there, unknown column or mode, a tail that lies elsewhere, no
+    views in this pyarrow), KeyUnavailable, UnknownTopic, DataLoss (an offset that
     is not there).
     """
     names = chosen_columns(columns, include_headers=include_headers)
     mode = checked_mode(mode)
+    if not copy and not hasattr(pa, "binary_view"):
+        raise SettingsError(f"pyarrow {pa.__version__} has no views: scan with copy=True")
     if encryption is not None and isinstance(path, str):
         path = joined_address(path, encryption)
     reader = store_reader(path)

@@ -164,7 +164,7 @@ def _binary(
     nulls = int(np.count_nonzero(sizes < 0))
     validity = zeros((count + 7) // 8 if nulls else 0, np.uint8)
     buffers = [pa.py_buffer(validity) if nulls else None]
-    if pa.types.is_binary_view(kind):
+    if kind != pa.binary():  # Arrow before 16 has no views
         views = empty(count * 4, np.int32)
         binary.build_views(columns.data, columns.inflated, at, size, start, count, views, validity)
         buffers += [pa.py_buffer(views), columns.buffer, pa.py_buffer(columns.inflated)]
