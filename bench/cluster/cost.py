@@ -29,7 +29,7 @@ from bench.lakehead_cluster import LakeheadCluster, Place
 from bench.workloads import RunFailed
 from lakehead.broker.settings import RACK_AWARE
 from lakehead.storage.object_store.counted import StoreStats, put_requests
-from lakehead.storage.object_store.s3.multipart import PART_SIZE
+from lakehead.storage.object_store.s3.limits import PART_SIZE
 
 PART = "cost"
 ZONES = ("zone-a", "zone-b", "zone-c")

@@ -16,8 +16,8 @@ import obstore
 
 from bench.figures import Figure
 from bench.s3_server import running_server
-from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.s3.client import object_client
+from lakehead.storage.object_store.s3.store import S3Store
 
 PART = "S3 store"
 KIB = 1024

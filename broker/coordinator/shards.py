@@ -9,7 +9,7 @@ is made when a client first looks for a coordinator.
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -62,19 +62,42 @@ def partition_of(key: str, partition_count: int) -> int:
     return code % partition_count
 
 
+_UNSIGNED = 0xFFFFFFFF
+_PIECE_SIZE = 8192
+
+
+def _masks() -> Iterator[tuple[int, int]]:
+    """Yield widths of lanes in bits, and the number that has the low 32 bits, or all, of every
+    second lane.
+    """
+    lane = 16
+    while lane < 8 * _PIECE_SIZE:
+        digits = min(lane, 32) // 4
+        lanes = 8 * _PIECE_SIZE // (2 * lane)
+        yield lane, int(("f" * digits).rjust(lane // 2, "0") * lanes, 16)
+        lane *= 2
+
+
+_MASKS = tuple(_masks())
+
+
 def _java_hash(key: str) -> int:
     """Return the absolute value of Java's hash, which is 0 where there is none (-2^31).
 
-    A client may name thousands of long keys in one request, so this is done by numpy: the sum of
-    all UTF-16 units, each times a power of 31, modulo 2^32.
+    It is the sum of all UTF-16 units, each times a power of 31, modulo 2^32. A client may name
+    thousands of long keys in one request, so not each unit is a step of Python's: the units of a
+    piece are one number, whose neighbouring lanes are added all at once, until one lane is left.
     """
-    import numpy as np
-
-    units = np.frombuffer(key.encode("utf-16-be", "surrogatepass"), ">u2")
-    factors = np.full(len(units), 31, np.uint32)
-    factors[:1] = 1
-    powers = np.multiply.accumulate(factors)
-    code = int((units[::-1] * powers).sum(dtype=np.uint32))
+    data, code = key.encode("utf-16-be", "surrogatepass"), 0
+    for first in range(0, len(data), _PIECE_SIZE):
+        piece = data[first : first + _PIECE_SIZE]
+        number, power = int.from_bytes(piece, "big"), 31
+        for lane, mask in _MASKS:
+            if lane >= 8 * len(piece):
+                break
+            number = (number >> lane & mask) * power + (number & mask)
+            power = power * power & _UNSIGNED
+        code = (code * pow(31, len(piece) // 2, _UNSIGNED + 1) + number) & _UNSIGNED
     if code >= 0x80000000:
         code = 0x100000000 - code
     return 0 if code == 0x80000000 else code

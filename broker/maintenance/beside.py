@@ -8,7 +8,7 @@ the object store.
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -18,6 +18,7 @@ from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.lifeline import SUPERVISOR
 from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.object_compaction_plan import MergeRules
+from lakehead.storage.compaction.packages import INSTALL_KERNELS, are_kernels_installed
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.maintenance.rules import DueWork, due_merges, due_of, is_compacted
 from lakehead.storage.metadata.log import MetadataLog
@@ -33,7 +34,13 @@ _log = structlog.get_logger("broker.maintenance")
 class MaintenanceBeside:
     """Starts maintenance for a node. `run` is its only task."""
 
-    def __init__(self, metadata: MetadataLog, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        settings: Settings,
+        clock: Clock,
+        are_kernels_installed: Callable[[], bool] = are_kernels_installed,
+    ) -> None:
         self.runs = 0
         """Processes started."""
         self.failures = 0
@@ -44,6 +51,8 @@ class MaintenanceBeside:
         self._settings = settings
         self._defaults = maintenance_defaults(settings)
         self._clock = clock
+        self._are_kernels_installed = are_kernels_installed
+        self._is_reported = False
         self._seen_entry, self._seen_at = -1, clock.monotonic()
         self._retained_at = clock.monotonic()
         self._is_retention_time = False
@@ -91,11 +100,25 @@ class MaintenanceBeside:
                 continue
             if is_retention_time or is_compacted(topic, values):
                 found += due_of(state, topic, values, now_ms)
+        if not self._are_kernels_installed():
+            self._report_missing([one.topic for one in found if one.is_compaction])
+            found = [one for one in found if not one.is_compaction]
         return [one for one in found if self._held.get(one.stream_id, (-1, 0))[0] != one.offset]
+
+    def _report_missing(self, topics: list[str]) -> None:
+        """Report once that the packages for compaction are not here."""
+        if topics and not self._is_reported:
+            self._is_reported = True
+            _log.warning(
+                "compaction_not_installed",
+                topics=sorted(set(topics))[:10],
+                run=f"{INSTALL_KERNELS}, here or on another machine: "
+                f"lakehead maintain --follow --path {self._settings.store_uri}",
+            )
 
     async def _are_merges_due(self) -> bool:
         """Return true if object compaction is due; checked when retention is."""
-        if not self._is_retention_time:
+        if not self._is_retention_time or not self._are_kernels_installed():
             return False
         state = self._metadata.state
         values = self._defaults.values(state)

@@ -19,6 +19,7 @@ from lakehead.broker.configs.entries import maintenance_defaults
 from lakehead.broker.settings import Settings
 from lakehead.storage import jobs
 from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.packages import INSTALL_KERNELS, are_kernels_installed
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.jobs.job import DueItem, Maintenance, OpenCluster
 from lakehead.storage.maintenance.rules import DueWork, due_in
@@ -76,6 +77,7 @@ class Maintainer:
         self._clock = clock
         self._settings = settings
         self._next_at = dict.fromkeys(self._parts, clock.monotonic())
+        self._are_kernels_missing_reported = False
         self._held_until: dict[int, float] = {}
         """Streams in which something failed, and when they are tried again (monotonic)."""
 
@@ -128,6 +130,12 @@ class Maintainer:
     async def _do(
         self, name: str, part: Maintenance[Any, Any, Any], items: Sequence[DueItem[Any]]
     ) -> None:
+        if items and part.needs_kernels and not are_kernels_installed():
+            self.figures.failures += sum(max(len(one.streams), 1) for one in items)
+            if not self._are_kernels_missing_reported:
+                self._are_kernels_missing_reported = True
+                _log.warning("compaction_not_installed", job=name, run=INSTALL_KERNELS)
+            return
         done = part.empty
         for one in items:
             begun = self._clock.monotonic()

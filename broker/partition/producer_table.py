@@ -30,6 +30,7 @@ from lakehead.storage.format.partition_state import (
     ProducerBatch,
     ProducerRecord,
     newest_producers,
+    opened_transactions,
     pack_producer,
     packed_times,
     unpack_producer,
@@ -240,33 +241,26 @@ class ProducerTable:
         """Take over what states held, the oldest first; return where the transactions of producers
         begin that are open. May run in another thread. Raises ValueError.
         """
-        import numpy as np
-
         if not any(state.producers for state in states):
             return {}  # as most partitions, of which thousands may be opened at once
         found = newest_producers(states)
-        is_large = len(found.data) > self.limits.shard_size * 64
+        is_large = sum(len(state.producers) for state in states) > self.limits.shard_size * 64
         shards = self._shards = [{} for _ in range(_SHARDS if is_large else 1)]
-        shard_of = found.ids & (len(shards) - 1)
-        by_shard = np.argsort(shard_of, kind="stable")
-        bounds = np.searchsorted(shard_of[by_shard], np.arange(1, len(shards)))
-        for shard, rows in zip(shards, np.split(by_shard, bounds), strict=True):
-            shard.update(zip(found.ids[rows].tolist(), found.records(rows), strict=True))
+        last = len(shards) - 1
+        for producer_id, record in found.items():
+            shards[producer_id & last][producer_id] = record
         self._restore_within_capacity()
         self._count = sum(map(len, shards))
         self._size = sum(sum(map(len, shard.values())) for shard in shards)
-        return found.open()
+        return opened_transactions(found)
 
     def _restore_within_capacity(self) -> None:
         """States may hold producers that others have replaced: the newest stay."""
-        import numpy as np
-
         excess = sum(map(len, self._shards)) - self.limits.producers
         if excess <= 0:
             return
         values = (data for shard in self._shards for data in shard.values())
-        times = np.fromiter((packed_times(data)[0] for data in values), np.int64)
-        limit = int(np.partition(times, excess - 1)[excess - 1])
+        limit = sorted([packed_times(data)[0] for data in values])[excess - 1]
         for shard in self._shards:
             for producer_id, data in list(shard.items()):
                 timestamp, start = packed_times(data)

@@ -15,6 +15,7 @@ from lakehead.broker.partition.partition import Topic
 from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.partition.validation import INFLATED_SIZE_MAX
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.compaction.packages import are_kernels_installed
 from lakehead.storage.format.record_batch import NO_TIMESTAMP, BatchHeader, read_header
 from lakehead.storage.format.records import TIME_MAX
 from lakehead.storage.format.varint import read_varint
@@ -150,8 +151,11 @@ class MalformedRecord(ValueError):
 
 
 def needs_kernel(records: memoryview, count: int) -> bool:
-    """Return true if Python would take too long to look at `count` decompressed records."""
-    return count > KERNEL_RECORDS_MIN or len(records) > KERNEL_SIZE_MIN
+    """Return true if Python would take too long to look at `count` decompressed records, and the
+    packages of kernels are installed.
+    """
+    is_large = count > KERNEL_RECORDS_MIN or len(records) > KERNEL_SIZE_MIN
+    return is_large and are_kernels_installed()
 
 
 def places_out_of_time(

@@ -15,7 +15,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_D
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.telemetry.client_metrics import PushedMetrics, Values
 from lakehead.broker.telemetry.subscriptions import MetricsWanted
-from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.compression import BufferTooSmall, inflate_into
 
 NAME_MAX = 200
 """Bytes of a metric's name; a longer one is left out."""
@@ -41,7 +41,7 @@ def inflated(payload: bytes, codec: int, max_bytes: int) -> memoryview:
     while True:
         target = memoryview(bytearray(size))
         try:
-            found = Inflater().inflate(codec, source, target)
+            found = inflate_into(codec, source, target)
         except ValueError as error:
             raise KafkaError(ErrorCode.invalid_record, str(error)) from None
         except BufferTooSmall:

@@ -1,4 +1,4 @@
-"""Fixtures of pytest (entry point `pytest11`). Nothing is imported until a test uses one."""
+"""Fixtures of pytest, for `pytest_plugins` of a conftest.py. A test imports what it uses."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -22,7 +22,7 @@ from lakehead.lake.decode.invalid import ByMode, InvalidBatch, InvalidPolicy, In
 from lakehead.lake.decode.memory import empty
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format import record_kernel as parse
-from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.compression import BufferTooSmall, inflate_into
 from lakehead.storage.format.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lakehead.storage.format.record_check import INFLATED_BATCH_SIZE_MAX
 from lakehead.storage.object_store.protocol import Buffer
@@ -96,7 +96,6 @@ class RecordDecoder:
         self._inflated_batch_bytes_max = inflated_batch_bytes_max
         self._markers = markers
         self._invalid: InvalidPolicy = invalid or ByMode()
-        self._inflater = Inflater()
         self._use(0)
 
     def decode(self, data: Buffer | pa.Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
@@ -204,7 +203,7 @@ class RecordDecoder:
         """
         while True:
             try:
-                return self._inflater.inflate(codec, body, self._target[filled:])
+                return inflate_into(codec, body, self._target[filled:])
             except BufferTooSmall:
                 capacity = len(self._inflated)
                 if filled:

@@ -29,9 +29,10 @@ from lakehead.storage.errors import CorruptObject, ObjectNotFound, StoreRefused,
 from lakehead.storage.garbage import is_own_name
 from lakehead.storage.jobs.cluster import in_cluster
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.object_store import MemoryStore, ObjectStore, S3Store, open_store
+from lakehead.storage.object_store import MemoryStore, ObjectStore, open_store
 from lakehead.storage.object_store.encrypted import encrypted
-from lakehead.storage.object_store.s3 import OldVersion
+from lakehead.storage.object_store.s3.multipart import OldVersion
+from lakehead.storage.object_store.s3.store import S3Store
 from lakehead.storage.wal.object.names import is_seal_size
 
 T = TypeVar("T")

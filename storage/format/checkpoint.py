@@ -20,13 +20,14 @@ import struct
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
+import cramjam
 import msgspec
-import zstandard
 from crc32c import crc32c
 
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format import parquet
 from lakehead.storage.format.columns import Column, Doubles, Flags, Longs, Texts, Words
+from lakehead.storage.format.compression import ZSTD, BufferTooSmall, inflate_into
 from lakehead.storage.format.feature_level import BASE_LEVEL, refuse_newer, unknown_here
 from lakehead.storage.format.varint import encode_uvarint
 
@@ -168,20 +169,19 @@ class _Writer:
         self.pieces: list[bytes] = [parquet.MAGIC, b""]
         self.pages: list[_Page] = []
         self.position = len(parquet.MAGIC) + _HEAD_SIZE
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
 
     def add(self, piece: bytes) -> None:
         self.pieces.append(piece)
         self.position += len(piece)
 
     def data_page(self, raw: bytes, rows: int, *, is_dictionary: bool = False) -> _Page:
-        body = self._compressor.compress(raw)
+        body = bytes(cramjam.zstd.compress(raw, _LEVEL))
         header = parquet.data_page_header(rows, len(raw), body, is_dictionary=is_dictionary)
         return self._page(header, body, len(raw), rows)
 
     def dictionary_page(self, words: tuple[str, ...]) -> _Page:
         raw = Texts.of(words).data
-        body = self._compressor.compress(raw)
+        body = bytes(cramjam.zstd.compress(raw, _LEVEL))
         header = parquet.dictionary_page_header(len(words), len(raw), body)
         return self._page(header, body, len(raw), 0)
 
@@ -326,15 +326,19 @@ def _read_page(key: str, body: bytes, page: _Page) -> tuple[bytes, int]:
     stored = _check_page(key, body, page)
     try:
         compressed = stored[page.header_size :]
-        if zstandard.frame_content_size(compressed) != page.raw_size or not (
-            0 <= page.raw_size <= _EXPANSION_MAX * len(compressed)
-        ):
+        if not 0 <= page.raw_size <= _EXPANSION_MAX * len(compressed):
             raise ValueError("it has another size than the directory says")
-        raw = zstandard.ZstdDecompressor().decompress(compressed)
+        raw = bytearray(page.raw_size)
+        if inflate_into(ZSTD, compressed, memoryview(raw)) != len(raw):
+            raise ValueError("it has another size than the directory says")
         (skipped,) = struct.unpack_from("<I", raw)
-    except (ValueError, struct.error, zstandard.ZstdError) as error:
+    except BufferTooSmall:
+        raise CorruptObject(
+            key, page.position, "a page is larger than its directory says"
+        ) from None
+    except (ValueError, struct.error) as error:
         raise CorruptObject(key, page.position, f"a page cannot be read: {error}") from error
-    return raw[4 + skipped :], page.rows
+    return bytes(memoryview(raw)[4 + skipped :]), page.rows
 
 
 def _column(column: _Column, pages: list[tuple[bytes, int]]) -> Generator[None, None, Column]:

@@ -2,14 +2,12 @@
 Xerial's framing), lz4 frames, zstd.
 
 A codec never writes more than the buffer takes, so a small batch that would inflate to gigabytes
-costs no more memory than the buffer. zstandard is used for its re-used context (1.6 times cramjam's
-rate at 16 KiB), cramjam for the rest.
+costs no more memory than the buffer.
 """
 
 import struct
 
 import cramjam
-import zstandard
 from crc32c import crc32c
 
 from lakehead.storage.format.record_batch import (
@@ -43,41 +41,27 @@ class BufferTooSmall(Exception):
     """The inflated records need a larger buffer."""
 
 
-class Inflater:
-    """Inflates batches. Keeps a decompression context, so it belongs to one thread."""
+def inflate_into(codec: int, source: memoryview, target: memoryview) -> int:
+    """Inflate `source` to the start of `target`; return the number of bytes written.
 
-    def __init__(self) -> None:
-        self._zstd = zstandard.ZstdDecompressor()
-
-    def inflate(self, codec: int, source: memoryview, target: memoryview) -> int:
-        """Inflate `source` to the start of `target`; return the number of bytes written.
-
-        Raises BufferTooSmall, ValueError (not the codec's format; unknown codec).
-        """
-        try:
-            match codec:
-                case 4:
-                    return self._inflate_zstd(source, target)
-                case 3:
-                    return int(cramjam.lz4.decompress_into(source, target))
-                case 2:
-                    return _inflate_snappy(source, target)
-                case 1:
-                    return int(cramjam.gzip.decompress_into(source, target))
-                case _:
-                    raise ValueError(f"unknown codec {codec}")
-        except cramjam.DecompressionError as error:
-            if "whole buffer" in str(error):
-                raise BufferTooSmall from None
-            raise ValueError(f"not {CODEC_NAMES[codec]}: {error}") from None
-        except zstandard.ZstdError as error:
-            raise ValueError(f"not zstd: {error}") from None
-
-    def _inflate_zstd(self, source: memoryview, target: memoryview) -> int:
-        size: int = self._zstd.stream_reader(source, read_across_frames=True).readinto(target)
-        if size == len(target):  # full: the rest, if there is any, did not fit
-            raise BufferTooSmall
-        return size
+    Raises BufferTooSmall, ValueError (not the codec's format; unknown codec).
+    """
+    try:
+        match codec:
+            case 4:
+                return int(cramjam.zstd.decompress_into(source, target))
+            case 3:
+                return int(cramjam.lz4.decompress_into(source, target))
+            case 2:
+                return _inflate_snappy(source, target)
+            case 1:
+                return int(cramjam.gzip.decompress_into(source, target))
+            case _:
+                raise ValueError(f"unknown codec {codec}")
+    except cramjam.DecompressionError as error:
+        if "whole buffer" in str(error):
+            raise BufferTooSmall from None
+        raise ValueError(f"not {CODEC_NAMES[codec]}: {error}") from None
 
 
 def _inflate_snappy(source: memoryview, target: memoryview) -> int:
@@ -111,9 +95,7 @@ def deflate(codec: int, source: Buffer, level: int | None = None) -> bytes:
         case 0:
             return bytes(source)
         case 4:
-            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(
-                source
-            )
+            return bytes(cramjam.zstd.compress(source, _ZSTD_LEVEL if level is None else level))
         case 3:
             return _deflate_lz4(memoryview(source))
         case 2:

@@ -19,17 +19,13 @@ of a producer nor aborted transactions.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from lakehead.storage.errors import UnsupportedFormat
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 VERSION = 3
 OLD_VERSION = 2
@@ -38,10 +34,11 @@ _SEQUENCE_MAX = 0x7FFFFFFF
 _HEAD = struct.Struct(">qhqiqB")
 _BATCH = struct.Struct(">iqi")
 _ID = struct.Struct(">q")
-_TRANSACTION_START_AT, _COUNT_AT = 22, 30
+_TRANSACTION_START = struct.Struct(">22xq")
+_COUNT_AT = 30
 _SIZES = [_HEAD.size + count * _BATCH.size for count in range(256)]
 _TIMES = struct.Struct(">10xq4xq")
-_ABORTED_FIELDS = 4
+_ABORTED = struct.Struct(">qqqq")
 _MARKER = 2
 
 
@@ -85,32 +82,6 @@ class PackedState(NamedTuple):
             yield id_of(data, first)[0], data[first:end]
 
 
-class NewestProducers(NamedTuple):
-    """The record of each producer that counts among those of several states, as columns: its id,
-    the first offset of its open transaction (-1: none), and its place within `data`.
-    """
-
-    data: bytes
-    ids: "npt.NDArray[np.int64]"
-    transaction_starts: "npt.NDArray[np.int64]"
-    firsts: "npt.NDArray[np.int64]"
-    ends: "npt.NDArray[np.int64]"
-
-    def records(self, rows: "npt.NDArray[np.intp]") -> list[bytes]:
-        """Return the packed records of rows."""
-        places = zip(self.firsts[rows].tolist(), self.ends[rows].tolist(), strict=True)
-        data = self.data
-        return [data[first:end] for first, end in places]
-
-    def open(self) -> dict[int, int]:
-        """Return where the open transaction begins, by producer id."""
-        import numpy as np
-
-        rows = np.flatnonzero(self.transaction_starts >= 0)
-        starts = self.transaction_starts[rows].tolist()
-        return dict(zip(self.ids[rows].tolist(), starts, strict=True))
-
-
 class StateSnapshot(NamedTuple):
     """A state as an upload carries it. `since` of an incremental one: it takes the states of all
     objects that reach beyond this offset to have the whole; -1: this one is whole.
@@ -148,22 +119,22 @@ def packed_times(data: bytes) -> tuple[int, int]:
     return timestamp, start
 
 
-def newest_producers(states: Sequence[PackedState]) -> NewestProducers:
-    """Return the records that count of incremental states, the oldest first, in no order. Raises
-    ValueError for one cut short.
+def newest_producers(states: Sequence[PackedState]) -> dict[int, bytes]:
+    """Return the packed records that count of incremental states, the oldest first, by producer id.
+    Raises ValueError for one cut short.
 
-    A new leader waits for this, so what can be done for a million records at once is.
+    A new leader waits for this, perhaps for a million of them.
     """
-    import numpy as np
+    return {key: record for state in states for key, record in state.records()}
 
-    data = b"".join([state.producers for state in states])
-    places = np.array(_places(data), np.int64)
-    ids = _int64_at(data, places[:-1])
-    _, newest_first = np.unique(ids[::-1], return_index=True)
-    rows = len(ids) - 1 - newest_first
-    firsts = places[rows]
-    starts = _int64_at(data, firsts + _TRANSACTION_START_AT)
-    return NewestProducers(data, ids[rows], starts, firsts, places[rows + 1])
+
+def opened_transactions(producers: Mapping[int, bytes]) -> dict[int, int]:
+    """Return where the open transaction begins, by producer id, of packed records."""
+    start_of = _TRANSACTION_START.unpack_from
+    starts = [start_of(record)[0] for record in producers.values()]
+    if max(starts, default=NONE) < 0:
+        return {}  # as of most partitions
+    return {key: start for key, start in zip(producers, starts, strict=True) if start >= 0}
 
 
 def _places(data: bytes) -> list[int]:
@@ -181,21 +152,15 @@ def _places(data: bytes) -> list[int]:
     return places
 
 
-def _int64_at(data: bytes, places: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
-    """Return the big-endian integers at places."""
-    import numpy as np
-
-    everywhere = np.ndarray(max(0, len(data) - 7), ">i8", data, strides=(1,))
-    return everywhere[places].astype(np.int64)
-
-
 def newest(states: Sequence[PackedState]) -> PackedState:
     """Return what counts of incremental states, the oldest first. Raises ValueError."""
-    import numpy as np
-
-    found = newest_producers(states)
-    records = found.records(np.argsort(found.firsts))
-    return PackedState(b"".join(records), union_of_aborted([one.aborted for one in states]))
+    records: dict[int, bytes] = {}
+    for state in states:
+        for producer_id, record in state.records():
+            records.pop(producer_id, None)  # in the order of what was written last
+            records[producer_id] = record
+    aborted = union_of_aborted([one.aborted for one in states])
+    return PackedState(b"".join(records.values()), aborted)
 
 
 def put_together(states: Sequence[StateSnapshot]) -> StateSnapshot:
@@ -214,7 +179,8 @@ def open_transactions(states: Sequence[PackedState]) -> list[tuple[int, int]]:
     """Return (first offset, producer id) of what is open by states, the oldest first. Raises
     ValueError.
     """
-    return [(start, producer_id) for producer_id, start in newest_producers(states).open().items()]
+    found = opened_transactions(newest_producers(states))
+    return [(start, producer_id) for producer_id, start in found.items()]
 
 
 def union_of_aborted(parts: Sequence[bytes]) -> bytes:
@@ -224,11 +190,12 @@ def union_of_aborted(parts: Sequence[bytes]) -> bytes:
     held = [part for part in parts if part]
     if len(held) <= 1:
         return held[0] if held else b""
-    import numpy as np
-
-    rows = np.frombuffer(b"".join(held), ">i8").reshape(-1, _ABORTED_FIELDS)
-    _, first = np.unique(rows[:, _MARKER], return_index=True)
-    return rows[first].tobytes()
+    data = b"".join(held)
+    if len(data) % _ABORTED.size:
+        raise ValueError("a packed aborted transaction is cut short")
+    rows = list(_ABORTED.iter_unpack(data))
+    first = {row[_MARKER]: row for row in reversed(rows)}
+    return b"".join([_ABORTED.pack(*first[marker]) for marker in sorted(first)])
 
 
 def encode_state(state: PartitionState) -> bytes:

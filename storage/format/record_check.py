@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.compression import BufferTooSmall, inflate_into
 from lakehead.storage.format.record_batch import HEADER_SIZE, BatchHeader
 from lakehead.storage.format.record_kernel import (
     FAULTS,
@@ -33,7 +33,6 @@ class RecordChecker:
     """Checks batches, one after the other. Re-uses its buffers, so it belongs to one thread."""
 
     def __init__(self, inflated_size_max: int = INFLATED_BATCH_SIZE_MAX) -> None:
-        self._inflater = Inflater()
         self._inflated = bytearray(min(_INFLATED_SIZE_MIN, inflated_size_max))
         self._size_max = inflated_size_max
         self._faults = np.empty((1, 2), np.int64)
@@ -69,7 +68,7 @@ class RecordChecker:
         while True:
             target = memoryview(self._inflated)
             try:
-                return target[: self._inflater.inflate(header.codec, body, target)]
+                return target[: inflate_into(header.codec, body, target)]
             except BufferTooSmall:
                 size = len(self._inflated)
                 if size >= self._size_max:

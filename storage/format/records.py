@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.compression import BufferTooSmall, inflate_into
 from lakehead.storage.format.record_batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -94,7 +94,7 @@ def inflate(header: BatchHeader, data: memoryview, size_max: int = INFLATED_SIZE
     while True:
         target = memoryview(bytearray(size))
         try:
-            return target[: Inflater().inflate(header.codec, data, target)]
+            return target[: inflate_into(header.codec, data, target)]
         except BufferTooSmall:
             if size == size_max:
                 raise ValueError(f"a batch inflates beyond {size_max} bytes") from None

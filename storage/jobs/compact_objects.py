@@ -338,6 +338,7 @@ JOB = Job(
     },
     takes_processes=True,
     maintenance=Maintenance(
+        needs_kernels=True,
         due=_due,
         run=_merge,
         result=CompactObjectsResult.of,

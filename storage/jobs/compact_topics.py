@@ -219,6 +219,7 @@ JOB = Job(
     columns=DUE_COLUMNS,
     takes_processes=True,
     maintenance=Maintenance(
+        needs_kernels=True,
         due=_due,
         run=_compact,
         result=CompactTopicsResult.of,

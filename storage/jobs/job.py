@@ -326,6 +326,8 @@ class Maintenance(Generic[Item, Result, Done]):
     item that took some seconds, `sum_events` of all items of a turn. An item for which `is_waiting`
     is true has to wait for others. `figures` are the fields of the result that the loop reports, by
     label. With an `interval`, a setting of brokers in ms, it is done that often; else in each turn.
+    With `needs_kernels` it is left out where the packages of the extra `compaction` are not
+    installed.
     """
 
     due: Callable[[OpenCluster, "Sequence[DueWork]"], Sequence[DueItem[Item]]]
@@ -339,6 +341,7 @@ class Maintenance(Generic[Item, Result, Done]):
     sum_events: Callable[[Done], Sequence[Event]] = lambda _done: ()
     is_waiting: Callable[[Done], bool] = lambda _done: False
     interval: str = ""
+    needs_kernels: bool = False
 
 
 # --------------------------------------------------------------------------------- the declaration

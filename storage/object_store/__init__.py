@@ -10,8 +10,6 @@ from lakehead.storage.object_store.file import FileStore
 from lakehead.storage.object_store.memory import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.object_store.s3 import S3Store
-from lakehead.storage.object_store.s3.check import check_store
 
 __all__ = [
     "Buffer",
@@ -19,7 +17,6 @@ __all__ = [
     "MemoryStore",
     "ObjectMeta",
     "ObjectStore",
-    "S3Store",
     "check_store",
     "open_retrying_store",
     "open_store",
@@ -42,10 +39,24 @@ def open_store(uri: str) -> ObjectStore:
     if scheme == "memory":
         return MemoryStore()
     if scheme == "s3":
+        from lakehead.storage.object_store.s3.store import S3Store
+
         return S3Store(uri)
     raise SettingsError(
         f"unknown object store {uri!r}: use file:/path, s3://bucket/prefix or memory:"
     )
+
+
+async def check_store(store: ObjectStore, *, rng: random.Random) -> None:
+    """Try out an S3 store; other stores need no check.
+
+    Raises SettingsError, one line: the fault (bucket, region, credentials, permissions by name, no
+    conditional put); StoreUnavailable if it cannot be reached.
+    """
+    if store.uri.startswith("s3:"):
+        from lakehead.storage.object_store.s3.check import check_store as check_s3_store
+
+        await check_s3_store(store, rng=rng)
 
 
 def open_retrying_store(uri: str, *, rng: random.Random, clock: Clock | None = None) -> ObjectStore:

@@ -19,11 +19,11 @@ from lakehead.storage.object_store.protocol import (
     every_key,
     size_of,
 )
-from lakehead.storage.object_store.s3.multipart import PART_SIZE
-from lakehead.storage.object_store.s3.store import (
+from lakehead.storage.object_store.s3.limits import (
     DELETES_AT_ONCE,
     LISTED_AT_ONCE,
     MULTIPART_SIZE_MIN,
+    PART_SIZE,
 )
 
 T = TypeVar("T")

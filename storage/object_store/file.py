@@ -262,14 +262,10 @@ class FileStore:
 
     def _read_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
         """Read whole sectors into memory that begins as one does."""
-        import numpy as np
-
         first = start // _SECTOR * _SECTOR
         skipped = start - first
         room = -(-(skipped + length) // _SECTOR) * _SECTOR
-        memory = np.empty(room + _SECTOR, np.uint8)
-        shift = -memory.ctypes.data % _SECTOR
-        target = memory.data[shift : shift + room]
+        target = memoryview(mmap.mmap(-1, room))
         filled = 0
         try:
             with self._opened_to_read(key, os.O_DIRECT) as file:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.compression import BufferTooSmall, inflate_into
 from lakehead.storage.format.record_batch import HEADER_SIZE, BatchHeader, read_header
 from lakehead.storage.memory_pool import MemoryPool
 
@@ -123,7 +123,7 @@ def _inflate(batch: memoryview, size: int) -> InflatedBatch | None:
     # Zeroing a bytearray of 64 MiB would hold up all threads; these pages come as they are filled.
     target = memoryview(bytearray(size) if size <= SMALL_SIZE else mmap.mmap(-1, size))
     try:
-        filled = Inflater().inflate(header.codec, body, target)
+        filled = inflate_into(header.codec, body, target)
     except BufferTooSmall:
         return None
     return InflatedBatch(header, target[:filled])

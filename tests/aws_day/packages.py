@@ -33,7 +33,7 @@ def build(folder: Path) -> None:
     constraints.write_text("\n".join(pinned) + "\n")
     done = subprocess.run(
         ["python3.11", "-m", "pip", "wheel", "--quiet", "--constraint", constraints,
-         "--wheel-dir", folder, PROJECT],
+         "--wheel-dir", folder, f"{PROJECT}[client,compaction,s3]"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=_BUILD_S, check=False,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from lakehead.storage.format.partition_state import (
     encode_state,
     newest_producers,
     open_transactions,
+    opened_transactions,
     pack_producer,
     put_together,
 )
@@ -51,7 +52,7 @@ def read_partition_state(data: bytes) -> None:
     decode_state(data)
     packed = decode_packed(data)
     before = decode_packed(partition_state_seeds()[0])
-    newest_producers([before, packed]).open()
+    opened_transactions(newest_producers([before, packed]))
     open_transactions([before, packed])
     put_together([StateSnapshot(encode_packed(before)), StateSnapshot(data, 3)])
     ProducerStates.restore([partition_state_seeds()[0], data], end_offset=20)

@@ -18,7 +18,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions
-from lakehead.storage.object_store import S3Store
+from lakehead.storage.object_store.s3.store import S3Store
 from tests.support.emulated_aws import emulated_aws
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic

@@ -62,13 +62,11 @@ LOADED = {
     "kio",
     "lakehead",
     "msgspec",
-    "obstore",
     "shellingham",
     "structlog",
     "typer",
     "typing_extensions",
     "uvloop",
-    "zstandard",
 }
 """Packages beside the standard library that a node has loaded when it is ready. Each of numpy,
 cryptography, rich, pydantic and prometheus_client costs 10 to 60 ms, and up to 15 MB."""

@@ -8,8 +8,8 @@ import pytest
 
 from bench.s3_server import S3Server
 from lakehead.storage.errors import WalFailed, WalFull
-from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3.store import S3Store
 from lakehead.storage.wal import ObjectWal, ObjectWalSettings
 from lakehead.storage.wal.object import BatchingSettings, is_seal_size
 from lakehead.storage.wal.object.hedging import HedgingSettings

@@ -10,8 +10,8 @@ import pytest
 
 from bench.s3_server import S3Server
 from lakehead.storage.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
-from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.s3.store import S3Store
 from tests.support.http_messages import pass_body, read_head
 
 KIB = 1024

@@ -7,7 +7,8 @@ import pytest
 
 from bench.s3_server import S3Server
 from lakehead.storage.errors import SettingsError, StoreRefused, StoreUnavailable
-from lakehead.storage.object_store import MemoryStore, S3Store, check_store, open_store
+from lakehead.storage.object_store import MemoryStore, check_store, open_store
+from lakehead.storage.object_store.s3.store import S3Store
 from tests.support.broker_process import BrokerProcess
 from tests.support.s3_proxy import (
     ACCESS_DENIED,

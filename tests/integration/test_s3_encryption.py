@@ -10,9 +10,9 @@ import pytest
 
 from lakehead.broker.node import start_node
 from lakehead.broker.settings import Settings
-from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.s3 import multipart
 from lakehead.storage.object_store.s3 import store as s3_store
+from lakehead.storage.object_store.s3.store import S3Store
 from tests.support.emulated_aws import emulated_aws, kms_key
 from tests.support.node_client import Client, close_clients
 from tests.support.wire import Batch

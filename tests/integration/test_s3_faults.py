@@ -27,10 +27,11 @@ from lakehead.storage.errors import (
     StoreUnavailable,
 )
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.object_store import ObjectStore, S3Store
+from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.object_store.s3 import store as s3_store
-from lakehead.storage.object_store.s3.store import MULTIPART_SIZE_MIN
+from lakehead.storage.object_store.s3.limits import MULTIPART_SIZE_MIN
+from lakehead.storage.object_store.s3.store import S3Store
 from tests.support.s3_proxy import (
     ACCESS_DENIED,
     CONFLICT,

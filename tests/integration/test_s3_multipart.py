@@ -14,10 +14,11 @@ from bench.s3_server import S3Server
 from lakehead.storage.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.garbage import is_own_name
-from lakehead.storage.object_store import S3Store
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.object_store.s3 import multipart
 from lakehead.storage.object_store.s3 import store as s3_store
+from lakehead.storage.object_store.s3.limits import PART_SIZE
+from lakehead.storage.object_store.s3.store import S3Store
 from tests.support.s3_proxy import (
     CONFLICT,
     INTERNAL_ERROR,
@@ -247,7 +248,7 @@ async def test_the_memory_of_an_upload_is_bounded(s3_server: S3Server) -> None:
     before = _peak_kib(reset=True)
     await store.create("large", [piece] * 10)
     grown = _peak_kib() - before
-    assert grown < 6 * multipart.PART_SIZE // 1024, f"{grown} KiB"
+    assert grown < 6 * PART_SIZE // 1024, f"{grown} KiB"
     assert (await store.list("large"))[0].size == 160_000_000
     assert await store.get_range("large", 16_000_000 - 5, 10) == piece[-5:] + piece[:5]
     await store.close()

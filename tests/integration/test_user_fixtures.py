@@ -1,13 +1,11 @@
 """The fixtures and the context manager for tests of programs that use Kafka."""
 
-import importlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,12 +50,6 @@ def test_a_user_has_fixtures_in_two_workers_at_once(tmp_path: Path) -> None:
     (tmp_path / "storage.py").write_text("raise SystemExit('not this one')")
     done = run_user_tests(tmp_path, "--import-mode=importlib", workers=2)
     assert "5 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_plugin_is_what_pytest_is_told_of() -> None:
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    module = importlib.import_module(points["pytest11"]["lakehead"])
-    assert hasattr(module, "lakehead_broker")
 
 
 def test_without_a_test_that_asks_the_plugin_imports_nothing_heavy() -> None:

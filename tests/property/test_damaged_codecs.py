@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.storage.format.compression import CODEC_NAMES, BufferTooSmall, Inflater
+from lakehead.storage.format.compression import CODEC_NAMES, BufferTooSmall, inflate_into
 from lakehead.storage.format.record_batch import HEADER_SIZE, read_header
 from lakehead.storage.format.records import inflate, iter_kafka_records
 from tests.support.record_batches import CODECS, compress, seal_batch
@@ -46,7 +46,7 @@ def inflated(codec: int, body: bytes) -> None:
     for read in (
         lambda: inflate(header, batch[HEADER_SIZE:], SIZE_MAX),
         lambda: list(iter_kafka_records(batch)),
-        lambda: Inflater().inflate(codec, batch[HEADER_SIZE:], memoryview(bytearray(100))),
+        lambda: inflate_into(codec, batch[HEADER_SIZE:], memoryview(bytearray(100))),
     ):
         try:
             read()

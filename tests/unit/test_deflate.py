@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lakehead.storage.format.compression import GZIP, LZ4, SNAPPY, ZSTD, Inflater, deflate
+from lakehead.storage.format.compression import GZIP, LZ4, SNAPPY, ZSTD, deflate, inflate_into
 
 LEVELS: list[tuple[int, int | None]] = [(codec, None) for codec in (GZIP, SNAPPY, LZ4, ZSTD)]
 LEVELS += [(GZIP, -1), (GZIP, 1), (GZIP, 9), (ZSTD, -7), (ZSTD, 22)]
@@ -13,7 +13,7 @@ SIZES = (1, 32_768, 65_535, 65_536, 65_537, 200_000)
 
 def inflated(codec: int, data: bytes, size: int) -> bytes:
     target = bytearray(size + 1)
-    filled = Inflater().inflate(codec, memoryview(data), memoryview(target))
+    filled = inflate_into(codec, memoryview(data), memoryview(target))
     return bytes(target[:filled])
 
 

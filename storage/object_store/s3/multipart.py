@@ -17,12 +17,11 @@ from lakehead.storage.event_logger import event_logger
 from lakehead.storage.object_store.protocol import Buffer, Owns
 from lakehead.storage.object_store.s3.client import control_client
 from lakehead.storage.object_store.s3.errors import boto_error
+from lakehead.storage.object_store.s3.limits import PART_SIZE
 from lakehead.storage.object_store.s3.settings import S3Settings
 
 _log = event_logger("storage.object_store")
 
-PART_SIZE = 16 * 1024 * 1024
-"""S3 bills each part like a put, and takes at most 10,000 of an object: up to 156 GiB."""
 PARTS_AT_ONCE = 3
 """One connection to S3 moves some 50 to 90 MB/s; three parts of 16 MiB hold 64 MiB of memory."""
 _ATTEMPTS = 5

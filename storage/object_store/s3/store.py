@@ -21,6 +21,11 @@ from lakehead.storage.errors import (
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from lakehead.storage.object_store.s3.client import object_client
 from lakehead.storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
+from lakehead.storage.object_store.s3.limits import (
+    DELETES_AT_ONCE,
+    LISTED_AT_ONCE,
+    MULTIPART_SIZE_MIN,
+)
 from lakehead.storage.object_store.s3.multipart import Multipart, OldVersion
 from lakehead.storage.object_store.s3.settings import S3Settings, parse_uri
 
@@ -64,11 +69,6 @@ class Deadlines:
 
 T = TypeVar("T")
 
-MULTIPART_SIZE_MIN = 64 * 1024 * 1024
-"""Below it one request is as quick, and a third of the requests' price."""
-DELETES_AT_ONCE = 1000
-"""As many keys as one request of S3 takes."""
-LISTED_AT_ONCE = 1000
 _LIST_PAGE_BYTES = 512 * 1024
 _UPLOADS_AT_ONCE = 4
 _JOINED_SIZE_MAX = 8 * 1024 * 1024
