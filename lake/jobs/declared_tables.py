@@ -299,9 +299,16 @@ class DeclaredTables:
         self, catalog: Catalog, kept: Sequence[_Kept], on_table: OnOutcome, *, dry_run: bool
     ) -> None:
         errors: dict[str, LakeheadError] = {}
+        for one in kept:  # before the lease: a table in another's folder changes nothing
+            try:
+                check_declared_place(catalog, one.declared)
+            except SettingsError as refused:
+                errors[one.declared.key] = refused
+        placed = [one for one in kept if one.declared.key not in errors]
         try:
-            with self._lease(kept[0].declared, needed=not dry_run):
-                self._rounds(catalog, kept, errors, dry_run=dry_run)
+            if placed:
+                with self._lease(kept[0].declared, needed=not dry_run):
+                    self._rounds(catalog, placed, errors, dry_run=dry_run)
         except BaseException as caught:  # noqa: BLE001 - one topic never stops the others
             error = as_error(caught, f"tables of topic {kept[0].declared.topic}")
             errors |= {one.declared.key: error for one in kept if one.declared.key not in errors}
@@ -322,7 +329,6 @@ class DeclaredTables:
         """Work round by round on the tables of a topic, each until it is level or fails."""
         for one in kept:
             with self._failing(one, errors):
-                check_declared_place(catalog, one.declared)
                 one.run = self._open_run(one, dry_run=dry_run)
                 if len(kept) > 1 and not dry_run:
                     one.run.begin(catalog)
