@@ -1,9 +1,10 @@
 """Digests of the records that commits of a table were made from, by partition and offset range.
 
 A commit that brings records has the note `lakehead.digests`, JSON: the form of the digests and, for
-each partition and work item, [partition, first offset, end offset, records, digest]. They are of
-the records as they were read from objects (`lakehead.lake.decode.record_digest`), before values
-were decoded: dead letters and dropped records count too.
+each partition and work item, [partition, first offset, end offset, records, digest], and the form
+after these where it is another. They are of the records as they were read from objects
+(`lakehead.lake.decode.record_digest`), before values were decoded: dead letters and dropped
+records count too.
 """
 
 import json
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakehead.lake.decode.invalid import InvalidBatch
-from lakehead.lake.decode.record_digest import DIGEST_FORM, RecordDigest
+from lakehead.lake.decode.record_digest import DIGEST_FORM, FORMS, RecordDigest
 from lakehead.lake.planner import ByteRange
 from lakehead.lake.tables.delta_table import Table, open_table
 from lakehead.lake.tables.table_history import CHANGE, entries_since, noted
@@ -23,8 +24,8 @@ FORGOTTEN = "lakehead.forgotten"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeDigest:
-    """The digest of the records of a partition in the offsets [first, end). `certificate` is that
-    by which records of the range were forgotten, if any were.
+    """The digest of the records of a partition in the offsets [first, end), and its form.
+    `certificate` is that by which records of the range were forgotten, if any were.
     """
 
     partition: int
@@ -32,19 +33,21 @@ class RangeDigest:
     end: int
     records: int
     digest: str
+    form: str = DIGEST_FORM
     certificate: int = -1
 
 
 class RangeDigester:
-    """Digests the records of byte ranges, which are in offset order in each partition."""
+    """Digests the records of byte ranges in a form. They are in offset order in each partition."""
 
-    def __init__(self, ranges: Iterable[ByteRange]) -> None:
+    def __init__(self, ranges: Iterable[ByteRange], form: str = DIGEST_FORM) -> None:
+        self._form = form
         self._offsets: dict[int, tuple[int, int]] = {}
         for one in ranges:
             first, end = self._offsets.get(one.partition, (one.first_offset, one.end_offset))
             bounds = min(first, one.first_offset), max(end, one.end_offset)
             self._offsets[one.partition] = bounds
-        self._digests = {partition: RecordDigest() for partition in self._offsets}
+        self._digests = {partition: RecordDigest(form) for partition in self._offsets}
 
     def add(self, batch: Any) -> None:
         """Take records of one partition, see `RecordDigest.add`."""
@@ -64,6 +67,7 @@ class RangeDigester:
                 end=end,
                 records=self._digests[partition].records,
                 digest=self._digests[partition].hexdigest(),
+                form=self._form,
             )
             for partition, (first, end) in self._offsets.items()
         )
@@ -72,7 +76,11 @@ class RangeDigester:
 def digest_note(digests: Iterable[RangeDigest]) -> dict[str, str]:
     """Return the note of a commit; none without digests."""
     ordered = sorted(digests, key=lambda one: (one.partition, one.first))
-    rows = [[one.partition, one.first, one.end, one.records, one.digest] for one in ordered]
+    rows = [
+        [one.partition, one.first, one.end, one.records, one.digest]
+        + ([one.form] if one.form != DIGEST_FORM else [])
+        for one in ordered
+    ]
     note = json.dumps({"form": DIGEST_FORM, "ranges": rows}, separators=(",", ":"))
     return {DIGESTS: note} if rows else {}
 
@@ -144,20 +152,20 @@ def _parsed(note: Any) -> dict[str, Any]:
 
 
 def _digests(note: Any) -> tuple[RangeDigest, ...]:
-    """Return the digests of a note; none without one, and for digests of another form."""
+    """Return the digests of a note that have a known form; none without a note."""
     found = _parsed(note)
-    if found.get("form") != DIGEST_FORM:
-        return ()
     try:
-        return tuple(
+        digests = [
             RangeDigest(
                 partition=int(partition),
                 first=int(first),
                 end=int(end),
                 records=int(records),
                 digest=str(digest),
+                form=str(form[0]) if form else str(found["form"]),
             )
-            for partition, first, end, records, digest in found["ranges"]
-        )
+            for partition, first, end, records, digest, *form in found["ranges"]
+        ]
     except (KeyError, TypeError, ValueError):
         return ()
+    return tuple(one for one in digests if one.form in FORMS)

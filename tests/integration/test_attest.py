@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.declaration.table_declaration import PREFIX
-from lakehead.lake.jobs import table_attestation
+from lakehead.lake.jobs import table_attestation, table_item
 from lakehead.lake.jobs.attest import JOB as ATTEST
 from lakehead.lake.jobs.attest import AttestOptions
 from lakehead.lake.jobs.attest_result import AttestResult, verdict
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.tables import range_digests
 from lakehead.lake.tables.delta_table import open_table
-from lakehead.lake.tables.range_digests import held_digests
+from lakehead.lake.tables.range_digests import RangeDigester, held_digests
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import run_job
 from tests.support.command_line import CommandLine
@@ -118,9 +119,31 @@ def test_digests_outlast_a_rebuild_and_a_table_without_any_is_compared_too(
     tables.rebuild("orders")
     tables.close()
     assert attested(root).digests == 2  # of the whole topic, by partition
-    monkeypatch.setattr(range_digests, "DIGEST_FORM", "another")
+    monkeypatch.setattr(range_digests, "FORMS", {"another"})
     result = attested(root)
     assert (result.digests, result.rows, words(result)) == (0, 160, [])
+
+
+def test_digests_of_an_earlier_release_are_still_compared(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = "sha256-columns-1"
+    monkeypatch.setattr(table_item, "RangeDigester", partial(RangeDigester, form=earlier))
+    write(root, 2 * RECORDS)
+    refresh(root)
+    monkeypatch.undo()
+    opened = open_table(str(root.parent / "tables/orders"))
+    assert opened is not None
+    forms = [one.form for one in held_digests(opened)]
+    assert sorted(forms) == [*["blake3-columns-1"] * 4, *[earlier] * 2]
+    result = attested(root)
+    assert (result.digests, words(result)) == (6, [])
+    log = root.parent / f"tables/orders/_delta_log/{opened.version:020}.json"
+    note = log.read_text().replace(f',\\"{earlier}\\"', "").replace("blake3-columns-1", earlier)
+    assert note.count(earlier) == 1
+    log.write_text(note)  # as the earlier release wrote it
+    result = attested(root)
+    assert (result.digests, words(result)) == (6, [])
 
 
 def test_a_row_that_another_engine_changes_removes_or_adds_is_named(root: Path) -> None:
@@ -167,8 +190,12 @@ def test_a_changed_byte_of_a_data_file_is_named(root: Path) -> None:
     )
 
 
-def test_a_record_that_changed_under_a_right_checksum_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["blake3-columns-1", "sha256-columns-1"])
+def test_a_record_that_changed_under_a_right_checksum_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     """Objects of the same topic with another record take the place of its own."""
+    monkeypatch.setattr(table_item, "RangeDigester", partial(RangeDigester, form=form))
     root, other = tmp_path / "store", tmp_path / "other"
     values: list[Value] = [order(n) for n in range(RECORDS)]
     write(root, 0, values)

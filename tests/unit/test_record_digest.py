@@ -70,3 +70,13 @@ def test_bytes_that_move_from_a_record_to_its_neighbour_change_the_digest() -> N
 
     assert len({digest_of(rows(*v)) for v in ((b"ab", b"c"), (b"a", b"bc"), (b"abc", None))}) == 3
     assert digest_of(rows(b"")) != digest_of(rows(None))
+
+
+def test_digests_of_the_form_of_earlier_releases_are_as_these_made_them() -> None:
+    digest = RecordDigest("sha256-columns-1")
+    rows = [
+        {"key": b"k", "value": b"v%d" % n, "offset": n, "timestamp": EPOCH, "headers": None}
+        for n in range(3)
+    ]
+    digest.add(pa.Table.from_pylist(rows, SCHEMA))
+    assert digest.hexdigest() == "491cf61a5d4e67b96701181bb2cefe92a49aa57cf1021e1da3d08f85135aaa5b"
