@@ -140,6 +140,14 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         note="A text about the table, for the catalog.",
     ),
     TableConfig(
+        name="deletion.vectors",
+        kind="boolean",
+        default="false",
+        note="An upsert marks the rows that it replaces by Delta's deletion vectors, and rewrites "
+        "no file. Readers need Delta's protocol (3, 7). Not with formats=delta,iceberg: such a "
+        "table is rewritten.",
+    ),
+    TableConfig(
         name="enable",
         kind="boolean",
         default="false",
@@ -216,6 +224,14 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         note="A record that cannot be a row: pause stops before it; dead_letter keeps it in the "
         "table's __dlq table; drop leaves it out.",
         choices=("pause", "dead_letter", "drop"),
+    ),
+    TableConfig(
+        name="optimize.deleted.percent",
+        kind="int",
+        default="10",
+        note="The share of rows that deletion vectors have deleted from which OPTIMIZE is due and "
+        "rewrites a file, in percent.",
+        least=1,
     ),
     TableConfig(
         name="optimize.interval.ms",
@@ -351,6 +367,7 @@ class TableDeclaration:
     route_values: tuple[tuple[str, ...], ...]
     freshness_ms: int
     file_bytes: int
+    has_deletion_vectors: bool
     has_iceberg: bool
     iceberg_catalog: str
     iceberg_name: str
@@ -358,6 +375,7 @@ class TableDeclaration:
     catalog_name: str
     comment: str
     owner: str
+    optimize_deleted_percent: int
     optimize_interval_ms: int
     optimize_small_percent: int
     vacuum_interval_ms: int
@@ -399,6 +417,7 @@ class TableDeclaration:
             ),
             freshness_ms=int(values["freshness.ms"]),
             file_bytes=int(values["file.bytes"]),
+            has_deletion_vectors=values["deletion.vectors"].lower() == "true",
             has_iceberg=values["formats"] == "delta,iceberg",
             iceberg_catalog=values["iceberg.catalog"],
             iceberg_name=values["iceberg.name"],
@@ -406,6 +425,7 @@ class TableDeclaration:
             catalog_name=values["catalog.name"],
             comment=values["comment"],
             owner=values["owner"],
+            optimize_deleted_percent=int(values["optimize.deleted.percent"]),
             optimize_interval_ms=int(values["optimize.interval.ms"]),
             optimize_small_percent=int(values["optimize.small.percent"]),
             vacuum_interval_ms=int(values["vacuum.interval.ms"]),
@@ -443,6 +463,13 @@ class TableDeclaration:
     def uri(self, store: str) -> str:
         """Return the root of the table, given the URI of the cluster's objects."""
         return self.path or default_table_uri(store, self.name)
+
+    @property
+    def takes_vectors(self) -> bool:
+        """True if an upsert may mark rows by deletion vectors, which Iceberg's readers of the same
+        files would not see.
+        """
+        return self.has_deletion_vectors and not self.has_iceberg
 
     @property
     def iceberg_table(self) -> str:
@@ -616,6 +643,10 @@ def _check_together(declared: TableDeclaration) -> None:
     _require(
         is_upsert or declared.scd == 1,
         f"{PREFIX}scd=2 is for upsert: set {PREFIX}mode=upsert as well",
+    )
+    _require(
+        is_upsert or not declared.has_deletion_vectors,
+        f"{PREFIX}deletion.vectors is for upsert: set {PREFIX}mode=upsert as well",
     )
     _require(
         declared.value_format != "raw" or not declared.schema,

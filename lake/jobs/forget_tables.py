@@ -7,7 +7,8 @@ has them now. Both are under the table's lease, after the topic's objects were r
 run of `materialize` that has read the old ones commits later. Killed anywhere, the next run does
 the rest.
 
-Files of older versions are deleted by VACUUM.
+A file whose rows of the keys a deletion vector has deleted is rewritten first: DELETE passes over
+such rows, whose bytes are still there. Files of older versions are deleted by VACUUM.
 """
 
 import json
@@ -34,7 +35,9 @@ from lakehead.lake.errors import DataLoss
 from lakehead.lake.jobs.catalog_publisher import open_iceberg_catalog
 from lakehead.lake.jobs.forget_options import may_have_table
 from lakehead.lake.jobs.forget_result import ForgetResult
+from lakehead.lake.jobs.table_item import FILE_BYTES
 from lakehead.lake.jobs.table_lease import TableLeases
+from lakehead.lake.jobs.vector_purge import purge
 from lakehead.lake.moved_ranges import find_indexes, read_moved
 from lakehead.lake.planner import OffsetRange, plan_splits
 from lakehead.lake.record_reader import decode_all
@@ -56,6 +59,7 @@ from lakehead.lake.tables.range_digests import (
     digest_note,
     held_digests,
 )
+from lakehead.lake.tables.table_file import TableFile
 from lakehead.lake.tables.table_root import check_declared_place
 from lakehead.storage.certificates import (
     Certificates,
@@ -173,24 +177,44 @@ def rows_by_file(
     """Yield the path of each data file that has rows of the keys, and their places. Raises
     TableUnavailable for a file that cannot be read.
     """
-    from deltalake.exceptions import DeltaError
+    for file in table.data_files(below_ends(request)):
+        if (rows := _places_in(file, request, keys)).num_rows:
+            yield file.path, rows
 
-    condition, wanted = below_ends(request), pa.array(keys, pa.binary())
+
+def _places_in(file: TableFile, request: ForgetRequest, keys: Sequence[bytes]) -> Any:
+    """Return the places of the rows of the keys that a data file has, deleted ones too."""
     try:
-        dataset = table.handle.to_pyarrow_dataset()
-    except DeltaError as error:
-        raise TableUnavailable(f"cannot read table {table.uri}: {one_line(error)}") from error
-    for fragment in dataset.get_fragments(filter=condition):
+        rows = file.rows_with_deleted(["_partition", "_offset", "_key"], below_ends(request))
+    except (OSError, pa.ArrowException) as error:
+        raise TableUnavailable(f"cannot read {file.path}: {one_line(error)}") from error
+    # Not in the condition: Arrow does not compare the kinds of bytes that files have.
+    wanted = pa.array(keys, pa.binary())
+    rows = rows.filter(pc.is_in(rows.column("_key").cast(pa.binary()), wanted))
+    return rows.drop_columns(["_key"])
+
+
+def _purge(table: Table, request: ForgetRequest, keys: Sequence[bytes]) -> None:
+    """Rewrite the files with rows of the keys that a deletion vector has deleted, of which DELETE
+    knows nothing.
+    """
+    for attempt in range(_ATTEMPTS):
+        files = [
+            file
+            for file in (table.data_files(below_ends(request)) if table.has_vectors else ())
+            if file.file is not None
+            and file.file.vector is not None
+            and _places_in(file, request, keys).num_rows
+        ]
+        if not files:
+            return
         try:
-            rows = fragment.to_table(
-                schema=dataset.schema, columns=["_partition", "_offset", "_key"], filter=condition
-            )
-        except (OSError, pa.ArrowException) as error:
-            raise TableUnavailable(f"cannot read {fragment.path}: {one_line(error)}") from error
-        # Not in the condition: Arrow does not compare the kinds of bytes that files have.
-        rows = rows.filter(pc.is_in(rows.column("_key").cast(pa.binary()), wanted))
-        if rows.num_rows:
-            yield fragment.path, rows.drop_columns(["_key"])
+            purge(table, files, file_bytes=FILE_BYTES)
+        except CommitConflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        failpoint("forget_rows_purged")
+        table = open_table(table.uri) or table
 
 
 def _file_sizes(table: Table) -> Mapping[str, int]:
@@ -201,6 +225,8 @@ def _file_sizes(table: Table) -> Mapping[str, int]:
 
 def _delete(table: Table, request: ForgetRequest, keys: Sequence[bytes]) -> int:
     """Delete the rows of the keys, and return how many there were."""
+    _purge(table, request, keys)
+    table = open_table(table.uri) or table
     count = conflicts = 0
     while places := _places(table, request, keys):
         try:

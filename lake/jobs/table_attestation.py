@@ -31,7 +31,7 @@ from lakehead.lake.tables.range_digests import RangeDigest
 from lakehead.lake.tables.unavailable_values import unavailable
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.certificates import key_hash
-from lakehead.storage.errors import CorruptObject, ObjectNotFound
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, StorageError
 
 _DIFFERENCES_MAX = 100
 """Differences of an item that are named; all are counted."""
@@ -461,15 +461,14 @@ def rows_by_file(table: Table, names: Sequence[str], predicate: Any) -> Iterator
     """Yield the path of each data file with its rows that a predicate selects, or with the error
     of reading it.
     """
-    dataset = table.handle.to_pyarrow_dataset()
-    for fragment in dataset.get_fragments(filter=predicate):
+    for file in table.data_files(predicate):
         try:
-            rows = fragment.to_table(schema=dataset.schema, columns=list(names), filter=predicate)
-        except (OSError, pa.ArrowException) as error:
-            yield fragment.path, error
+            rows = file.rows(names, predicate)
+        except (OSError, pa.ArrowException, StorageError) as error:
+            yield file.path, error
             continue
         if rows.num_rows:
-            yield fragment.path, rows
+            yield file.path, rows
 
 
 def _offsets(rows: Any, name: str = "_offset") -> npt.NDArray[np.int64]:

@@ -574,7 +574,8 @@ OPTIMIZE = Job(
     lakehead.table.cluster.by.
 
     Due is a table with 16 files or more below a quarter of lakehead.table.file.bytes that are half
-    of its files (lakehead.table.optimize.small.percent), an hour after the last time
+    of its files (lakehead.table.optimize.small.percent), or with a tenth of its rows deleted by
+    deletion vectors (lakehead.table.optimize.deleted.percent), an hour after the last time
     (lakehead.table.optimize.interval.ms). Safe to kill at any moment. It needs the table's lease:
     where lakehead materialize --follow has it, that does it by itself.
     """,

@@ -22,6 +22,7 @@ from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.table_due import chosen_tables, declared_tables, topic_of
+from lakehead.lake.jobs.vector_purge import files_to_purge, purge
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import (
     NOTHING,
@@ -31,6 +32,7 @@ from lakehead.lake.tables.delta_table import (
     one_line,
     open_table,
 )
+from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.merge_engine import MergeEngineName
 from lakehead.lake.tables.table_root import (
     OWN_ROOT,
@@ -70,6 +72,7 @@ class TableTarget:
     order_by: tuple[str, ...] = ()
     optimize_every_ms: int = 3600 * 1000
     small_percent: int = 50
+    deleted_percent: int = 10
     vacuum_every_ms: int = 24 * 3600 * 1000
     is_of_letters: bool = False
     cluster: str = ""
@@ -145,6 +148,7 @@ def _target(declared: TableDeclaration, catalog: Catalog) -> TableTarget:
         order_by=declared.cluster_by,
         optimize_every_ms=declared.optimize_interval_ms,
         small_percent=declared.optimize_small_percent,
+        deleted_percent=declared.optimize_deleted_percent,
         vacuum_every_ms=declared.vacuum_interval_ms,
     )
 
@@ -178,7 +182,10 @@ def look(target: TableTarget) -> MaintenanceResult:
         files=len(added),
         small_files=small,
         files_after=len(added),
-        is_due=is_optimize_due(target, files=len(added), small_files=small)
+        is_due=(
+            is_optimize_due(target, files=len(added), small_files=small)
+            or is_purge_due(target, table)
+        )
         and _is_time(table, "optimized", target, target.optimize_every_ms, since_created=False),
     )
 
@@ -200,6 +207,19 @@ def is_optimize_due(target: TableTarget, *, files: int, small_files: int) -> boo
     return small_files >= _SMALL_FILES and small_files * 100 >= target.small_percent * files
 
 
+def is_purge_due(target: TableTarget, table: Table) -> bool:
+    """Return whether so many rows of a table's files are deleted that it is to be purged, or any,
+    if the table takes no deletion vectors any more. Raises TableUnavailable.
+    """
+    if not table.has_vectors:
+        return False
+    files = list(table.logical_files().files.values())
+    deleted = sum(file.vector.rows for file in files if file.vector is not None)
+    if not table.takes_vectors:
+        return deleted > 0
+    return deleted * 100 >= target.deleted_percent * sum(map(LogicalFile.row_count, files)) > 0
+
+
 def optimize(
     target: TableTarget,
     hold: Hold,
@@ -219,6 +239,7 @@ def optimize(
             if not found.files or (only_if_due and not found.is_due):
                 return found
             _check_place_again(target)
+            _purge(target)
             if engine == "spark":
                 _optimize_by_spark(target)
             else:
@@ -227,6 +248,24 @@ def optimize(
             return replace(found, files_after=look(target).files)
     except BaseException as caught:  # noqa: BLE001 - one table never stops the others
         return replace(found, error=as_error(caught, f"{found.job} {target.uri}"))
+
+
+def _purge(target: TableTarget) -> None:
+    for attempt in range(_ATTEMPTS):
+        table = open_table(target.uri)
+        if table is None:
+            raise TableUnavailable(f"there is no table at {target.uri}")
+        files = files_to_purge(table, target.deleted_percent)
+        if not files:
+            return
+        try:
+            purge(table, files, file_bytes=target.file_bytes)
+        except CommitConflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            failpoint("optimize_purged")
+            return
 
 
 def _optimize(target: TableTarget) -> None:
@@ -327,9 +366,22 @@ def _unneeded(table: Table, retention_hours: int) -> tuple[tuple[str, ...], tupl
         raise TableUnavailable(f"cannot vacuum {table.uri}: {one_line(error)}") from error
     if removed - set(every):  # gone already, or in folders that the table is not partitioned by
         removed &= set(names_below(table.uri))
+    needed = _vector_files(table, retention_hours) if table.has_vectors else set()
     has_own_root = table.txn_version(OWN_ROOT) != NOTHING
     names = removed | {name for name in every if has_own_root and is_data_file(name)}
-    return tuple(sorted(names)), tuple(sorted(set(every) - names))
+    names -= needed
+    return tuple(sorted(names)), tuple(sorted(set(every) - names - needed))
+
+
+def _vector_files(table: Table, retention_hours: int) -> set[str]:
+    """The files of deletion vectors that a version of the last hours needs. Delta-rs takes each for
+    a file that no version names.
+    """
+    state = table.logical_files()
+    since_ms = SystemClock().now_ms() - retention_hours * 3600 * 1000
+    vectors = [one.vector for one in state.files.values() if one.vector is not None]
+    vectors += [vector for vector, at_ms in state.removed.items() if at_ms >= since_ms]
+    return {vector.path for vector in vectors if vector.path is not None}
 
 
 def _delete(target: TableTarget, names: Sequence[str], engine: MergeEngineName) -> None:

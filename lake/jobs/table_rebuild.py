@@ -130,7 +130,10 @@ def rebuild_table(
     Raises HistoryOnlyInTable unless `without_history`; SettingsError for a table that is not this
     topic's, nor that of an earlier topic of its name; what `TableRun.catch_up` raises.
     """
-    beside = replace(settings, table=rebuild_uri(settings.table), has_no_gaps=True)
+    # Its files replace those of the old table without vectors of their own.
+    beside = replace(
+        settings, table=rebuild_uri(settings.table), has_no_gaps=True, takes_vectors=False
+    )
     logs = catalog.partitions(settings.topic)
     old = _Old(settings, catalog)
     spans = {log.id.partition: Span(log.start_offset, log.end_offset) for log in logs}

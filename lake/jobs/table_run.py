@@ -375,6 +375,12 @@ class TableRun:
         assert layout is not None, "a table has a layout"
         if layout.is_upsert and settle(table, [log_key(log) for log in self._logs]):
             return True
+        if layout.is_upsert and table.takes_vectors != self._settings.takes_vectors:
+            self._guard.check()
+            table.set_vectors(
+                is_enabled=self._settings.takes_vectors, modified_ms=self._clock.now_ms()
+            )
+            return True
         if self._requested is not None:
             self._follow(table, layout, self._requested)
             self._requested = None

@@ -38,10 +38,10 @@ class MaterializeSettings:
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
     a new table it is inferred from the first `sample_records`, or found by ids in the values.
     `route` chooses the records of one of several tables. `mode` upsert makes each key a row, or
-    with `scd` 2 each of its values; `engine` runs the MERGE.
-    `written_by` names the run in the note of each commit (`lakehead.lake.tables.table_history`).
-    `workers` work at once in this process. A table that `has_no_gaps` takes nothing that comes
-    after records that were removed before they reached it.
+    with `scd` 2 each of its values; `engine` runs the MERGE, which marks replaced rows by deletion
+    vectors if the table `takes_vectors`. `written_by` names the run in the note of each commit
+    (`lakehead.lake.tables.table_history`). `workers` work at once in this process. A table that
+    `has_no_gaps` takes nothing that comes after records that were removed before they reached it.
     """
 
     path: str
@@ -60,6 +60,7 @@ class MaterializeSettings:
     mode: TableMode = "append"
     scd: int = 1
     route: Route | None = None
+    takes_vectors: bool = False
     engine: MergeEngineName = "delta-rs"
     workers: int = 2
     split_bytes: int = SPLIT_BYTES
@@ -118,6 +119,7 @@ def declared_settings(
         mode=declared.mode,
         scd=declared.scd,
         route=_route(declared),
+        takes_vectors=declared.takes_vectors,
         engine=engine,
         workers=workers,
         file_bytes=declared.file_bytes,

@@ -249,7 +249,7 @@ class DataFileWriter:
         """
         self._writer.close()
         path = f"{partition_folder(self._partition)}part-{secrets.token_hex(16)}.zstd.parquet"
-        _create_file(self._root, path, self._body.pieces())
+        create_file(self._root, path, self._body.pieces())
         return DataFile(
             path=path,
             size_bytes=self._body.size,
@@ -304,7 +304,7 @@ def copy_file(source: str, target: str, file: DataFile) -> DataFile:
     reader = store_reader(source)
     folder, _, name = file.path.rpartition("/")
     path = file.path if _PLAIN_FOLDER.fullmatch(folder) else name
-    _create_file(target, path, [memoryview(reader.run(reader.store.get(file.path)))])
+    create_file(target, path, [memoryview(reader.run(reader.store.get(file.path)))])
     return replace(file, path=path)
 
 
@@ -323,7 +323,7 @@ def read_row_groups(root: str, path: str, columns: Sequence[str] | None = None) 
         yield file.read_row_group(group, columns=names)
 
 
-def _create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
+def create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
     """Create a file below `root`, durably, under a name that is ours alone.
 
     Raises the errors of `ObjectStore.create`.
@@ -340,3 +340,28 @@ def _create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
             await reader.store.create(path, pieces)
 
     reader.run(create())
+
+
+def create_entry(root: str, key: str, entry: bytes) -> bool:
+    """Create an object below `root`, durably, of which another writer may create one of the same
+    name. Returns whether this one is there.
+
+    Raises the errors of `ObjectStore.create`.
+    """
+    reader = store_reader(root)
+
+    async def create() -> bool:
+        for attempt in range(_ATTEMPTS):
+            try:
+                await reader.store.create(key, [memoryview(entry)])
+            except ObjectExists:
+                # Of an earlier try that had got through, or another writer's.
+                return bytes(await reader.store.get(key)) == entry
+            except OutcomeUnknown:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return True
+        return False
+
+    return reader.run(create())

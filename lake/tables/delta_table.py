@@ -16,7 +16,7 @@ Nothing here runs before a fork: delta-rs hangs in a forked child whose parent u
 
 import hashlib
 import os
-import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,13 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import structlog
 
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.data_file import DataFile, create_entry
+from lakehead.lake.tables.deletion_vectors import ENABLED, FEATURE
+from lakehead.lake.tables.logical_files import CHECKPOINT, LogicalFiles
+from lakehead.lake.tables.table_file import TableFile, table_dataset
 from lakehead.lake.tables.table_root import (
     LOG,
     OWN_ROOT,
@@ -36,7 +40,7 @@ from lakehead.lake.tables.table_root import (
     refuse_others,
     require_own_root,
 )
-from lakehead.storage.errors import LakeheadError, ObjectNotFound, SettingsError
+from lakehead.storage.errors import LakeheadError, ObjectNotFound, SettingsError, StorageError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.object_store.s3.settings import parse_uri
 
@@ -45,6 +49,10 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 
+_log = structlog.get_logger("lake.tables")
+
+_FEATURES_OF_1_2 = ("appendOnly", "invariants")
+"""Writer features that protocol (1, 2) implies."""
 _FEATURES = "Unsupported table features required"
 _DIGESTED_BYTES = 16 * 1024
 """Of the end of a log entry. File names in it are random, and a small one is digested whole."""
@@ -73,14 +81,16 @@ def first_id(topic_id: str, partition: int) -> str:
 
 
 class Table:
-    """A snapshot of a Delta table of protocol (1, 2): its schema and progress as of one version.
+    """A snapshot of a Delta table of protocol (1, 2), or (3, 7) with deletion vectors: its schema
+    and progress as of one version.
 
     Not updated by commits: open it again, or have it `refreshed`, to see them.
     """
 
-    def __init__(self, uri: str, handle: "DeltaTable") -> None:
+    def __init__(self, uri: str, handle: "DeltaTable", log: LogicalFiles | None = None) -> None:
         self.uri = uri
         self._handle = handle
+        self._log = log
         self.version = handle.version()
 
     def refreshed(self) -> "Table":
@@ -93,7 +103,7 @@ class Table:
             self._handle.update_incremental()
         except (DeltaError, OSError) as error:
             raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
-        return Table(self.uri, self._handle)
+        return Table(self.uri, self._handle, self._log)
 
     @property
     def handle(self) -> "DeltaTable":
@@ -114,6 +124,26 @@ class Table:
     def configuration(self) -> dict[str, str | None]:
         """The table's properties."""
         return dict(self._handle.metadata().configuration)
+
+    @property
+    def has_vectors(self) -> bool:
+        """True if files may have deletion vectors, so that readers must know them."""
+        return FEATURE in (self._handle.protocol().reader_features or ())
+
+    @property
+    def takes_vectors(self) -> bool:
+        """True if writers may add deletion vectors."""
+        return self.has_vectors and (self.configuration.get(ENABLED) or "").lower() == "true"
+
+    def logical_files(self) -> LogicalFiles:
+        """Return the files with their deletion vectors. Raises TableUnavailable."""
+        if self._log is None or self._log.version > self.version:
+            self._log = LogicalFiles(self.uri)
+        try:
+            self._log.advance(self.version)
+        except (OSError, StorageError) as error:
+            raise TableUnavailable(f"cannot read the log of {self.uri}: {error}") from error
+        return self._log
 
     @property
     def name(self) -> str | None:
@@ -180,6 +210,40 @@ class Table:
             self._resolve(files, txns, error)
         failpoint("table_committed")
 
+    def set_vectors(self, *, is_enabled: bool, modified_ms: int) -> None:
+        """Have writers add deletion vectors, or add none: then the vectors that are there stay
+        until their files are rewritten. Raises the protocol of the table to (3, 7).
+
+        Raises CommitConflict, TableUnavailable as `commit_actions`.
+        """
+        protocol, metadata = self._handle.protocol(), self._handle.metadata()
+        readers = {*(protocol.reader_features or ()), FEATURE}
+        writers = {*(protocol.writer_features or _FEATURES_OF_1_2), FEATURE}
+        raised = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": sorted(readers),
+            "writerFeatures": sorted(writers),
+        }
+        described = {
+            "id": str(metadata.id),
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": self._handle.schema().to_json(),
+            "partitionColumns": list(metadata.partition_columns),
+            "createdTime": metadata.created_time,
+            "configuration": {**metadata.configuration, ENABLED: str(is_enabled).lower()},
+        }
+        self.commit_actions(
+            [*([] if self.has_vectors else [{"protocol": raised}]), {"metaData": described}],
+            {},
+            operation="SET TBLPROPERTIES",
+            modified_ms=modified_ms,
+            commit_info={},
+        )
+        failpoint("table_vectors_set")
+
     def add_columns(self, fields: Sequence[Any]) -> None:
         """Give the table more columns (Arrow fields), null in the rows of before.
 
@@ -223,11 +287,90 @@ class Table:
         held = {uri.rsplit("/", 1)[-1] for uri in self._handle.file_uris()}
         return all(file.path.rsplit("/", 1)[-1] in held for file in files)
 
+    def commit_actions(
+        self,
+        actions: Sequence[Mapping[str, Any]],
+        txns: Mapping[str, int],
+        *,
+        operation: str,
+        modified_ms: int,
+        commit_info: Mapping[str, Any],
+    ) -> None:
+        """Commit actions of Delta's log that delta-rs does not write, such as those of deletion
+        vectors, with `txns`, as the version after this one.
+
+        Raises CommitConflict if there is such a version already, by another run: nothing was
+        committed; TableUnavailable if the outcome is unknown.
+        """
+        note = {
+            "timestamp": modified_ms,
+            "operation": operation,
+            "operationParameters": {},
+            "readVersion": self.version,
+            "isBlindAppend": False,
+            "engineInfo": "lakehead",
+            "txnId": str(uuid.uuid4()),
+            **commit_info,
+        }
+        marks = [
+            {"txn": {"appId": app, "version": mark, "lastUpdated": modified_ms}}
+            for app, mark in txns.items()
+        ]
+        entry = b"".join(
+            msgspec.json.encode(one) + b"\n" for one in ({"commitInfo": note}, *marks, *actions)
+        )
+        failpoint("table_commit_prepared")
+        try:
+            is_made = create_entry(self.uri, f"{LOG}{self.version + 1:020}.json", entry)
+        except (OSError, StorageError) as error:
+            raise TableUnavailable(f"cannot commit to {self.uri}: {error}") from error
+        if not is_made:
+            raise CommitConflict(f"another run has committed to {self.uri}")
+        failpoint("table_committed")
+        if (self.version + 1) % _CHECKPOINT_COMMITS == 0:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint of the newest version, as delta-rs does after its own commits. Without
+        one, readers read more entries.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            now = open_table(self.uri)
+            if now is not None:
+                now.handle.create_checkpoint()
+                failpoint("table_checkpointed")
+                now.handle.cleanup_metadata()
+        except (DeltaError, OSError, TableUnavailable) as error:
+            _log.info("table_checkpoint_failed", table=self.uri, error=one_line(error))
+
+    def data_files(self, predicate: Any = None) -> Iterator[TableFile]:
+        """Yield the files that may have rows which a predicate (of `pyarrow.dataset`) selects.
+        Raises TableUnavailable.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            if not self.has_vectors:
+                plain = self._handle.to_pyarrow_dataset()
+                for fragment in plain.get_fragments(filter=predicate):
+                    yield TableFile(self.uri, fragment, plain.schema)
+                return
+            added = pa.table(self._handle.get_add_actions(flatten=True))
+            schema = pa.schema(self._handle.schema().to_arrow())
+            dataset = table_dataset(*location(self.uri), schema, added)
+        except (DeltaError, OSError) as error:
+            raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
+        known = self.logical_files().files
+        for fragment in dataset.get_fragments(filter=predicate):
+            file = known[fragment.path]
+            yield TableFile(self.uri, fragment, schema, file)
+
     def files(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Iterator[Any]]:
         """Yield the rows of each file, with its partition columns, as `batches` does."""
-        dataset = self._handle.to_pyarrow_dataset()
-        for fragment in dataset.get_fragments():
-            yield _rows_in_turn(fragment, dataset.schema, rows_max, columns)
+        for file in self.data_files():
+            yield file.batches(rows_max, columns)
 
     def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows of the table, all columns or some, as Arrow tables of at most so many.
@@ -239,21 +382,26 @@ class Table:
             yield from batches
 
     def count(self, predicate: Any = None) -> int:
-        """Return how many rows a predicate (of `pyarrow.dataset`) selects, without one all."""
-        return int(self._handle.to_pyarrow_dataset().count_rows(filter=predicate))
+        """Return how many rows a predicate about partitions and offsets selects, without one
+        all.
+        """
+        if not self.has_vectors:
+            return int(self._handle.to_pyarrow_dataset().count_rows(filter=predicate))
+        return sum(file.count(predicate) for file in self.data_files(predicate))
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
-        """Return some columns of the rows that a predicate (of `pyarrow.dataset`) selects."""
-        return self._handle.to_pyarrow_dataset().to_table(columns=list(columns), filter=predicate)
+        """Return some columns of the rows that a predicate about partitions and offsets selects."""
+        if not self.has_vectors:
+            plain = self._handle.to_pyarrow_dataset()
+            return plain.to_table(columns=list(columns), filter=predicate)
+        schema = pa.schema(self._handle.schema().to_arrow())
+        found = [pa.schema([schema.field(name) for name in columns]).empty_table()]
+        found += [file.rows(columns, predicate) for file in self.data_files(predicate)]
+        return pa.concat_tables(found)
 
 
-def _rows_in_turn(
-    fragment: Any, schema: Any, rows_max: int, columns: Sequence[str] | None
-) -> Iterator[Any]:
-    # A scan of the whole file reads ahead, and holds several row groups with any options.
-    for group in fragment.split_by_row_group():
-        for batch in group.to_batches(schema=schema, columns=columns, batch_size=rows_max):
-            yield pa.Table.from_batches([batch])
+_CHECKPOINT_COMMITS = 100
+"""Commits between two checkpoints, as delta-rs has it."""
 
 
 def _add_action(file: DataFile, modified_ms: int) -> "AddAction":
@@ -448,7 +596,6 @@ def one_line(error: Exception) -> str:
     )
 
 
-_CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.)?parquet")
 _FIRST = f"{LOG}{0:020}.json"
 
 
@@ -484,7 +631,7 @@ def applications(uri: str) -> set[str]:
     """
     reader = store_reader(uri)
     keys = [listed.key for listed in reader.run(reader.store.list(LOG))]
-    matches = [match for key in keys if (match := _CHECKPOINT.fullmatch(key)) is not None]
+    matches = [match for key in keys if (match := CHECKPOINT.fullmatch(key)) is not None]
     newest = max((match[1] for match in matches), default=None)
     names = {action["txn"]["appId"] for action in _actions(uri) if action.get("txn")}
     for match in matches:

@@ -71,6 +71,7 @@ class _Commit:
     is_wider: bool
     """True if the schema may have changed."""
     change: str
+    has_vectors: bool = False
 
 
 def publish(uri: str, catalog: "Catalog", name: str) -> Published:
@@ -86,6 +87,11 @@ def publish(uri: str, catalog: "Catalog", name: str) -> Published:
     delta = open_table(uri)
     if delta is None:
         raise SettingsError(f"there is no Delta table at {uri}")
+    if delta.has_vectors and any(one.vector for one in delta.logical_files().files.values()):
+        raise SettingsError(
+            f"rows of {uri} are marked by deletion vectors, which Iceberg's readers of its files "
+            "do not see: run lakehead optimize, then run it again"
+        )
     snapshots = 0
     for attempt in range(_TRIES):
         table = _opened(delta, catalog, name)
@@ -184,7 +190,8 @@ class _Mirror:
 
     def missing(self) -> Iterator[_Commit]:
         """Yield the commits with files that have no snapshot, the oldest first. If the log lacks
-        one (Delta removes entries after 30 days), one commit has the difference of both states.
+        one (Delta removes entries after 30 days), or one marks rows by deletion vectors that were
+        purged since, one commit has the difference of both states.
         Columns that a commit without files has added come with the next one.
         """
         version, is_wider = int(self._table.properties[VERSION]), False
@@ -197,6 +204,8 @@ class _Mirror:
             else:
                 lines = text.splitlines()
                 commit = _commit_of(version, [msgspec.json.decode(line) for line in lines])
+                if commit.has_vectors:  # rows that only a later version has purged
+                    version, commit = self._delta.version, self._difference()
             is_wider |= commit.is_wider
             if commit.added or commit.removed:
                 yield replace(commit, is_wider=is_wider)
@@ -313,6 +322,7 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> _Commit:
         removed=sorted(removed - set(added)),
         is_wider=any(one.get("metaData") for one in actions),
         change=str(notes[0].get(CHANGE) or "") if notes else "",
+        has_vectors=any(one.get("deletionVector") for one in added.values()),
     )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from lakehead.lake.spark import spark_place
 from lakehead.lake.tables.arrow_rows import gathered
-from lakehead.lake.tables.data_file import DataFile, delete_data_files, write_data_file
+from lakehead.lake.tables.data_file import delete_data_files, write_data_file
 from lakehead.lake.tables.delta_spark import (
     STATEMENT_LOCK,
     configured,
@@ -40,9 +40,13 @@ from lakehead.lake.tables.delta_table import (
 )
 from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lakehead.lake.tables.owner import owner_txn
-from lakehead.lake.tables.partitions import split_rows
 from lakehead.lake.tables.table_history import CHANGE
 from lakehead.lake.tables.upsert import Clause, Merge, new_rows, quoted
+from lakehead.lake.tables.vector_merge import (
+    can_merge_by_vectors,
+    merge_by_vectors,
+    written_rows,
+)
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import failpoint
 
@@ -198,9 +202,12 @@ class DeltaMerge:
         if not merge.source.num_rows and not _is_for_missing(merge):
             table.commit([], txns, modified_ms=_now_ms(), commit_info=commit_info)
             return
+        if table.takes_vectors and can_merge_by_vectors(merge):
+            merge_by_vectors(table, merge, txns, modified_ms=_now_ms(), commit_info=commit_info)
+            return
         if (rows := new_rows(merge, _held_keys(table, merge.key))) is not None:
             table.commit(
-                _written(table, rows), txns, modified_ms=_now_ms(), commit_info=commit_info
+                written_rows(table, rows), txns, modified_ms=_now_ms(), commit_info=commit_info
             )
             return
         properties = CommitProperties(
@@ -243,15 +250,6 @@ def _held_keys(table: Table, key: str) -> Iterator[Any]:
     kind = table.schema.field(key).type
     for rows in gathered(table.batches(_KEYS_AT_ONCE, [key])):
         yield rows.column(0).cast(kind)
-
-
-def _written(table: Table, rows: Any) -> list[DataFile]:
-    schema = table.schema
-    plain = rows.select(schema.names).cast(schema)
-    return [
-        write_data_file(table.uri, part.rows, part.values)
-        for part in split_rows(plain, table.partition_columns)
-    ]
 
 
 def _is_for_missing(merge: Merge) -> bool:

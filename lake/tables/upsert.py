@@ -109,7 +109,8 @@ HISTORY_FIELDS = (
 while it holds), and whether it holds.
 """
 
-_PUT, _DELETE, _TRUNCATE = "u", "d", "t"
+PUT = "u"
+_DELETE, _TRUNCATE = "d", "t"
 _CLOSES = "_closes"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _CHANGE_FIELDS = (
@@ -138,15 +139,22 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A MERGE into a table. At most one row of `source` meets a row of the table. If one column
-    alone identifies rows, it is `key`: a table that has none of the source's keys has its put rows
-    after it and is else as it was.
+    """A MERGE into a table. At most one row of `source` meets a row of the table. With `names`, the
+    columns that identify rows, it is the newest change of each key and nothing else: rows are
+    deleted, and put in place of others or in addition.
     """
 
     source: Any  # pa.Table
     on: str
     clauses: tuple[Clause, ...]
-    key: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The column that alone identifies rows, if there is one: a table that has none of the
+        source's keys has its put rows after the MERGE and is else as it was.
+        """
+        return self.names[0] if len(self.names) == 1 else ""
 
 
 def identity(keys: Sequence[str]) -> tuple[str, ...]:
@@ -179,7 +187,7 @@ def resolved(changes: Any, keys: Sequence[str], held: Any) -> Any:
     if not pc.any(nameless).as_py():
         return changes
     names = [*keys, "_key"]
-    puts = changes.filter(pc.and_(pc.equal(changes.column(OP), _PUT), pc.is_valid(changes["_key"])))
+    puts = changes.filter(pc.and_(pc.equal(changes.column(OP), PUT), pc.is_valid(changes["_key"])))
     known = pa.concat_tables([puts.select(names), held.select(names).cast(_part(changes, names))])
     known = known.group_by(names).aggregate([])
     voids = changes.filter(nameless)
@@ -229,7 +237,7 @@ def merge_of(
         return _history_merge(changes, codes, table_schema, names, truncated_us)
     # After a truncate the table has no row before the change.
     source = _whole(_last_of_each(changes, names), names, lookup if truncated_us is None else None)
-    put, delete = f"s.{OP} = '{_PUT}'", f"s.{OP} = '{_DELETE}'"
+    put, delete = f"s.{OP} = '{PUT}'", f"s.{OP} = '{_DELETE}'"
     columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
     clauses = [
         Clause(verb="delete", condition=f"{delete} AND {_IS_LATER}"),
@@ -240,9 +248,8 @@ def merge_of(
         clauses.append(Clause(verb="delete_missing"))
     if truncated_us is not None:
         return Merge(source=source, on=_same(names), clauses=tuple(clauses))
-    key = names[0] if len(names) == 1 else ""
     on = _same_in_ranges(source, names)
-    return Merge(source=source, on=on, clauses=tuple(clauses), key=key)
+    return Merge(source=source, on=on, clauses=tuple(clauses), names=names)
 
 
 def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
@@ -255,7 +262,7 @@ def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
     for some in held:
         if pc.any(pc.is_in(some, keys)).as_py():
             return None
-    is_put = pc.equal(merge.source.column(OP), _PUT)
+    is_put = pc.equal(merge.source.column(OP), PUT)
     return merge.source if pc.all(is_put).as_py() else merge.source.filter(is_put)
 
 
@@ -334,7 +341,7 @@ def _history_merge(
         .append_column(HISTORY_FIELDS[1], ends)
         .append_column(HISTORY_FIELDS[2], pa.array(~has_next))
     )
-    puts = rows.filter(pc.equal(changes.column(OP), _PUT))
+    puts = rows.filter(pc.equal(changes.column(OP), PUT))
     closers = rows.filter(pa.array(is_first))
     source = pa.concat_tables(
         [_flagged(puts, is_closing=False), _flagged(closers, is_closing=True)]
@@ -474,7 +481,7 @@ def as_changes(
         ops = pc.if_else(pc.is_in(given, _PUTS), "u", given)
         sequence = columns[SEQ]
         at = pc.coalesce(columns["_source_ts"], columns["_timestamp"])
-        is_put = np.asarray(pc.equal(ops, _PUT))
+        is_put = np.asarray(pc.equal(ops, PUT))
         made = {*METADATA_COLUMNS, *(field.name for field in HISTORY_FIELDS)}
         names = [name for name in table_schema.names if name not in made]
         nested = _unavailable_fields(columns, origins, is_put)

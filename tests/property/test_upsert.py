@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,20 +122,30 @@ def opened(uri: str) -> Table:
     partitions=st.integers(1, 3),
     keys=st.sampled_from([(), ("id",), ("part of", "id")]),
     again=st.booleans(),
+    has_vectors=st.booleans(),
 )
 def test_a_table_is_what_a_dict_would_be(
-    rounds: list[list[Change]], partitions: int, keys: tuple[str, ...], again: bool
+    rounds: list[list[Change]],
+    partitions: int,
+    keys: tuple[str, ...],
+    again: bool,
+    has_vectors: bool,
 ) -> None:
     log = Log(partitions)
     with tempfile.TemporaryDirectory() as folder:
         uri = str(Path(folder) / "t")
-        create_table(uri, ROW, name="t", description="")
+        table = create_table(uri, ROW, name="t", description="")
+        if has_vectors:
+            table.set_vectors(is_enabled=True, modified_ms=1)
         for changes in rounds:
             rows = log.rows(changes)
             for _ in range(2 if again else 1):
                 merged(opened(uri), rows, log.ends, keys, ROW)
             found = opened(uri).rows(["id", "v"], None).to_pydict()
             assert sorted(zip(found["id"], found["v"], strict=True)) == sorted(log.model.items())
+            by_delta_rs = QueryBuilder().register("t", DeltaTable(uri)).execute("SELECT v FROM t")
+            values = pa.table(by_delta_rs).column("v").to_pylist()
+            assert sorted(values) == sorted(log.model.values())
             for partition, end in enumerate(log.ends):
                 assert opened(uri).last_offset(TOPIC, partition) == end - 1
 

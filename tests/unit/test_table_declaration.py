@@ -49,6 +49,8 @@ FULL = {
     "file.bytes": "1048576",
     "optimize.interval.ms": "60000",
     "optimize.small.percent": "25",
+    "optimize.deleted.percent": "30",
+    "deletion.vectors": "true",
     "vacuum.interval.ms": "0",
     "schema.registry.url": "http://registry:8081",
 }
@@ -87,6 +89,7 @@ def test_every_config_reaches_the_declaration() -> None:
     assert (declared.on_error, declared.evolution) == ("dead_letter", "pause")
     assert (declared.freshness_ms, declared.file_bytes) == (2000, 1 << 20)
     assert (declared.optimize_interval_ms, declared.optimize_small_percent) == (60_000, 25)
+    assert (declared.takes_vectors, declared.optimize_deleted_percent) == (True, 30)
     assert declared.vacuum_interval_ms == 0
     assert declared.schema_registry_url == "http://registry:8081"
     assert dead_letters_uri(declared.path) == "s3://lake/orders__dlq?region=x"
@@ -127,6 +130,8 @@ def avro_field(kind: Any, **others: Any) -> dict[str, str]:
         (configs(partition_by="a", cluster_by="b"), "exclude each other"),
         (configs(keys="id"), "upsert"),
         (configs(scd="2"), "upsert"),
+        (configs(deletion_vectors="true"), "upsert"),
+        (configs(mode="upsert", optimize_deleted_percent="0"), "at least 1"),
         (configs(scd="3"), "one of: 1, 2"),
         (configs(schema="id bigint"), "value.format"),
         (configs(value_format="avro", schema="record"), "no Avro schema: undefined name 'record'"),

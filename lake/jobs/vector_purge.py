@@ -1,0 +1,51 @@
+"""Purge of deletion vectors: files are rewritten without their deleted rows, and no row changes.
+
+Until then a deleted row costs each reader its bytes. OPTIMIZE of delta-rs rewrites only files that
+it joins, so a large file with deleted rows is rewritten here.
+"""
+
+from collections.abc import Sequence
+
+from lakehead.lake.jobs.table_item import TableFiles
+from lakehead.lake.tables.delta_table import Table
+from lakehead.lake.tables.table_file import TableFile
+from lakehead.lake.tables.vector_merge import add_action
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import failpoint
+
+_ROWS_AT_ONCE = 1 << 20
+
+
+def files_to_purge(table: Table, percent: int) -> list[TableFile]:
+    """Return the files of which at least so many of 100 rows are deleted; with a table that takes
+    vectors no more, all that have some. Raises TableUnavailable.
+    """
+    if not table.has_vectors:
+        return []
+    least = percent if table.takes_vectors else 0
+    return [
+        file
+        for file in table.data_files()
+        if file.file is not None
+        and file.file.vector is not None
+        and file.file.vector.rows * 100 >= least * file.file.row_count()
+    ]
+
+
+def purge(table: Table, files: Sequence[TableFile], *, file_bytes: int) -> None:
+    """Rewrite files of a table without their deleted rows, in one commit. Raises CommitConflict if
+    another run has committed since the table was opened, TableUnavailable, and what reading and
+    writing files raises.
+    """
+    actions, modified_ms, schema = [], SystemClock().now_ms(), table.schema
+    for file in files:
+        assert file.file is not None, "it has a vector"
+        made = TableFiles(
+            table.uri, table.partition_columns, file_bytes=file_bytes, of_one_partition=True
+        )
+        for rows in file.batches(_ROWS_AT_ONCE):
+            made.add(rows.select(schema.names).cast(schema))
+        actions.append(file.file.removal(modified_ms, is_data_change=False))
+        actions += [add_action(one, modified_ms, is_data_change=False) for one in made.finish()]
+    failpoint("optimize_files_purged")
+    table.commit_actions(actions, {}, operation="OPTIMIZE", modified_ms=modified_ms, commit_info={})

@@ -1,0 +1,180 @@
+"""Data files of a table as they are read: their rows without those that a vector has deleted.
+
+Delta-rs makes a dataset of Arrow of a table, except of one with deletion vectors. Of such a table
+the dataset is made here, from the same actions.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs
+
+from lakehead.lake.tables.deletion_vectors import read_vector
+from lakehead.lake.tables.logical_files import LogicalFile
+from lakehead.lake.tables.record_places import PLACE
+
+
+class TableFile:
+    """A data file of a table at `root`. `file` is what the log has of it; without, no row of it is
+    deleted.
+    """
+
+    def __init__(
+        self, root: str, fragment: Any, schema: Any, file: LogicalFile | None = None
+    ) -> None:
+        self.file = file
+        self._root = root
+        self._fragment = fragment
+        self._schema = schema
+
+    @property
+    def path(self) -> str:
+        """Below the table's root."""
+        return str(self._fragment.path)
+
+    def deleted(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the deleted rows, in order. Raises as `read_vector`."""
+        if self.file is None or self.file.vector is None:
+            return np.array([], np.int64)
+        return read_vector(self._root, self.file.vector)
+
+    def row_count(self) -> int:
+        """Return how many rows the data file has, deleted ones too."""
+        return int(self._fragment.count_rows())
+
+    def row_groups(self) -> Iterator["RowGroup"]:
+        """Yield the row groups, in turn."""
+        first = 0
+        for fragment in self._fragment.split_by_row_group():
+            yield RowGroup(fragment, self._schema, first)
+            first += int(fragment.count_rows())
+
+    def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows, all columns or some, as Arrow tables of at most so many. Row groups are
+        read in turn.
+        """
+        deleted = self.deleted()
+        # A scan of the whole file reads ahead, and holds several row groups with any options.
+        for group in self.row_groups():
+            first = group.first
+            for rows in group.batches(rows_max, columns):
+                is_kept = without(deleted, first, rows.num_rows)
+                first += rows.num_rows
+                yield rows if is_kept is None else rows.filter(pa.array(is_kept))
+
+    def rows(self, columns: Sequence[str], predicate: Any) -> Any:
+        """Return some columns of the rows that a predicate selects: about partitions and offsets
+        alone, if rows of the file are deleted.
+        """
+        names = list(columns)
+        if self.file is None or self.file.vector is None:
+            return self._fragment.to_table(schema=self._schema, columns=names, filter=predicate)
+        more = [name for name in PLACE if name not in names]
+        found = [
+            rows if predicate is None else rows.filter(predicate)
+            for rows in self.batches(_ROWS_AT_ONCE, [*names, *more])
+        ]
+        schema = pa.schema([self._schema.field(name) for name in (*names, *more)])
+        return pa.concat_tables([schema.empty_table(), *found]).select(names)
+
+    def rows_with_deleted(self, columns: Sequence[str], predicate: Any) -> Any:
+        """Return some columns of the rows of the data file that a predicate selects, of deleted
+        ones too.
+        """
+        return self._fragment.to_table(schema=self._schema, columns=list(columns), filter=predicate)
+
+    def count(self, predicate: Any = None) -> int:
+        """Return how many rows a predicate about partitions and offsets selects."""
+        if self.file is None or self.file.vector is None:
+            return int(self._fragment.count_rows(filter=predicate))
+        if predicate is None:
+            return self.row_count() - self.file.vector.rows
+        return int(self.rows([], predicate).num_rows)
+
+
+class RowGroup:
+    """A row group of a data file: all of its rows, deleted ones too. `first` is the number of its
+    first row in the file.
+    """
+
+    def __init__(self, fragment: Any, schema: Any, first: int) -> None:
+        self.first = first
+        self._fragment = fragment
+        self._schema = schema
+
+    def bounds(self, name: str) -> tuple[Any, Any] | None:
+        """Return the smallest and largest value of a column, None if they are not known."""
+        held = (self._fragment.row_groups[0].statistics or {}).get(name)
+        return None if held is None else (held["min"], held["max"])
+
+    def rows(self, columns: Sequence[str]) -> Any:
+        """Return some columns as an Arrow table."""
+        return self._fragment.to_table(schema=self._schema, columns=list(columns))
+
+    def batches(self, rows_max: int, columns: Sequence[str] | None) -> Iterator[Any]:
+        """Yield all columns or some as Arrow tables of at most so many rows."""
+        for batch in self._fragment.to_batches(
+            schema=self._schema, columns=columns, batch_size=rows_max
+        ):
+            yield pa.Table.from_batches([batch])
+
+
+def without(deleted: npt.NDArray[np.int64], first: int, count: int) -> npt.NDArray[np.bool_] | None:
+    """Return which of `count` rows of a file, from the row `first` on, are left; None for all."""
+    start, end = np.searchsorted(deleted, [first, first + count])
+    if start == end:
+        return None
+    is_kept = np.ones(count, np.bool_)
+    is_kept[deleted[start:end] - first] = False
+    return is_kept
+
+
+_ROWS_AT_ONCE = 1 << 20
+
+
+def table_dataset(
+    place: str, options: Mapping[str, str] | None, schema: Any, added: pa.Table
+) -> Any:
+    """Return the dataset of the files of a table, `added` being its flattened add actions. Bounds
+    of whole numbers and dates and the values of partitions say which files a predicate needs.
+    """
+    from deltalake.fs import DeltaStorageHandler
+
+    files: Any
+    if options is None:
+        files = pyarrow.fs.SubTreeFileSystem(place, pyarrow.fs.LocalFileSystem())
+    else:
+        files = pyarrow.fs.PyFileSystem(DeltaStorageHandler(place, dict(options)))
+    format_ = ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
+    )
+    fragments = [
+        format_.make_fragment(
+            unquote(row["path"]), filesystem=files, partition_expression=_guarantee(row, schema)
+        )
+        for row in added.to_pylist()
+    ]
+    return ds.FileSystemDataset(fragments, schema, format_, files)
+
+
+def _guarantee(row: Mapping[str, Any], schema: Any) -> Any:
+    """Return a condition that holds for each row of a file."""
+    held = ds.scalar(True)
+    for field in schema:
+        at = ds.field(field.name)
+        if (name := f"partition.{field.name}") in row:
+            value = row[name]
+            held &= at.is_null() if value is None else at == pa.scalar(value, field.type)
+        elif pa.types.is_integer(field.type) or pa.types.is_date(field.type):
+            low, high = row.get(f"min.{field.name}"), row.get(f"max.{field.name}")
+            if low is not None and high is not None:
+                within = (at >= pa.scalar(low, field.type)) & (at <= pa.scalar(high, field.type))
+                held &= (
+                    within if row.get(f"null_count.{field.name}") == 0 else (within | at.is_null())
+                )
+    return held
