@@ -398,8 +398,11 @@ class _Work:
         """Yield as `rows_by_file` does for the item's offsets. These are mostly all rows of a row
         group, or neighbours in it, and not copied out of it.
         """
-        dataset, predicate = table.handle.to_pyarrow_dataset(), self._predicate()
-        names = self._item.layout.schema.names
+        names, predicate = self._item.layout.schema.names, self._predicate()
+        if table.has_vectors:
+            yield from rows_by_file(table, names, predicate)
+            return
+        dataset = table.handle.to_pyarrow_dataset()
         for fragment in dataset.get_fragments(filter=predicate):
             found = []
             try:
