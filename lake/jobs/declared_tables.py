@@ -182,12 +182,12 @@ class _TopicProgress:
     def report_problem(self, declared: TableDeclaration, problem: str) -> None:
         """Take note of why the turn at a table failed; empty: it did not."""
         self._problems[declared.key] = problem
-        told = [
+        problems = [
             f"{key}: {words}" if declared.is_named else words
             for key, words in self._problems.items()
             if words
         ]
-        self._leases.report_problem(declared.topic_id, "\n".join(told))
+        self._leases.report_problem(declared.topic_id, "\n".join(problems))
 
     def _held(self, declared: TableDeclaration, partitions: int) -> tuple[int, ...]:
         try:
