@@ -16,7 +16,8 @@ from lakehead.connectors.airflow.asset_events import TaskKey
 from lakehead.connectors.airflow.triggers import ClusterLook
 from lakehead.lake.tables.table_history import Change, TableCommit, commits_since
 from lakehead.storage.jobs.job import TableChange
-from lakehead.storage.metadata.state import TableState, TopicState
+from lakehead.storage.metadata.state import MetadataImage, StreamState, TableState, TopicState
+from lakehead.storage.metadata.table import Table
 from tests.support.airflow_model import AirflowModel, Task
 
 pytestmark = [
@@ -418,9 +419,17 @@ class WatchingTopic(Watching):
         return GrowthTrigger("lakehead_default", "orders", self.records)
 
     def seen(self) -> Any:
-        streams = [SimpleNamespace(end_offset=end) for end in self.ends]
-        topics = {"orders": topic(f"t{self.topics}")}
-        return SimpleNamespace(topics=topics, stream=lambda number: streams[number])
+        watched = topic(f"t{self.topics}")
+        streams = (
+            StreamState(
+                stream_id=number, topic_id=watched.topic_id, partition=number, end_offset=end
+            )
+            for number, end in enumerate(self.ends)
+        )
+        return MetadataImage(
+            topics=Map({"orders": watched}),
+            streams=Table().update((stream.stream_id, stream) for stream in streams),
+        )
 
     def grow(self) -> None:
         self.ends[self.rng.randrange(2)] += self.rng.randrange(1, 4)
