@@ -46,7 +46,6 @@ ADDITIONS: Mapping[int, Additions] = {
             {
                 *("FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"),
                 *("DelegationTokenUpsert", "DelegationTokenDelete", "ClientMetricsConfig"),
-                *("InheritTail", "CommitTail"),
             }
         ),
         fields={

@@ -51,10 +51,7 @@ FORGET_ALONE = {"forget_objects_written", "forget_step_noted", "forget_committed
 """Fail-points that only forgetting keys comes to: test_forget."""
 REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
-CLUSTER_ALONE = {
-    *("hand_over_stopped", "left_log_opened", "left_log_committed"),
-    *("tail_found", "tail_inherited", "tail_uploaded", "tail_committed"),
-}
+CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
 SHARE_GROUPS_ALONE = {"dead_letters_begun", "dead_letters_written"}
 """Fail-points that only share groups come to: test_share_letter_kills."""
