@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from lakehead.broker.cli.help_page import CommandLine, HelpGroup, as_texts
+from lakehead.broker.cli.help_page import CommandLine, HelpGroup
 from lakehead.broker.cli.imports import uncollected
 from lakehead.storage.jobs import FORMER_JOBS
 
@@ -218,10 +218,6 @@ class LazyGroup(HelpGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands()
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, which are flags."""
-        return as_texts(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as Typer calls it
         """Return the names, in the order in which they are shown."""

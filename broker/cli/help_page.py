@@ -42,31 +42,6 @@ class HelpCommand(TyperCommand):
         write_parameters(self.get_params(ctx), ctx, formatter)
 
 
-class TextCommand(HelpCommand):
-    """A command that takes its values as texts, as they are given."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, that of help among them."""
-        return as_texts(super().get_params(ctx))
-
-
-def as_texts(parameters: Sequence[Any]) -> Sequence[Any]:
-    """Return parameters that take texts (and flags) as they are given: Typer would load Pydantic,
-    and make a checker of each.
-    """
-    for parameter in parameters:
-        parameter.get_runtime_param = _Text
-    return parameters
-
-
-class _Text:
-    """Takes the value of a parameter, where Typer's own would check and convert it."""
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 - as Typer calls it
-        """Return the value; of a parameter that may be repeated an empty one for none."""
-        return () if value is None and param.multiple else value
-
-
 class HelpGroup(TyperGroup):
     """A group of commands with a page of this module."""
 
@@ -123,12 +98,13 @@ def value_name(parameter: Any) -> str:
         return str(parameter.metavar)
     if parameter.param_type_name == "argument":
         return str(parameter.name.upper())
-    described = parameter.type_descriptor
-    if described.choices is not None:
-        return "|".join(str(getattr(one, "value", one)) for one in described.choices)
-    if described.is_path:
+    choices = getattr(parameter.type, "choices", None)
+    if choices is not None:
+        return "|".join(str(getattr(one, "value", one)) for one in choices)
+    kind = parameter.type.name
+    if kind == "path":
         return "PATH"
-    return "N" if described.annotation in (int, float) else "TEXT"
+    return "N" if kind.startswith(("int", "float")) else "TEXT"
 
 
 def _text(parameter: Any, ctx: Any) -> str:
@@ -141,7 +117,7 @@ def _notes(parameter: Any, ctx: Any) -> Iterator[str]:
         yield "required"
     if default := _default(parameter, ctx):
         yield f"default: {default}"
-    least, most = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    least, most = getattr(parameter.type, "min", None), getattr(parameter.type, "max", None)
     if least is not None:
         yield f"at least {least}"
     if most is not None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lakehead.broker.cli.help_page import TextCommand
+from lakehead.broker.cli.help_page import HelpCommand
 from lakehead.broker.cli.sections import sections, shown_default
 from lakehead.broker.setting_sources import SETTINGS, Setting
 from lakehead.storage.errors import SettingsError
@@ -67,7 +67,7 @@ def command_with_setting_flags(
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = annotations
     command.command_options = {  # type: ignore[attr-defined]
-        "cls": TextCommand,
+        "cls": HelpCommand,
         "help": help_text,
         "context_settings": {"token_normalize_func": _dotted},
     }

@@ -426,9 +426,10 @@ class WatchingTopic(Watching):
             )
             for number, end in enumerate(self.ends)
         )
+        known: Table[int, StreamState] = Table()
         return MetadataImage(
             topics=Map({"orders": watched}),
-            streams=Table().update((stream.stream_id, stream) for stream in streams),
+            streams=known.update((stream.stream_id, stream) for stream in streams),
         )
 
     def grow(self) -> None:

@@ -16,6 +16,7 @@ from tests.terraform.airflow_user_data import files_written as files_of_airflow
 from tests.terraform.test_terraform_lint import INSTALL, files_written, user_data
 
 WHEEL = "lakehead-1.0-py3-none-any.whl"
+EXTRAS = "[client,compaction,s3]"
 ADDRESS = f"s3://packages/lakehead/{WHEEL}"
 PROVISION = Path(__file__).parents[2] / "infra" / "packer" / "provision"
 # What scripts of hosts touch, but for what a test has to have from this machine.
@@ -142,7 +143,8 @@ def test_another_package_than_that_of_the_image_is_installed(host: Path, changed
         digest = made_folder(host, {**FILES, WHEEL: b"mended"})
     wheel = ADDRESS if changed == "checksum" else ADDRESS.replace(WHEEL, other)
     assert install(host, digest, wheel).returncode == 0
-    assert (host / "installed").read_text().split()[-1] == f"./{wheel.rpartition('/')[2]}"
+    installed = f"./{wheel.rpartition('/')[2]}{EXTRAS}"
+    assert (host / "installed").read_text().split()[-1] == installed
 
 
 @pytest.mark.parametrize("package", ["", f"{ADDRESS}\n", f"{ADDRESS}\n{'0' * 64}\n"])
@@ -161,7 +163,7 @@ def test_what_nobody_listed_is_not_installed(host: Path) -> None:
     assert install(host, digest).returncode == 0
     assert [name for name in (host / "installed").read_text().split() if ".whl" in name] == [
         *sorted(FILES),
-        f"./{WHEEL}",
+        f"./{WHEEL}{EXTRAS}",
     ]
 
 
