@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
-from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.planner import OffsetRange
 from lakehead.lake.positions import EARLIEST, Bounds, GroupPosition, Position, Positions
-from lakehead.lake.record_reader import read_records
 from lakehead.lake.snapshot import Snapshot
 from lakehead.lake.store_reader import StoreReader
 from lakehead.storage.errors import SettingsError
@@ -121,6 +119,10 @@ def _newest(reader: StoreReader, catalog: Catalog) -> dict[bytes, bytes]:
 
 
 def _records(reader: StoreReader, catalog: Catalog) -> Iterator[tuple[bytes | None, bytes | None]]:
+    # The decoder brings compiled kernels, which a plan without a group does not need.
+    from lakehead.lake.decode.decoder import RecordDecoder
+    from lakehead.lake.record_reader import read_records
+
     logs = committed_now(reader, catalog, OFFSETS_TOPIC)
     requested = [
         OffsetRange(log=log, start=log.start_offset, end=log.end_offset)
