@@ -1,7 +1,6 @@
 """`lakehead top`: the nodes of a cluster and its busiest partitions, live in a terminal."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from lakehead.broker.cli.listing import output_console
 from lakehead.broker.cli.node_network import CommandConfigOption
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
-from lakehead.broker.cluster.node_status import node_rows
+from lakehead.broker.cluster.node_status import busiest, node_rows
 from lakehead.broker.plain_text import moment, size_text
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import MetadataImage
@@ -100,18 +99,11 @@ def _cell(field: str, value: Any) -> str:
 
 
 def _busiest(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> Table:
-    rates: Counter[int] = Counter()
-    for response in responses.values():
-        for stream_id, rate in response.load.hottest:
-            rates[stream_id] += round(rate)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("BUSIEST PARTITIONS")
     table.add_column("LEADER", justify="right")
     table.add_column("BYTES/S", justify="right")
-    for stream_id, rate in rates.most_common(_PARTITIONS_SHOWN):
-        stream = state.streams.get(stream_id)
-        topic = None if stream is None else state.topic_by_id(stream.topic_id)
-        if stream is not None and topic is not None and rate:
-            name = f"{topic.name}-{stream.partition}"
-            table.add_row(name, str(stream.node_id), size_text(rate))
+    for one in busiest(state, responses, _PARTITIONS_SHOWN):
+        name = f"{one.topic}-{one.partition}"
+        table.add_row(name, str(one.node_id), size_text(one.rate))
     return table

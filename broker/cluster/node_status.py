@@ -5,7 +5,7 @@ to a heartbeat of a process that is not a node.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
@@ -78,6 +78,32 @@ def node_rows(
             }
         )
     return rows
+
+
+class BusyPartition(NamedTuple):
+    """A partition, the node that opened it, and its traffic in bytes per second."""
+
+    topic: str
+    partition: int
+    node_id: int
+    rate: int
+
+
+def busiest(
+    state: MetadataImage, responses: Mapping[int, HeartbeatResponse], most: int
+) -> list[BusyPartition]:
+    """Return the partitions with the most traffic by the nodes' responses, the busiest first."""
+    rates: Counter[int] = Counter()
+    for response in responses.values():
+        for stream_id, rate in response.load.hottest:
+            rates[stream_id] += round(rate)
+    found = []
+    for stream_id, rate in rates.most_common(most):
+        stream = state.streams.get(stream_id)
+        topic = None if stream is None else state.topic_by_id(stream.topic_id)
+        if stream is not None and topic is not None and rate:
+            found.append(BusyPartition(topic.name, stream.partition, stream.node_id, rate))
+    return found
 
 
 def _lost_log(node: NodeState) -> dict[str, Any] | None:

@@ -1,13 +1,12 @@
 """The content of each page, as its template takes it."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
-from lakehead.broker.cluster.node_status import node_rows
+from lakehead.broker.cluster.node_status import busiest, node_rows
 from lakehead.broker.configs.entries import is_secret_config
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.coordinator.group.group_metadata import Offsets
@@ -21,6 +20,7 @@ from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicSta
 
 PAGE_SIZE = 100
 LOG_PAGE_SIZE = 50
+_BUSIEST_SHOWN = 10
 _STEP = 200
 """Access rules are applied to this many names between two turns of the event loop."""
 DOLLARS_PER_GIB_MONTH = 0.023
@@ -62,20 +62,13 @@ def cluster_page(node: ObservedNode) -> dict[str, Any]:
 
 def live(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> dict[str, Any]:
     """Return the nodes and the busiest partitions by the nodes' responses to a heartbeat."""
-    rates: Counter[int] = Counter()
-    for response in responses.values():
-        for stream_id, rate in response.load.hottest:
-            rates[stream_id] += round(rate)
-    busiest = []
-    for stream_id, rate in rates.most_common(10):
-        stream = state.streams.get(stream_id)
-        topic = None if stream is None else state.topic_by_id(stream.topic_id)
-        if stream is not None and topic is not None and rate:
-            busiest.append({"topic": topic.name, "partition": stream.partition, "rate": rate})
     nodes = node_rows(state, responses)
     return {
         "nodes": nodes,
-        "busiest": busiest,
+        "busiest": [
+            {"topic": one.topic, "partition": one.partition, "rate": one.rate}
+            for one in busiest(state, responses, _BUSIEST_SHOWN)
+        ],
         "bytes_in": sum(row["bytes_in"] or 0 for row in nodes),
         "bytes_out": sum(row["bytes_out"] or 0 for row in nodes),
     }
