@@ -5,16 +5,15 @@ viewer logs in by HTTP Basic (RFC 7617) with a SCRAM user of the cluster, or wit
 setting `metrics.users`, and sees what the rules allow to that name.
 """
 
-import base64
 from dataclasses import dataclass
 
 from lakehead.broker.observability.observed_node import ObservedNode
-from lakehead.broker.observability.page_access import PageAccess
+from lakehead.broker.observability.page_access import LOOPBACK, PageAccess, basic_credentials
 from lakehead.broker.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from lakehead.broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
 from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS
 
-_LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK_NAMES = (LOOPBACK, "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,25 +68,12 @@ def viewer_of(
     return None
 
 
-def basic_credentials(authorization: str) -> tuple[str, str]:
-    """Return the user and password of a header; empty texts if it has none."""
-    scheme, _, credentials = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return "", ""
-    try:
-        text = base64.b64decode(credentials.strip(), validate=True).decode()
-    except ValueError:
-        return "", ""
-    user, _, password = text.partition(":")
-    return user, password
-
-
 def is_foreign_host(access: PageAccess, host: str) -> bool:
     """Return true for a request whose header Host names another machine, where only programs of
     this one are let in without a password: a web page that the operator visits could have made its
     own name point here (DNS rebinding).
     """
-    if access.needs_authentication or access.host != "127.0.0.1":
+    if access.needs_authentication or access.host != LOOPBACK:
         return False
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     return name.lower() not in _LOOPBACK_NAMES

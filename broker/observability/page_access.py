@@ -56,19 +56,29 @@ class PageAccess:
         if not self.needs_authentication:
             return True
         scheme, _, credentials = authorization.partition(" ")
-        given = credentials.strip().encode(errors="replace")
         if scheme.lower() == "bearer":
+            given = credentials.strip().encode(errors="replace")
             found = [hmac.compare_digest(token.encode(), given) for token in self._tokens]
             return any(found)
-        if scheme.lower() != "basic":
-            return False
-        try:
-            name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
-        except ValueError:
-            return False
+        name, password = basic_credentials(authorization)
         wanted = self._users.get(name)
         is_right = hmac.compare_digest((wanted or "").encode(), password.encode())
         return wanted is not None and is_right
+
+
+def basic_credentials(authorization: str) -> tuple[str, str]:
+    """Return the user and password of a header Authorization (RFC 7617); empty texts if it has
+    none.
+    """
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        text = base64.b64decode(credentials.strip(), validate=True).decode()
+    except ValueError:
+        return "", ""
+    user, _, password = text.partition(":")
+    return user, password
 
 
 class _Certificate:

@@ -14,8 +14,8 @@ from lakehead.broker.console.records import (
     as_text,
     shown_records,
 )
-from lakehead.broker.console.viewer import basic_credentials, is_foreign_host
-from lakehead.broker.observability.page_access import PageAccess
+from lakehead.broker.console.viewer import is_foreign_host
+from lakehead.broker.observability.page_access import PageAccess, basic_credentials
 from lakehead.broker.settings import Settings
 from lakehead.storage.format.record_batch import read_header
 from tests.support.record_batches import TestRecord, encode_batch
