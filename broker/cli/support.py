@@ -25,6 +25,7 @@ from lakehead.broker.cli.cluster import (
     store_uri,
 )
 from lakehead.broker.cli.inspection.metadata import state_summary
+from lakehead.broker.cli.node_network import CommandConfigOption
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.cluster.node_status import node_rows
 from lakehead.broker.configs.entries import is_secret_config
@@ -66,6 +67,7 @@ def support(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="The file to write (.tar.gz)."),
     ] = None,
+    command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
     """Write a file for a report of a problem: state, settings and versions.
 

@@ -7,7 +7,6 @@ import msgspec
 import typer
 
 from lakehead.broker.cli.cluster import (
-    COMMAND_CONFIG,
     DEFAULT_PATH,
     PathOption,
     open_cluster,
@@ -15,6 +14,7 @@ from lakehead.broker.cli.cluster import (
     run,
 )
 from lakehead.broker.cli.listing import JsonOption, show_fields
+from lakehead.broker.cli.node_network import CommandConfigOption
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.diagnosis.partition import PartitionFacts, explain, find_partition
 from lakehead.broker.plain_text import size_text
@@ -31,22 +31,13 @@ GroupsOption = Annotated[
         help="A broker of the cluster: shows the lag of consumer groups, too.",
     ),
 ]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--command-config",
-        metavar="FILE",
-        envvar=COMMAND_CONFIG,
-        help="Settings of a Kafka client with TLS or SASL (client.properties).",
-    ),
-]
 
 
 def why(
     partition: PartitionArgument,
     path: PathOption = DEFAULT_PATH,
     bootstrap: GroupsOption = None,
-    command_config: ConfigOption = None,
+    command_config: CommandConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a partition's leader and epochs, the place of its data, and all that it waits for.
@@ -97,7 +88,9 @@ def _shown(facts: PartitionFacts) -> dict[str, Any]:
     }
 
 
-def _lags(bootstrap: str, config: Path | None, facts: PartitionFacts) -> dict[str, int]:
+def _lags(bootstrap: str, config: str | None, facts: PartitionFacts) -> dict[str, int]:
     from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
-    return KafkaAdmin(bootstrap, config).lags(facts.topic, facts.partition)
+    return KafkaAdmin(bootstrap, Path(config) if config else None).lags(
+        facts.topic, facts.partition
+    )

@@ -32,7 +32,10 @@ def _nodes(state: MetadataImage, responding: Collection[int]) -> Finding:
     if not live:
         return warning("nodes", "none is live", "start one: lakehead start")
     if silent:
-        advice = f"look at the logs of node {_listed(silent)}; nodes with TLS need --command-config"
+        advice = (
+            f"look at the logs of node {_listed(silent)}; "
+            "nodes with TLS need LAKEHEAD_COMMAND_CONFIG"
+        )
         return warning("nodes", found, advice)
     return ok("nodes", found)
 
