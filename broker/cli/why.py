@@ -91,6 +91,5 @@ def _shown(facts: PartitionFacts) -> dict[str, Any]:
 def _lags(bootstrap: str, config: str | None, facts: PartitionFacts) -> dict[str, int]:
     from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
-    return KafkaAdmin(bootstrap, Path(config) if config else None).lags(
-        facts.topic, facts.partition
-    )
+    admin = KafkaAdmin(bootstrap, Path(config) if config else None)
+    return admin.lags(facts.topic, facts.partition)
