@@ -21,8 +21,8 @@ _NAMES = {"columns", "partitions", "offsets", "since", "limit"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """`columns` and `partitions` None: all. Offsets [first_offset, end_offset) of each partition.
-    `since_ms`: records of that time or newer; at or below 0: of any time. `limit`: any so many rows
-    of those are enough; None: all of them.
+    `since_ms`: records of that time or newer; at or below 0: of any time. `limit`: any of
+    those are enough, up to this number of rows; None: all of them.
     """
 
     columns: frozenset[str] | None = None

@@ -76,7 +76,7 @@ def count_rows(
 def first_rows(
     reader: ObjectReader, requested: Sequence[OffsetRange], rows_min: int
 ) -> list[OffsetRange]:
-    """Return the beginning of a read that has so many rows for certain, if the whole has. All of it
+    """Return the beginning of a read that has `rows_min` rows, if the whole has them. All of it
     where some tens of indexes do not say so. Raises the errors of reading.
     """
     kept: list[OffsetRange] = []

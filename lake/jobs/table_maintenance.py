@@ -208,8 +208,8 @@ def is_optimize_due(target: TableTarget, *, files: int, small_files: int) -> boo
 
 
 def is_purge_due(target: TableTarget, table: Table) -> bool:
-    """Return whether so many rows of a table's files are deleted that it is to be purged, or any,
-    if the table takes no deletion vectors any more. Raises TableUnavailable.
+    """Return true if enough rows of a table's files are deleted for a purge: any, if it takes no
+    deletion vectors any more. Raises TableUnavailable.
     """
     if not table.has_vectors:
         return False

@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 1 << 20
 
 
 def files_to_purge(table: Table, percent: int) -> list[TableFile]:
-    """Return the files of which at least so many of 100 rows are deleted; with a table that takes
+    """Return the files of which at least `percent` of the rows are deleted; with a table that takes
     vectors no more, all that have some. Raises TableUnavailable.
     """
     if not table.has_vectors:

@@ -334,7 +334,7 @@ class ViewSource:
         return rows
 
     def beginning(self, rows: int) -> "ViewSource":
-        """Return the source of the first so many rows; perhaps of more."""
+        """Return the source of the first `rows` rows; perhaps of more."""
         return self if self.is_about_cluster else self._needing(Needs(limit=rows))
 
     def _needing(self, needs: Needs) -> "ViewSource":

@@ -373,7 +373,8 @@ class Table:
             yield file.batches(rows_max, columns)
 
     def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows of the table, all columns or some, as Arrow tables of at most so many.
+        """Yield the rows of the table, all columns or some, as Arrow tables of at most
+        `rows_max`.
 
         Files and row groups are read in turn, and about one row group is in memory: a file that is
         small because its rows are alike may be too much for that.

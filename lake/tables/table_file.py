@@ -55,8 +55,8 @@ class TableFile:
             first += int(fragment.count_rows())
 
     def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows, all columns or some, as Arrow tables of at most so many. Row groups are
-        read in turn.
+        """Yield the rows, all columns or some, as Arrow tables of at most `rows_max`. Row groups
+        are read in turn.
         """
         deleted = self.deleted()
         # A scan of the whole file reads ahead, and holds several row groups with any options.
@@ -117,7 +117,7 @@ class RowGroup:
         return self._fragment.to_table(schema=self._schema, columns=list(columns))
 
     def batches(self, rows_max: int, columns: Sequence[str] | None) -> Iterator[Any]:
-        """Yield all columns or some as Arrow tables of at most so many rows."""
+        """Yield all columns or some as Arrow tables of at most `rows_max` rows."""
         for batch in self._fragment.to_batches(
             schema=self._schema, columns=columns, batch_size=rows_max
         ):
