@@ -328,19 +328,20 @@ class Session:
     reads without fetches. Produce needs no session: the write-ahead log fences.
 
     A store that does not respond must not stop consumers that read from memory. So when reading the
-    log has failed, a third proof counts: every other registered node has responded since the
-    attempt began, and none of them knows an entry that this node lacks. Only a node that none of
-    them knows, and that reaches the store alone, could have fenced this one. A node that has heard
-    from such a node, which names an entry that it lacks, cannot use this proof. Neither can one
-    that slept, since a successor may have been started meanwhile: the log, or a node that has read
-    it, must respond first.
+    log has failed, a third proof counts: every other node that is not retired has responded since
+    the attempt began, and none of them knows an entry that this node lacks. One that this node
+    knows as fenced cannot respond so: it may have come back unseen, and have fenced this node. Only
+    a node with a new id, which reaches the store alone, could have fenced this one. A node that has
+    heard from such a node, which names an entry that it lacks, cannot use this proof. Neither can
+    one that slept, since a successor may have been started meanwhile: the log, or a node that has
+    read it, must respond first.
 
     Access rules require more (`is_state_current`): a state that was the newest within the session
     time, so that a node that is cut off soon allows nothing by rules that are not in force any
     more.
 
-    `is_unfenced` reads this node's own state. `is_unanimous(since)` returns whether every other
-    registered node has responded since then and knows no entry that this node lacks.
+    `is_unfenced` reads this node's own state. `is_unanimous(since)` returns true if every other
+    node is unfenced, has responded since then and knows no entry that this node lacks.
     """
 
     def __init__(
@@ -833,7 +834,12 @@ class BrokerLifecycle:
         return known is not None and known.epoch == self.own.epoch and not known.is_fenced
 
     def _is_unanimous(self, since: float) -> bool:
-        return all(channel.agreed_at >= since for channel, _ in self._channels.values())
+        """See `Session`. Nodes that this one knows as fenced have no channel."""
+        return all(
+            (found := self._channels.get(node_id)) is not None and found[0].agreed_at >= since
+            for node_id in self._metadata.state.nodes
+            if node_id != self.own.node_id
+        )
 
     def _nudge_all(self) -> None:
         for channel, _ in self._channels.values():

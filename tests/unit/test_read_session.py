@@ -4,11 +4,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from lakehead.broker.cluster.broker_lifecycle import Session
+from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle, Session
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.cluster.inter_broker_client import PeerChannel
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import StoreUnavailable
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.records import FenceNode, RegisterNode
+from lakehead.storage.metadata.records import FenceNode, RegisterNode, RetireNode
 from lakehead.storage.object_store.memory import MemoryStore
 from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
@@ -203,5 +205,75 @@ def test_a_node_that_lacks_a_named_entry_has_no_proof_from_those_that_lack_it_to
         log.refresh = fail  # type: ignore[method-assign, assignment]
         await asyncio.sleep(2 * SESSION)
         assert await session.ensure()
+
+    run(scenario)
+
+
+class CutOff:
+    """A network that lets nothing through."""
+
+    async def connect(self, host: str, port: int, on_closed: Callable[[], None]) -> PeerChannel:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def probe(self, host: str, port: int) -> None:
+        await self.connect(host, port, lambda: None)
+
+
+def cut_off(world: World, log: MetadataLog) -> Session:
+    """Return the session of node 0, which no other node hears, and which loses the store now."""
+    lifecycle = BrokerLifecycle(
+        log.state.nodes[0],
+        log,
+        CutOff(),
+        world.clock,
+        world.scope,
+        interval_s=0.5,
+        session_s=SESSION,
+        load=NodeLoad,
+    )
+    lifecycle.start()
+
+    async def fail(**_: object) -> None:
+        raise StoreUnavailable("down")
+
+    log.refresh = fail  # type: ignore[method-assign, assignment]
+    return lifecycle.session
+
+
+def test_a_node_that_is_cut_off_from_a_fenced_one_serves_no_read_without_the_log() -> None:
+    """The fenced node may be back in another epoch, and may have fenced this one."""
+
+    async def scenario(world: World) -> None:
+        log, _ = await world.node(0)
+        other, _ = await world.node(1)
+        await log.refresh()
+        await log.commit([FenceNode(node_id=1, epoch=0)])
+        session = cut_off(world, log)
+        assert await session.ensure()
+        await other.refresh()
+        await other.commit(
+            [
+                RegisterNode(node_id=1, epoch=1, incarnation="j", host="h", port=1),
+                FenceNode(node_id=0, epoch=0),
+            ]
+        )
+        await asyncio.sleep(SESSION)
+        assert not await session.ensure()
+        assert not await session.ensure_state()
+
+    run(scenario)
+
+
+def test_a_node_whose_others_are_retired_serves_reads_while_the_store_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        log, _ = await world.node(0)
+        await world.node(1)
+        await log.refresh()
+        await log.commit([FenceNode(node_id=1, epoch=0), RetireNode(node_id=1)])
+        session = cut_off(world, log)
+        await asyncio.sleep(SESSION)
+        assert await session.ensure()
+        assert await session.ensure_state()
 
     run(scenario)
