@@ -5,7 +5,7 @@ latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
 
 Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
 -6 find nothing. For readers of committed records the end is the last stable offset. A node that
-cannot be sure that it still leads reads the metadata first.
+cannot be sure that it still leads reads the metadata first, and again after a long search.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import DESCRIBE_TOPIC
+from lakehead.broker.services import ReadSession
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11), access=(DESCRIBE_TOPIC,))
@@ -82,7 +83,10 @@ async def _offset_found(
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(requested.partition_index)
         partition.check_epoch(getattr(requested, "current_leader_epoch", -1))
-        offset, timestamp = await _find(partition, requested.timestamp, is_committed=is_committed)
+        session = context.services.session
+        offset, timestamp = await _find(
+            partition, requested.timestamp, session, is_committed=is_committed
+        )
         epoch = partition.epoch_at(offset) if offset >= 0 else -1
     except LakeheadError as caught:
         return _result(requested, context, error=error_code(caught))
@@ -115,7 +119,9 @@ def _check_time(timestamp: int, version: int) -> None:
         raise KafkaError(ErrorCode.unsupported_version)
 
 
-async def _find(partition: Partition, timestamp: int, *, is_committed: bool) -> tuple[int, int]:
+async def _find(
+    partition: Partition, timestamp: int, session: ReadSession, *, is_committed: bool
+) -> tuple[int, int]:
     """Return (offset, timestamp); the timestamp only where a record was looked for."""
     if timestamp == LATEST:
         end = partition.last_stable_offset if is_committed else partition.high_watermark
@@ -129,6 +135,8 @@ async def _find(partition: Partition, timestamp: int, *, is_committed: bool) -> 
         found = await stream.offset_of_max_timestamp()
     else:
         found = await stream.offset_for_timestamp(timestamp)
+    if not await session.ensure():  # the search may have taken longer than the session
+        raise KafkaError(ErrorCode.not_leader_or_follower)
     if found is None or (is_committed and found.offset >= partition.last_stable_offset):
         return NOTHING
     return found.offset, found.timestamp

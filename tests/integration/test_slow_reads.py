@@ -10,25 +10,24 @@ from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
 from lakehead.storage.format.record_batch import read_header
-from lakehead.storage.object_store import MemoryStore
-from tests.integration.test_node_protocol import batch, running, until, with_topic
+from tests.integration.test_node_protocol import DeafStore, batch, running, until, with_topic
 from tests.support.node_client import LIMIT_S, Client
 
 VALUE = b"x" * 10_000
 
 
-class HeldStore(MemoryStore):
-    """Reads of data wait while the gate is shut."""
+class HeldStore(DeafStore):
+    """Reads of data wait while `data_gate` is shut."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.data_gate = asyncio.Event()
+        self.data_gate.set()
         self.waiting = 0
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         self.waiting += 1
-        await self.gate.wait()
+        await self.data_gate.wait()
         self.waiting -= 1
         return await super().get_range(key, start, length)
 
@@ -54,7 +53,7 @@ async def test_nobody_waits_for_the_cold_reads_of_another() -> None:
         client, other = await with_topic(node), await Client.connect(node)
         await produce(client, 0, 20)
         await make_cold(node, 0)
-        store.gate.clear()
+        store.data_gate.clear()
         client.fetch({0: 0}, wait_ms=60_000)
         await until(lambda: store.waiting > 0)
         versions = entity(
@@ -69,7 +68,7 @@ async def test_nobody_waits_for_the_cold_reads_of_another() -> None:
             assert read_header((await other.fetched())[0].records).base_offset == 20 + number
             assert (await other.ask(18, 3, versions)).error_code == 0
         assert store.waiting > 0
-        store.gate.set()
+        store.data_gate.set()
         assert read_header((await client.fetched())[0].records).base_offset == 0
 
 
@@ -80,12 +79,12 @@ async def test_what_is_in_memory_does_not_wait_for_what_is_not() -> None:
         await produce(client, 0, 3)
         await make_cold(node, 0)
         await produce(client, 1, 1)
-        store.gate.clear()
+        store.data_gate.clear()
         client.fetch({0: 0, 1: 0}, wait_ms=60_000)
         found = await client.fetched()
         assert found[1].records
         assert (found[0].error_code, found[0].records or b"") == (0, b"")
-        store.gate.set()
+        store.data_gate.set()
         client.fetch({0: 0, 1: 1}, wait_ms=60_000)
         assert (await client.fetched())[0].records
 
@@ -148,7 +147,7 @@ async def test_a_node_closes_while_its_reads_hang() -> None:
         client = await with_topic(node)
         await produce(client, 0, 3)
         await make_cold(node, 0)
-        store.gate.clear()
+        store.data_gate.clear()
         client.fetch({0: 0}, wait_ms=60_000)
         await until(lambda: store.waiting > 0)
         async with asyncio.timeout(LIMIT_S):
@@ -175,3 +174,28 @@ async def test_a_batch_that_nobody_can_read_does_not_stop_searches_by_timestamp(
             )
             answer = await client.list_offsets(asked)
             assert (answer.error_code, answer.offset, answer.timestamp) == (0, *expected)
+
+
+async def test_a_search_that_outlasts_the_session_is_served_by_the_next_leader() -> None:
+    """Another node may lead by then: what is found here may not be what it has."""
+    store = HeldStore()
+    async with running(store, broker_session_timeout_ms=300) as node:
+        client = await with_topic(node)
+        await produce(client, 0, 3)
+        await make_cold(node, 0)
+        asked = entity(
+            schema(2, 6).request_module,
+            "ListOffsetsPartition",
+            partition_index=0,
+            current_leader_epoch=-1,
+            timestamp=0,
+        )
+        store.data_gate.clear()
+        search = asyncio.create_task(client.list_offsets(asked))
+        await until(lambda: store.waiting > 0)
+        store.gate.clear()
+        await until(lambda: not node.session.is_current())
+        store.data_gate.set()
+        assert (await search).error_code == ErrorCode.not_leader_or_follower
+        store.gate.set()
+        assert (await client.list_offsets(asked)).offset == 0
