@@ -190,8 +190,7 @@ def _metrics() -> str:
     for subject, measures in SUBJECTS.items():
         lines += ["", f"## {subject}", "", "| Metric | Kind | Meaning |", "| --- | --- | --- |"]
         for metric in measures:
-            kind = "counter" if metric.is_counter else "gauge"
-            lines.append(f"| `{metric.shown_name}` | {kind} | {metric.doc} |")
+            lines.append(f"| `{metric.shown_name}` | {metric.kind} | {metric.doc} |")
     lines += ["", _TABLE_METRICS_INTRODUCTION, "", "| Metric | Meaning |", "| --- | --- |"]
     lines += [f"| `{metric.shown_name}` | {metric.doc} |" for metric in TABLE_METRICS]
     return _NOTE + "\n".join(lines) + "\n"

@@ -162,7 +162,7 @@ class ProduceCall(Slot):
         frame_size: int,
     ) -> None:
         self.connection = context.connection
-        self.pieces = self.cancel = None
+        self.pieces = self.cancel = self.timing = None
         self._context = context
         self._header = header
         self._responds = request.acks != 0

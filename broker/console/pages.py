@@ -12,6 +12,7 @@ from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.coordinator.group.group_metadata import Offsets
 from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
 from lakehead.broker.diagnosis.partition import explain
+from lakehead.broker.observability.group_lag import partition_lags
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import NotFound, StorageError
@@ -171,29 +172,19 @@ async def group_page(viewer: Viewer, group: str) -> dict[str, Any] | None:
 
 
 def lag_rows(node: ObservedNode, offsets: Offsets) -> list[dict[str, Any]]:
-    """Return the lag of each committed offset. The end of a partition that another node leads is
-    that of its objects, so its lag may be more.
-    """
-    state, rows = node.state, []
-    for (name, partition), committed in sorted(offsets.items()):
-        topic = state.topics.get(name)
-        if topic is None or partition >= len(topic.partitions):
-            continue
-        led = node.topics.partition(name, partition)
-        stream = state.streams[topic.partitions[partition]]
-        end = led.high_watermark if led is not None else stream.end_offset
-        rows.append(
-            {
-                "topic": name,
-                "partition": partition,
-                "offset": committed.offset,
-                "end": end,
-                "lag": max(end - committed.offset, 0),
-                "is_exact": led is not None,
-                "committed": moment(committed.commit_timestamp_ms),
-            }
-        )
-    return rows
+    """Return the lag of each committed offset."""
+    return [
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "offset": one.committed.offset,
+            "end": one.end,
+            "lag": one.records,
+            "is_exact": one.is_exact,
+            "committed": moment(one.committed.commit_timestamp_ms),
+        }
+        for one in sorted(partition_lags(node, offsets))
+    ]
 
 
 def tables_page(state: MetadataImage, names: Collection[str]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from lakehead.broker.network.request_memory import UNCHARGED_FRAME, Piece, Reque
 from lakehead.broker.network.unsent import RATE_MIN, UnsentResponses
 from lakehead.broker.protocol.frame import FRAME_MIN
 from lakehead.broker.security.principal import ANONYMOUS, NODE, KafkaPrincipal
+from lakehead.storage.latency import Timing
 
 FIRST_PIECE = 1 << 20
 """A longer frame is allocated in steps, as its bytes arrive."""
@@ -73,13 +74,15 @@ class Gate(Protocol):
 class Slot:
     """The place of one response in the order of a connection."""
 
-    __slots__ = ("cancel", "connection", "pieces")
+    __slots__ = ("cancel", "connection", "pieces", "timing")
 
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.pieces: Sequence[Piece] | None = None
         self.cancel: Callable[[], object] | None = None
         """Called when the connection is lost before the response is ready."""
+        self.timing: Timing | None = None
+        """Stopped when the response is sent."""
 
     def complete(self, pieces: Sequence[Piece]) -> None:
         """Give the response; it is sent when those before it are."""
@@ -161,6 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         "principal",
         "software_name",
         "software_version",
+        "timing",
         "when_lost",
     )
 
@@ -228,6 +232,8 @@ class Connection(asyncio.BufferedProtocol):
         """The dispatcher's note of the last request with records, which the next may repeat."""
         self.has_fetched = False
         """True if a Fetch response had records, so that the next one shows that they were taken."""
+        self.timing: Timing | None = None
+        """Of the request that is about to get its place."""
 
     # The transport's side.
 
@@ -352,6 +358,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold(self, slot: Slot) -> None:
         """Give the next response its place."""
+        slot.timing, self.timing = self.timing, None
         self._pending.append(slot)
 
     def proceed(self) -> None:
@@ -620,7 +627,8 @@ class Connection(asyncio.BufferedProtocol):
         pieces: list[Piece] = []
         while pending and (ready := pending[0].pieces) is not None:
             pieces.extend(ready)
-            pending.popleft()
+            if (timing := pending.popleft().timing) is not None:
+                timing.stop()
         if not pending:
             self._muted = False
             if not self._blocked:

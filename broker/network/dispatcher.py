@@ -24,6 +24,7 @@ from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.broker.quota.request_quota import RequestQuota
 from lakehead.broker.request_context import Deferred, RequestContext
 from lakehead.broker.services import BrokerServices
+from lakehead.storage.latency import LatencyHistogram, Timing
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they delay no other request."""
@@ -69,6 +70,8 @@ class Dispatcher:
         self.registry = registry
         self._on_crash = on_crash
         self.requests_total: Counter[str] = Counter()
+        self.latencies: dict[str, LatencyHistogram] = {}
+        """Of each API that was requested, from the whole request to its response."""
         self.failed_total: int = 0
         self.cut_off_total: int = 0
         """Requests that were not served, since their access rules could not be read."""
@@ -81,10 +84,12 @@ class Dispatcher:
         """Start the request of a frame; see `FrameHandler`."""
         view = memoryview(frame)
         try:
+            connection.timing = None
             if connection.gate is not None and connection.gate.takes(frame):
                 return True
             header, route, context = self._opened(connection, view)
             self.requests_total[route.api.name] += 1
+            connection.timing = Timing(self._latency(route), self._services.clock)
             if self._services.authorizer.is_enabled and self._awaits_rules(route, context):
                 self._services.scope.spawn_apart(
                     self._start_by_rules(view, header, route, context),
@@ -154,6 +159,13 @@ class Dispatcher:
             is_from_node=is_from_node,
             quota=quota,
         )
+
+    def _latency(self, route: Route) -> LatencyHistogram:
+        name = route.api.name
+        latency = self.latencies.get(name)
+        if latency is None:
+            latency = self.latencies[name] = LatencyHistogram()
+        return latency
 
     async def handle_own(self, key: int, version: int, request: Any) -> Any:
         """Handle a request of this node to itself, for an API that carries no records; return the

@@ -7,14 +7,20 @@ path an addition. Names follow Prometheus: base units (seconds, bytes), a counte
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from lakehead.broker.cluster.controller import Controller
 from lakehead.broker.cluster.membership import Standing
 from lakehead.broker.coordinator.transaction.messages import TransactionState
 from lakehead.broker.maintenance.beside import MaintenanceBeside
+from lakehead.broker.observability.group_lag import group_lags
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.quota.accept_rates import ACCEPT_RATE
 from lakehead.broker.quota.entities import CONNECTION_RATE, EntityClass, QuotaType
@@ -22,13 +28,16 @@ from lakehead.broker.services import FetchedTo
 from lakehead.broker.share.share_counts import LetterOutcome, Outcome
 from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
 from lakehead.storage.encryption.data_keys import DataKeyStats
+from lakehead.storage.latency import LatencyHistogram
 from lakehead.storage.memory_pool import MemoryPool
 from lakehead.storage.object_store.counted import VerbStats
 from lakehead.storage.stream.inflating import InflatedBatches
 from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
 
-Values = float | Mapping[str, float] | None
+Value = float | LatencyHistogram
+Values = Value | Mapping[str, float] | Mapping[str, LatencyHistogram] | None
 """A value, a value for each value of the label, or None: this node has no such part."""
+Kind = Literal["counter", "gauge", "histogram"]
 
 
 class NodeMetric(NamedTuple):
@@ -36,14 +45,14 @@ class NodeMetric(NamedTuple):
 
     name: str
     doc: str
-    is_counter: bool
+    kind: Kind
     read: Callable[[ObservedNode], Values]
     label: str = ""
 
     @property
     def shown_name(self) -> str:
         """The name as Prometheus sees it."""
-        suffix = "_total" if self.is_counter else ""
+        suffix = "_total" if self.kind == "counter" else ""
         label = f'{{{self.label}="..."}}' if self.label else ""
         return f"{self.name}{suffix}{label}"
 
@@ -52,14 +61,21 @@ def counter(
     name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
 ) -> NodeMetric:
     """Declare a metric that only grows, until the node restarts."""
-    return NodeMetric(f"lakehead_{name}", doc, True, read, label)
+    return NodeMetric(f"lakehead_{name}", doc, "counter", read, label)
 
 
 def gauge(
     name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
 ) -> NodeMetric:
     """A metric that goes up and down."""
-    return NodeMetric(f"lakehead_{name}", doc, False, read, label)
+    return NodeMetric(f"lakehead_{name}", doc, "gauge", read, label)
+
+
+def histogram(
+    name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
+) -> NodeMetric:
+    """Declare latencies by buckets."""
+    return NodeMetric(f"lakehead_{name}", doc, "histogram", read, label)
 
 
 # Clients.
@@ -139,6 +155,13 @@ _CLIENTS = (
         lambda n: n.groups.counts.rebalances_total,
     ),
     gauge(
+        "consumer_group_lag_records",
+        "Records from the committed offsets of groups, which this node coordinates, to the ends of "
+        "their partitions, all together. The 1,000 groups with most.",
+        group_lags,
+        "group",
+    ),
+    gauge(
         "group_memory_bytes",
         "Memory of the groups that this node coordinates and of their members, of "
         "group.memory.size.",
@@ -174,6 +197,14 @@ _CLIENTS = (
         "requests",
         "Requests, by API.",
         lambda n: dict(sorted(n.dispatcher.requests_total.items())),
+        "api",
+    ),
+    histogram(
+        "request_seconds",
+        "Durations of requests, by API: from the whole request to the moment at which its response "
+        "is given to the socket. A Fetch may wait for records as long as its client permits "
+        "(fetch.max.wait.ms). Requests that have no response (acks=0) are not in it.",
+        lambda n: dict(sorted(n.dispatcher.latencies.items())),
         "api",
     ),
     counter(
@@ -502,6 +533,12 @@ def _objects(value: Callable[[ObjectWalStats], float]) -> Callable[[ObservedNode
 
 
 _WAL = (
+    histogram(
+        "wal_append_seconds",
+        "Durations of appends, from the batch to its durability: one append at a time is timed, "
+        "about one of each group commit.",
+        lambda n: n.engine.append_latency,
+    ),
     gauge(
         "wal_pending_bytes",
         "Bytes appended that are not durable yet.",
@@ -600,13 +637,20 @@ _UPLOADS = (
 # Object store.
 
 
+def _verbs(node: ObservedNode) -> dict[str, VerbStats]:
+    stats = node.store.stats
+    return {"put": stats.put, "get": stats.get, "list": stats.list, "delete": stats.delete}
+
+
 def _by_operation(value: Callable[[VerbStats], float]) -> Callable[[ObservedNode], Values]:
     def read(node: ObservedNode) -> Values:
-        stats = node.store.stats
-        verbs = {"put": stats.put, "get": stats.get, "list": stats.list, "delete": stats.delete}
-        return {name: value(verb) for name, verb in verbs.items()}
+        return {name: value(verb) for name, verb in _verbs(node).items()}
 
     return read
+
+
+def _latency_by_operation(node: ObservedNode) -> Values:
+    return {name: verb.latency for name, verb in _verbs(node).items()}
 
 
 _STORE = (
@@ -634,10 +678,10 @@ _STORE = (
         _by_operation(lambda v: v.failures),
         "operation",
     ),
-    counter(
-        "store_seconds",
-        "Total time of calls; divided by store_calls, their mean time.",
-        _by_operation(lambda v: v.seconds),
+    histogram(
+        "store_call_seconds",
+        "Durations of calls.",
+        _latency_by_operation,
         "operation",
     ),
     gauge(
@@ -1028,13 +1072,31 @@ class NodeCollector:
                 yield family
 
     def _read(self, metric: NodeMetric) -> Metric | None:
-        kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
         values = metric.read(self._node)
         if values is None:
             return None
-        if not isinstance(values, Mapping):
-            return kind(metric.name, metric.doc, value=values)
-        family = kind(metric.name, metric.doc, labels=[metric.label])
-        for label, value in values.items():
-            family.add_metric([label], value)
+        labels = [metric.label] if isinstance(values, Mapping) else []
+        family = _FAMILIES[metric.kind](metric.name, metric.doc, labels=labels)
+        if isinstance(values, Mapping):
+            for label, value in values.items():
+                _add(family, [label], value)
+        else:
+            _add(family, [], values)
         return family
+
+
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_FAMILIES: Mapping[Kind, type[_Family]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def _add(family: _Family, labels: list[str], value: Value) -> None:
+    if isinstance(value, LatencyHistogram):
+        assert isinstance(family, HistogramMetricFamily)
+        family.add_metric(labels, buckets=list(value.cumulative()), sum_value=value.seconds)
+    else:
+        assert not isinstance(family, HistogramMetricFamily)
+        family.add_metric(labels, value)

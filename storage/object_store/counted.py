@@ -11,6 +11,7 @@ from lakehead.storage.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
+from lakehead.storage.latency import LatencyHistogram
 from lakehead.storage.object_store.protocol import (
     Buffer,
     ObjectMeta,
@@ -42,8 +43,7 @@ class VerbStats:
     """Of bodies that were written or read whole."""
     failures: int = 0
     """Refused, unreachable, timed out or unknown. An absent key or a lost race is none."""
-    seconds: float = 0.0
-    """Time that the calls took, all together."""
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     seconds_max: float = 0.0
 
 
@@ -175,5 +175,5 @@ class CountedStore:
             seconds = self._clock.monotonic() - begun
             verb.calls += 1
             verb.requests += requests
-            verb.seconds += seconds
+            verb.latency.observe(seconds)
             verb.seconds_max = max(verb.seconds_max, seconds)

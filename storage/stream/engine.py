@@ -28,6 +28,7 @@ from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.garbage import GarbageCollector
+from lakehead.storage.latency import LatencyHistogram, Timing
 from lakehead.storage.metadata.log import MetadataFollower, MetadataLog
 from lakehead.storage.metadata.records import CloseStream, OpenStream, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
@@ -95,6 +96,13 @@ class StreamEngine:
         self._scope = scope
         self._settings = settings
         self._released_bytes = 0
+        self._clock = clock
+        self.append_latency = LatencyHistogram()
+        """From an append to its durability. One append at a time is timed: that is about one of
+        each group commit, and costs the others a comparison.
+        """
+        self._timed: tuple[int, Timing] | None = None
+        """The append that is timed, by its end position."""
         self._pace = UploadPace(clock, produced=lambda: self._released_bytes, fill=self._fill)
         self.uploader = Uploader(
             store=store,
@@ -277,6 +285,8 @@ class StreamEngine:
         end_offset = base_offset + count
         batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
         self._appends.waiting.append(PendingAppend(position, stream, batch, on_done))
+        if self._timed is None:
+            self._timed = position, Timing(self.append_latency, self._clock)
         return end_offset
 
     def writable(self) -> bool:
@@ -370,6 +380,9 @@ class StreamEngine:
         self._uploads.check()
         self._appends.wake(position)
         self._check_writable()
+        if self._timed is not None and self._timed[0] <= position:
+            self._timed[1].stop()
+            self._timed = None
 
     def _upload_due_states(self, streams: Iterable[Stream]) -> None:
         """Upload those first of whose state much has changed: it goes in portions."""

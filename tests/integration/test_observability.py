@@ -25,7 +25,8 @@ SMALL = (
     *("--maintain.tables", "true"),
     *("--audit.topic", "audit"),
 )
-LINE = re.compile(r'^(\w+)(?:\{\w+="(\w+)"\})? (\S+)$', re.MULTILINE)
+LINE = re.compile(r'^(\w+)(?:\{(?:le="[^"]+",?)?(?:\w+="(\w+)")?\})? (\S+)$', re.MULTILINE)
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
 
 
 class Page:
@@ -89,8 +90,9 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
         assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > 0, 20)
         found = page.metrics()
     expected = {
-        metric.name + ("_total" if metric.is_counter else "")
+        metric.name + suffix
         for metric in METRICS
+        for suffix in SUFFIXES[metric.kind]
         if wal == "object"
         or not (metric.doc.startswith("Object WAL") or metric in SUBJECTS["Encryption at rest"])
         if metric.label != "metric"  # no client has pushed any
@@ -98,6 +100,10 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
     assert set(found) == expected
     assert found["lakehead_store_calls_total"]["put"] > 0
     assert found["lakehead_store_bytes_total"]["put"] > 10_000
+    assert found["lakehead_store_call_seconds_count"] == found["lakehead_store_calls_total"]
+    assert found["lakehead_request_seconds_count"]["Produce"] >= 1
+    assert 0 < found["lakehead_request_seconds_sum"]["Produce"] < 60
+    assert found["lakehead_wal_append_seconds_count"][""] >= 1
     assert found["lakehead_store_cost_dollars_total"][""] > 0
     assert found["lakehead_metadata_entries"][""] > 0
     assert found["lakehead_wal_capacity_bytes"][""] > 0

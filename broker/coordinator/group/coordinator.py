@@ -5,7 +5,7 @@ Every method raises KafkaError when this node does not coordinate the group, or 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from uuid import UUID
@@ -408,9 +408,20 @@ class GroupCoordinator:
         groups = [_description(live) for shard in shards for live in shard.groups.values()]
         return groups + [_share_description(one) for shard in shards for one in shard.shares.groups]
 
+    def committed(self) -> Iterator[tuple[str, Offsets]]:
+        """Yield the groups that this node coordinates and that have committed offsets. Any thread
+        may call it.
+        """
+        for shard in self.shards.loaded():
+            for group_id, live in list(shard.groups.items()):
+                if live.offsets:
+                    yield group_id, live.offsets
+
     def count_by_type(self) -> Mapping[str, int]:
-        """Return how many groups this node coordinates, by type."""
-        kinds = (live.kind for shard in self.shards.loaded() for live in shard.groups.values())
+        """Return how many groups this node coordinates, by type. Any thread may call it."""
+        kinds = (
+            live.kind for shard in self.shards.loaded() for live in list(shard.groups.values())
+        )
         counted = Counter(kinds)
         counted[GroupKind.SHARE] = sum(len(shard.shares.groups) for shard in self.shards.loaded())
         return {kind.value: counted[kind] for kind in GroupKind}
