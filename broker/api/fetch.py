@@ -22,6 +22,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -65,6 +66,12 @@ READ_COMMITTED = 1
 WAIT_MAX_MS = 3_600_000
 PARSED_INLINE_MAX = 64 << 10
 """Longer requests are parsed off the event loop."""
+FAN_OUT = 3
+"""As many consumers that wait for one partition get their responses at intervals."""
+FAN_OUT_PAUSE_S = 0.005
+"""The least time between two responses with records to one of these consumers. Each response has
+more batches then, which costs the node and the consumers less.
+"""
 AGAIN_S = 0.02
 """Pause before a request that was woken while it was read in turns is read again."""
 
@@ -300,9 +307,16 @@ class FetchCall:
         return self._services.read_replicas.find(topic, index)
 
     def _wake(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._evaluate)
+        if self._is_scheduled:
+            return
+        self._is_scheduled = True
+        loop = asyncio.get_running_loop()
+        connection: Connection = self._slot.connection
+        pause = connection.fetched_at + FAN_OUT_PAUSE_S - loop.time()
+        if pause > 0 and any(len(one.waiters) >= FAN_OUT for one in islice(self._watched, 1)):
+            self._timers.append(self._after(pause, self._evaluate))
+        else:
+            loop.call_soon(self._evaluate)
 
     def _stop(self) -> None:
         """Wait for nothing any more."""
@@ -600,7 +614,9 @@ class FetchCall:
         counts.redirected(redirected)
         endpoints = self._endpoints.values()
         connection: Connection = self._slot.connection
-        connection.has_fetched = connection.has_fetched or self._has_records()
+        if self._has_records():
+            connection.has_fetched = True
+            connection.fetched_at = asyncio.get_running_loop().time()
         self._slot.complete(writer.finish(self._header.correlation_id, endpoints))
 
     def _response_size(self) -> int:

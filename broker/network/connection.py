@@ -151,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         "active_at",
         "client_host",
         "client_port",
+        "fetched_at",
         "frame_began_at",
         "gate",
         "has_fetched",
@@ -232,6 +233,8 @@ class Connection(asyncio.BufferedProtocol):
         """The dispatcher's note of the last request with records, which the next may repeat."""
         self.has_fetched = False
         """True if a Fetch response had records, so that the next one shows that they were taken."""
+        self.fetched_at = 0.0
+        """When the last such response was given, by the time of the event loop."""
         self.timing: Timing | None = None
         """Of the request that is about to get its place."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api import fetch as fetch_api
 from lakehead.broker.node import Node, start_node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
@@ -200,6 +201,32 @@ async def test_a_fetch_waits_until_there_is_enough() -> None:
         got = await waiting
         assert len(got[0].records) == 2 * one
         assert len(got[1].records) == one
+
+
+@pytest.mark.parametrize(("readers", "batches"), [(2, 1), (3, 2)])
+async def test_many_consumers_of_a_partition_get_several_batches_at_once(
+    monkeypatch: pytest.MonkeyPatch, readers: int, batches: int
+) -> None:
+    monkeypatch.setattr(fetch_api, "FAN_OUT_PAUSE_S", 60.0)
+    async with running() as node:
+        writer = await with_topic(node)
+        clients = [await Client.connect(node) for _ in range(readers)]
+        for client in clients:
+            client.fetch({0: 0})
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        await until(lambda: len(partition.waiters) == readers)
+        writer.produce(batch())
+        assert await writer.produced() == (0, 0)
+        for client in clients:  # none has had records before, so none waits
+            assert len((await client.fetched())[0].records) == len(batch())
+            client.fetch({0: 1}, wait_ms=300)
+        await until(lambda: len(partition.waiters) == readers)
+        for offset in (1, 2):
+            writer.produce(batch())
+            assert await writer.produced() == (0, offset)
+        for client in clients:
+            assert len((await client.fetched())[0].records) == batches * len(batch())
 
 
 async def test_a_fetch_ends_at_its_deadline() -> None:
