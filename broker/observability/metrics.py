@@ -35,7 +35,7 @@ from lakehead.storage.stream.inflating import InflatedBatches
 from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
 
 Value = float | LatencyHistogram
-Values = Value | Mapping[str, float] | Mapping[str, LatencyHistogram] | None
+Values = Value | Mapping[str, Value] | None
 """A value, a value for each value of the label, or None: this node has no such part."""
 Kind = Literal["counter", "gauge", "histogram"]
 

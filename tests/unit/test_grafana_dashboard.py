@@ -24,8 +24,20 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield str(panel["title"]), target["expr"]
 
 
+def labels_by_metric() -> dict[str, set[str]]:
+    """The labels of each metric by its name in expressions; a histogram is read by its buckets."""
+    labels: dict[str, set[str]] = {}
+    for name, label, kind in re.findall(
+        r"^\| `(lakehead_\w+)(\{[^}]*\})?` \|(?: (\w+) \|)?", METRICS.read_text(), re.MULTILINE
+    ):
+        is_histogram = kind == "histogram"
+        shown = labels.setdefault(f"{name}_bucket" if is_histogram else name, {"instance"})
+        shown.update(re.findall(r"(\w+)=", label), {"le"} if is_histogram else ())
+    return labels
+
+
 def test_every_panel_is_about_metrics_that_there_are() -> None:
-    known = set(re.findall(r"^\| `(lakehead_\w+)", METRICS.read_text(), re.MULTILINE))
+    known = set(labels_by_metric())
     for title, expression in expressions():
         names = set(re.findall(r"lakehead_\w+", expression))
         assert names, title
@@ -33,15 +45,11 @@ def test_every_panel_is_about_metrics_that_there_are() -> None:
 
 
 def test_sums_are_by_labels_of_the_metric() -> None:
-    labels: dict[str, set[str]] = {}
-    for name, text in re.findall(
-        r"^\| `(lakehead_\w+)(\{[^}]*\})?", METRICS.read_text(), re.MULTILINE
-    ):
-        labels.setdefault(name, {"instance"}).update(re.findall(r"(\w+)=", text))
+    labels = labels_by_metric()
     for title, expression in expressions():
-        for by in re.findall(r"by \((\w+)\)", expression):
+        for by in re.findall(r"by \(([\w, ]+)\)", expression):
             (name, *_) = re.findall(r"lakehead_\w+", expression)
-            assert by in labels[name], title
+            assert set(by.split(", ")) <= labels[name], title
 
 
 def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
