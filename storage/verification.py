@@ -6,7 +6,7 @@ metadata. At most some ten megabytes are in memory, plus the inflated size of on
 described by topic, partition, offsets and object.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from lakehead.storage.format.record_batch import (
     read_header,
 )
 from lakehead.storage.format.stream_object import (
+    UNKNOWN_COUNT,
     IndexItem,
     ObjectIndex,
     StreamInfo,
@@ -112,6 +113,17 @@ def misplaced(place: Place, key: str, reason: str) -> Damage:
         what=reason,
         to_do="the metadata log and the objects disagree: keep a copy of meta/, and see what "
         "`lakehead rebuild-catalog --dry-run` finds",
+    )
+
+
+def miscounted(place: Place, key: str, reason: str) -> Damage:
+    """Return a wrong number of records in an index: the records themselves are unharmed."""
+    return Damage(
+        place=place,
+        object_key=key,
+        what=reason,
+        to_do="its records are unharmed; `count(*)` and LIMIT of `lakehead sql` count them wrong. "
+        "Put the object back from a copy, or see that `lakehead compact-objects` merges it",
     )
 
 
@@ -363,6 +375,7 @@ class _Reading:
         self._invalid_shown = 0
         self._damages: list[Damage] = []
         self._end = held.place.start_offset
+        self._kafka_records = 0
         self._epoch = -1
         self._sequences: dict[int, tuple[int, int]] = {}
 
@@ -376,7 +389,7 @@ class _Reading:
             try:
                 data = memoryview(await self._store.get_range(key, start, size))
             except CorruptObject as error:
-                self._say(run[0].start_offset, run[-1].end_offset, error.reason)
+                self._add(corrupt, run[0].start_offset, run[-1].end_offset, error.reason)
                 continue
             except ObjectNotFound:
                 return [lost(self._held.place, key)]
@@ -390,7 +403,7 @@ class _Reading:
         self._end = item.start_offset
         try:
             check_item(self._index.key, item, data)
-            count = 0
+            count, self._kafka_records = 0, 0
             for record in iter_records(data):
                 count += 1
                 if record.stream_id != item.stream_id:
@@ -402,10 +415,20 @@ class _Reading:
                 raise ValueError(f"{count} batches, not {item.record_count}")
             if self._end != item.end_offset:
                 raise ValueError(f"its batches end at {self._end}, not {item.end_offset}")
+            if item.kafka_records not in (UNKNOWN_COUNT, self._kafka_records):
+                self._add(
+                    miscounted,
+                    item.start_offset,
+                    item.end_offset,
+                    f"its index counts {item.kafka_records} records, its batches have "
+                    f"{self._kafka_records} (byte {item.position})",
+                )
         except CorruptObject as error:
-            self._say(item.start_offset, item.end_offset, f"{error.reason} (byte {item.position})")
+            reason = f"{error.reason} (byte {item.position})"
+            self._add(corrupt, item.start_offset, item.end_offset, reason)
         except ValueError as error:
-            self._say(item.start_offset, item.end_offset, f"byte {item.position}: {error}")
+            reason = f"byte {item.position}: {error}"
+            self._add(corrupt, item.start_offset, item.end_offset, reason)
         self._end = item.end_offset
 
     def _check_batch(
@@ -433,6 +456,7 @@ class _Reading:
         self._end, self._epoch = base + count, epoch
         self._report.batches += 1
         self._report.records += header.record_count
+        self._kafka_records += 0 if header.is_control else header.record_count
         self._follow_producer(header)
         if header.record_count:
             self._check_records(header, payload)
@@ -461,7 +485,9 @@ class _Reading:
         if is_gap and known is not None and known[0] == header.producer_epoch:
             self._report.sequence_gaps += self._index.kind != COMPACTED
 
-    def _say(self, start: int, end: int, reason: str) -> None:
+    def _add(
+        self, kind: Callable[[Place, str, str], Damage], start: int, end: int, reason: str
+    ) -> None:
         if len(self._damages) < _DAMAGES_MAX:
             place = replace(self._held.place, start_offset=start, end_offset=end)
-            self._damages.append(corrupt(place, self._index.key, reason))
+            self._damages.append(kind(place, self._index.key, reason))

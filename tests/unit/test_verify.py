@@ -2,18 +2,26 @@
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
 from lakehead.lake.errors import InvalidRecord
 from lakehead.storage.format.record_batch import patch, read_header
 from lakehead.storage.format.record_check import RecordChecker
 from lakehead.storage.format.record_kernel import RECORD_SIZE_MIN
-from lakehead.storage.format.stream_object import FOOTER_SIZE
+from lakehead.storage.format.stream_object import (
+    FOOTER,
+    FOOTER_SIZE,
+    Extension,
+    encode_extension,
+)
 from lakehead.storage.jobs.compact_objects import JOB as COMPACT
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.job import run_job
@@ -120,6 +128,37 @@ def test_a_batch_that_was_written_wrong_is_found_behind_right_checksums(tmp_path
     (damage,) = verified(tmp_path).damages
     assert damage.what.endswith("the batch at offset 3 fails its own checksum")
     assert read_header(broken).base_offset == 3
+
+
+def count_again(path: Path, counts: Sequence[int]) -> None:
+    """Write other numbers of records into the index of an object, with right checksums."""
+    body = bytearray(path.read_bytes())
+    footer = list(FOOTER.unpack(body[-FOOTER_SIZE:]))
+    start, size = footer[4:6]
+    held = msgspec.msgpack.decode(body[start + 1 : start + size], type=Extension)
+    extension = encode_extension(msgspec.structs.replace(held, item_record_counts=tuple(counts)))
+    assert len(extension) == size
+    body[start : start + size] = extension
+    footer[7] = crc32c(extension)
+    body[-FOOTER_SIZE:] = FOOTER.pack(*footer)
+    path.write_bytes(body)
+
+
+def test_a_wrong_count_of_records_in_an_index_is_found_with_object_and_offsets(
+    cluster: Path,
+) -> None:
+    first, second, third = data_files(cluster)
+    count_again(first, (20, 19))
+    count_again(second, (21, 20))
+    count_again(third, (20, -1))  # unknown, which leads to a read
+    found = verified(cluster).damages
+    assert len(found) == 2
+    for path, partition, count in ((first, 1, 19), (second, 0, 21)):
+        (damage,) = [one for one in found if path.as_posix().endswith(one.object_key)]
+        place = damage.place
+        assert (place.partition, place.end_offset - place.start_offset) == (partition, 20)
+        assert f"its index counts {count} records, its batches have 20" in damage.what
+        assert "unharmed" in damage.to_do
 
 
 def test_the_metadata_alone_tell_of_gaps(cluster: Path) -> None:
