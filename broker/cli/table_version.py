@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def show_version(
     topic: Annotated[
         str,
-        typer.Argument(metavar="TOPIC", help="A topic that declares a table."),
+        typer.Argument(
+            metavar="TOPIC",
+            help="A topic that declares a table; TOPIC/TABLE where it declares several.",
+        ),
     ],
     as_of: Annotated[
         str,

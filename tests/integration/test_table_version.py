@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.declaration.table_declaration import PREFIX, TABLES
+from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.table_version import AsOfPosition, table_version
 from lakehead.lake.positions import GroupPosition
 from lakehead.storage.errors import SettingsError
@@ -86,6 +88,47 @@ def test_a_position_without_a_version_is_an_error_that_says_why(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         table_version(str(root), topic, position)
+
+
+def test_each_of_several_tables_has_its_own_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One table goes on where the other pauses: the same position is another version."""
+    configs = {
+        f"{PREFIX}enable": "true",
+        TABLES: "raw_rows,flat_rows",
+        f"{PREFIX}flat_rows.value.format": "json",
+    }
+    good, bad = json.dumps({"n": 1}).encode(), b"{"
+    for number, value in enumerate((good, good, bad)):
+        write_topic(tmp_path, "orders", {0: [value, good]})
+        if not number:
+            configure(tmp_path, "orders", configs)
+        tables = DeclaredTables(str(tmp_path))
+        tables.catch_up(all_of_them=True, on_table=lambda _: None)
+        tables.close()
+    commit_offsets(tmp_path, "reports", "orders", {0: 6})
+    command = CommandLine(monkeypatch, capsys)
+
+    def shown(table: str, as_of: str) -> dict[str, Any]:
+        done = command("table-version", table, as_of, "--path", str(tmp_path), "--json")
+        found: dict[str, Any] = json.loads(done.out)
+        return found
+
+    for table in ("raw_rows", "flat_rows"):
+        for end in (2, 3, 4):
+            found = shown(f"orders/{table}", f"0:{end}")
+            assert found["table"] == str(tmp_path / "tables" / table)
+            rows = DeltaTable(found["table"], version=found["version"]).to_pyarrow_table()
+            assert sorted(rows["_offset"].to_pylist()) == list(range(2 * ((end + 1) // 2)))
+    assert shown("orders/raw_rows", "group:reports")["exact"]
+    path = ("--path", str(tmp_path))
+    error = command.fails("table-version", "orders/flat_rows", "group:reports", *path)
+    assert "holds partition 0 up to offset 4, not yet up to 6" in error
+    error = command.fails("table-version", "orders", "0:1", *path)
+    assert "several tables, name one: orders/raw_rows, orders/flat_rows" in error
+    error = command.fails("table-version", "orders/other", "0:1", *path)
+    assert "orders" in error
 
 
 def test_the_command_names_the_query_and_refuses_other_positions(
