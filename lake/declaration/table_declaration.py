@@ -25,7 +25,7 @@ from lakehead.lake.declaration.column_types import (
 from lakehead.lake.declaration.paths import root_path
 from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import TopicState
+from lakehead.storage.metadata.state import TABLE_RETENTION_WAIT_MS, TopicState
 
 Columns: TypeAlias = Mapping[str, ColumnType | None]
 """Types by name; None is a type that is not looked at."""
@@ -77,7 +77,7 @@ TABLES_MAX = 16
 OF_ONE_TABLE = ("path", "catalog.name", "iceberg.name", "route.values")
 """Configs that two tables cannot share."""
 
-OF_ALL_TABLES = ("enable", "route.field")
+OF_ALL_TABLES = ("enable", "retention.wait.ms", "route.field")
 """Configs that one of several tables cannot have for itself."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -151,7 +151,8 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="enable",
         kind="boolean",
         default="false",
-        note="Keep the topic as a Delta table. Retention then waits for the table.",
+        note="Keep the topic as a Delta table. Retention then waits for the table "
+        "(lakehead.table.retention.wait.ms).",
     ),
     TableConfig(
         name="evolution",
@@ -268,6 +269,14 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         default="",
         note="The root of the table: a folder's whole path, or s3://bucket/prefix, in one of the "
         "places that nodes allow (table.roots); empty: tables/ beside the cluster's objects.",
+    ),
+    TableConfig(
+        name="retention.wait.ms",
+        kind="long",
+        default=str(TABLE_RETENTION_WAIT_MS),
+        note="The time in ms that records stay beyond retention.ms while the table does not have "
+        "them. After it retention removes them, and the table never gets them. "
+        "9223372036854775807: no limit.",
     ),
     TableConfig(
         name="route.field",

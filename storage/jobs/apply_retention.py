@@ -3,7 +3,7 @@ not keep are removed.
 
 Plan: what is due, by configs and metadata alone. Run: each item removes it from some partitions, by
 one entry of the metadata log, as far as it is due still. Records that the table of a topic does not
-hold yet stay. Objects are deleted by `sweep`, or by a running node.
+hold yet stay for a while. Objects are deleted by `sweep`, or by a running node.
 """
 
 from collections.abc import Sequence
@@ -63,13 +63,14 @@ class RetentionOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionResult(JobResult):
     """`records` counts offsets, `objects` those that a partition refers to no more, `bytes` those
-    of batches.
+    of batches. `missed` records waited too long for the topic's table, which lacks them.
     """
 
     partitions: int = total("trimmed partitions")
     records: int = total("records")
     objects: int = total()
     bytes: int = total("bytes")
+    missed: int = total("records that a table lacks")
 
     @classmethod
     def of(cls, trimmed: "Sequence[Trimmed]") -> "RetentionResult":
@@ -79,6 +80,7 @@ class RetentionResult(JobResult):
             records=sum(one.records for one in trimmed),
             objects=sum(one.objects for one in trimmed),
             bytes=sum(one.size for one in trimmed),
+            missed=sum(one.missed for one in trimmed),
         )
 
 
@@ -188,7 +190,8 @@ JOB = Job(
     name="apply_retention",
     help="""Delete records that are past retention.ms or retention.bytes.
 
-    Never what the table of a topic that declares one does not hold yet.
+    What the table of a topic that declares one does not hold yet stays for
+    lakehead.table.retention.wait.ms longer.
     """,
     options=RetentionOptions,
     plan=_plan,
@@ -200,7 +203,7 @@ JOB = Job(
         result=RetentionResult.of,
         rows=lambda groups: [due_row(work) for works in groups for work in works],
         empty=RetentionResult(),
-        figures={"trimmed partitions": "partitions"},
+        figures={"trimmed partitions": "partitions", "records that a table lacks": "missed"},
         events=_events,
         failed_event=PARTITION_FAILED,
         interval=RETENTION_INTERVAL,

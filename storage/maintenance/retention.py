@@ -3,16 +3,25 @@ entry of the metadata log.
 
 The limits are evaluated again when the entry is made. So nothing is deleted that another run has
 deleted already, that a changed config keeps, or that a table declared meanwhile does not hold yet.
+Records that waited too long for their table are deleted without it, and the log says so.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.maintenance.configs import MaintenanceDefaults
-from lakehead.storage.maintenance.rules import DueWork, retention_offset, topic_rules
+from lakehead.storage.maintenance.rules import (
+    DueWork,
+    held_by_table,
+    retention_offset,
+    topic_rules,
+)
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Record, TrimStream
 from lakehead.storage.metadata.state import MetadataImage
+
+_log = event_logger("storage.maintenance")
 
 TRIMS_AT_ONCE = 500
 """Partitions of which one entry removes something."""
@@ -22,7 +31,7 @@ TRIMS_AT_ONCE = 500
 class Trimmed:
     """The records removed from a partition. `records` counts offsets, `objects` those that the
     partition refers to no longer: a shared one stays for its other streams. `size` in bytes of
-    batches.
+    batches. `missed` records (offsets) of these are not in the topic's table.
     """
 
     topic: str
@@ -32,6 +41,7 @@ class Trimmed:
     records: int
     objects: int
     size: int
+    missed: int = 0
 
 
 def trim_groups(works: Sequence[DueWork]) -> Iterator[tuple[DueWork, ...]]:
@@ -58,6 +68,16 @@ async def trim(
         ]
 
     await metadata.commit_with(plan)
+    for one in trimmed:
+        if one.missed:
+            _log.warning(
+                "retention_overtook_table",
+                topic=one.topic,
+                partition=one.partition,
+                start=one.start_offset,
+                records=one.missed,
+                run="lakehead tables",
+            )
     return trimmed
 
 
@@ -74,6 +94,7 @@ def _due_still(
         offset = None if offset is None else min(offset, work.offset)
         if offset is None or offset <= stream.start_offset:
             continue
+        held = held_by_table(state, topic, work.partition) if topic.declares_table else offset
         gone = [extent for extent in stream.extents if extent.end_offset <= offset]
         yield Trimmed(
             topic=work.topic,
@@ -83,4 +104,5 @@ def _due_still(
             records=offset - stream.start_offset,
             objects=len(gone),
             size=sum(extent.size for extent in gone),
+            missed=max(offset - max(held, stream.start_offset), 0),
         )

@@ -5,7 +5,8 @@ Compaction is due when the dirty share of a partition's bytes is above min.clean
 its oldest dirty object is older than max.compaction.lag.ms. Retention takes whole objects, as Kafka
 takes whole segments: those of which every record is older than retention.ms, and the oldest ones
 without which a partition still has retention.bytes. Of a topic that declares a table it takes
-nothing that the table does not hold yet.
+nothing that the table does not hold yet, unless that has waited for longer than
+lakehead.table.retention.wait.ms.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -132,13 +133,32 @@ def retention_offset(
     state: MetadataImage, topic: TopicState, stream: StreamState, rules: TopicRules, now_ms: int
 ) -> int | None:
     """Return the log start offset that retention requires, None: the present one. Records that a
-    declared table does not hold yet stay, however old they are.
+    declared table does not hold yet stay, until they have waited for it too long.
     """
     offset = retained_from(state, stream, rules, now_ms)
     if offset is None or not topic.declares_table:
         return offset
-    offset = min(offset, held_by_table(state, topic, stream.partition))
+    held = held_by_table(state, topic, stream.partition)
+    if offset > held:
+        offset = min(offset, max(held, _waited_until(state, topic, stream, rules, now_ms)))
     return offset if offset > stream.start_offset else None
+
+
+def _waited_until(
+    state: MetadataImage, topic: TopicState, stream: StreamState, rules: TopicRules, now_ms: int
+) -> int:
+    """Return the end of the first objects that have waited too long for a table: from the upload
+    on, or from the time of their newest record if that is later, so that old records which are
+    produced today have their time too.
+    """
+    wait_ms = max(rules.retention_ms, 0) + topic.table_retention_wait_ms
+    end = stream.start_offset
+    for extent in stream.extents:
+        since = max(extent.max_timestamp, state.objects[extent.object_key].created_ms)
+        if now_ms - since <= wait_ms:
+            break
+        end = extent.end_offset
+    return end
 
 
 def held_by_table(state: MetadataImage, topic: TopicState, partition: int) -> int:

@@ -21,6 +21,9 @@ from lakehead.storage.metadata.table import Table
 WRITERS_MAX = 1000
 """Of this many writers the last entry is known."""
 TABLE_ENABLE = "lakehead.table.enable"
+TABLE_RETENTION_WAIT = "lakehead.table.retention.wait.ms"
+TABLE_RETENTION_WAIT_MS = 30 * 86_400_000
+"""Its default."""
 """The config by which a topic is kept as a table."""
 
 
@@ -124,6 +127,14 @@ class TopicState:
         The other configs of the declaration may be invalid.
         """
         return self.configs.get(TABLE_ENABLE, "").strip().lower() == "true"
+
+    @property
+    def table_retention_wait_ms(self) -> int:
+        """For how long retention waits for the topic's tables, in ms. A value that is not a number
+        is as good as none: retention waits.
+        """
+        text = self.configs.get(TABLE_RETENTION_WAIT, str(TABLE_RETENTION_WAIT_MS)).strip()
+        return int(text) if text.isdecimal() else (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from lakehead.storage.maintenance.rules import DueWork, due_of, is_compacted, to
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import COMPACTED
 from lakehead.storage.metadata.rules import apply_entry
-from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.metadata.state import TABLE_RETENTION_WAIT, MetadataImage
 from tests.unit.test_metadata_rules import TOPIC, committed, entry, start
 
 VALUES = MaintenanceValues(places=(BROKER_DEFAULTS,))
@@ -156,6 +156,33 @@ def test_retention_waits_for_a_declared_table() -> None:
     for held, expected in ((0, []), (13, ["trim to 13"]), (30, ["trim to 30"])):
         progress = r.TableProgress(topic_id=TOPIC, term=0, offsets=(held,))
         assert words(due(apply_entry(state, entry(progress)), 100)) == expected
+
+
+def test_retention_waits_for_a_declared_table_no_longer_than_it_may() -> None:
+    """From the upload on, or from the newest record: old records have their time in the topic."""
+    state = uploads((100, -1), (100, 50), (100, 7))  # uploaded at 0, 1 and 2
+    wait = {"lakehead.table.enable": "true", "lakehead.table.retention.wait.ms": "1000"}
+    configs = r.TopicConfig(topic_id=TOPIC, configs={"retention.ms": "10", **wait})
+    state = apply_entry(state, entry(configs))
+    assert words(due(state, 1010)) == []
+    assert words(due(state, 1011)) == ["trim to 10"]
+    assert words(due(state, 1060)) == ["trim to 10"]  # the second has a record of 50
+    assert words(due(state, 1061)) == ["trim to 30"]
+    take = r.TakeTable(topic_id=TOPIC, holder="a", term=0, until_ms=99)
+    progress = r.TableProgress(topic_id=TOPIC, term=0, offsets=(15,))
+    held = apply_entry(apply_entry(state, entry(take)), entry(progress))
+    assert words(due(held, 1011)) == ["trim to 15"]
+    assert words(due(held, 1061)) == ["trim to 30"]
+    by_size = {"retention_ms": "-1", "retention_bytes": "150"}
+    assert words(due(held, 1000, **by_size)) == ["trim to 10"]
+    assert words(due(state, 1000, **by_size)) == []
+    assert words(due(state, 1001, **by_size)) == ["trim to 10"]
+    for longest in (str((1 << 63) - 1), "soon"):
+        assert words(due(state, 1 << 62, lakehead_table_retention_wait_ms=longest)) == []
+    default = replace(
+        state.topics["t"], configs=state.topics["t"].configs.delete(TABLE_RETENTION_WAIT)
+    )
+    assert default.table_retention_wait_ms == 30 * DAY_MS
 
 
 @pytest.mark.parametrize("name", sorted(MAINTENANCE_CONFIGS))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from structlog.testing import capture_logs
 
 import lakehead
 from lakehead.storage.clock import SystemClock
@@ -126,6 +127,22 @@ def test_retention_takes_what_is_over_once(path: str) -> None:
     assert (rows(path, "a"), len(rows(path, "b"))) == ([], 6 * RECORDS)
     assert run_job(RETAIN, path) == RetentionResult()
     assert retention_item(item) == ()  # a second run of the same plan
+
+
+def test_retention_says_what_it_removes_that_a_table_lacks(path: str) -> None:
+    configure(path, "b", retention_ms="-1")
+    configure(path, "a", lakehead_table_enable="true", retention_ms="1")
+    assert retain_plan(path) == ()
+    configure(path, "a", lakehead_table_retention_wait_ms="1")
+    with capture_logs() as events:
+        figures = run_job(RETAIN, path)
+    assert (figures.records, figures.missed) == (6 * RECORDS, 6 * RECORDS)
+    assert figures.labelled()["records that a table lacks"] == 6 * RECORDS
+    warnings = [(one["topic"], one["partition"], one["start"], one["records"]) for one in events]
+    assert warnings == [("a", 0, 3 * RECORDS, 3 * RECORDS), ("a", 1, 3 * RECORDS, 3 * RECORDS)]
+    assert {(one["event"], one["log_level"]) for one in events} == {
+        ("retention_overtook_table", "warning")
+    }
 
 
 def test_defaults_count_where_a_topic_says_nothing(path: str) -> None:
