@@ -13,6 +13,7 @@ import typer
 from docs.authorization_table import authorization_page
 from docs.kafka_compatibility import compatibility_page
 from lakehead.broker.cli.app import app
+from lakehead.broker.cli.examples import EXAMPLES
 from lakehead.broker.cli.sections import sections, shown_default
 from lakehead.broker.configs.entries import BROKER_CONFIGS
 from lakehead.broker.observability.metrics import SUBJECTS
@@ -100,7 +101,10 @@ there."""
 _COMMANDS_INTRODUCTION = """\
 # Command line
 
-`lakehead COMMAND --help` says the same. A failed command prints one line on standard error.
+`lakehead COMMAND --help` says the same, with the same examples. A failed command prints one line on
+standard error.
+
+**Exit status**
 
 | Status | Means |
 | --- | --- |
@@ -109,7 +113,22 @@ _COMMANDS_INTRODUCTION = """\
 | 2 | wrong usage: an unknown option, a value out of its bounds |
 | 130 | it was interrupted (Ctrl-C) |
 
-Programs that call jobs tell failures apart by [their classes](adding-a-job.md#failures)."""
+A node has [more of them](operations.md#reasons-for-a-nodes-end). Programs that call jobs tell
+failures apart by [their classes](adding-a-job.md#failures).
+
+**Confirmation.** A command that deletes what cannot be had again requests a confirmation: `topics
+delete`, `forget`, `sweep`, `rebuild-catalog --replace`, `rebuild-table --without-history`,
+`features upgrade`, `rolling-update`. `--yes` gives it. Without a terminal and without `--yes` such
+a command changes nothing and ends with status 1. `vacuum` and `apply-retention` request none: they
+delete what tables and topics have declared to be over. Most of them have `--dry-run`.
+
+**Output.** Tables are for people and may change. `--json` is for programs: [its
+fields](json-output.md) keep their names. Progress is shown on standard error where that is a
+terminal, and nowhere else. `NO_COLOR=1` turns off colours.
+
+**Completion** of commands and options for bash, zsh, fish and PowerShell: `lakehead
+--install-completion` writes it into the profile of your shell, `lakehead --show-completion` prints
+it. Start a new shell after it."""
 
 
 _WITH_SETTINGS = {
@@ -213,6 +232,10 @@ def _command_line() -> str:
         elif options:
             parts += ["", "| Parameter | Meaning |", "| --- | --- |"]
             parts += [_parameter_row(parameter) for parameter in options]
+        parts += ["", "```bash"]
+        for example in EXAMPLES[path.removeprefix("lakehead ")]:
+            parts += [f"# {example.purpose}", example.command]
+        parts.append("```")
     return _NOTE + "\n".join(parts) + "\n"
 
 

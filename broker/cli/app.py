@@ -20,6 +20,7 @@ from lakehead.storage.errors import LakeheadError
 app = CommandLine(
     name="lakehead",
     cls=LazyGroup,
+    add_completion=True,
     help="A Kafka broker whose data lies in an object store, where Spark reads it in place.",
 )
 

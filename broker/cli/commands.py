@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from lakehead.broker.cli.help_page import CommandLine, HelpGroup
+from lakehead.broker.cli.help_page import CommandLine, HelpCommand, HelpGroup
 from lakehead.broker.cli.imports import uncollected
 from lakehead.storage.jobs import FORMER_JOBS
 
@@ -210,6 +210,7 @@ FORMER_NAMES = {
 """Names that work for one more release, by today's name."""
 
 _PLACES = {name: one.place for group in COMMANDS.values() for name, one in group.items()}
+_SUMMARIES = {name: one.summary for group in COMMANDS.values() for name, one in group.items()}
 
 
 class LazyGroup(HelpGroup):
@@ -218,6 +219,7 @@ class LazyGroup(HelpGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands: Any = _Commands()
+        self._is_completing = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as Typer calls it
         """Return the names, in the order in which they are shown."""
@@ -225,9 +227,19 @@ class LazyGroup(HelpGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command by its name, or by the name that it had a release ago."""
+        if self._is_completing:
+            return HelpCommand(cmd_name, help=_SUMMARIES[cmd_name])
         if name := FORMER_NAMES.get(cmd_name):
             typer.echo(f"lakehead: {cmd_name} is called {name} now", err=True)
         return super().get_command(ctx, name or cmd_name)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the commands that begin so, with their first lines, and import none of them."""
+        self._is_completing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._is_completing = False
 
     def summaries(self, ctx: Any) -> Mapping[str, Mapping[str, str]]:  # noqa: ARG002 - as inherited
         """Return a line of help for each command, by subject."""

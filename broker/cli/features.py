@@ -18,6 +18,7 @@ from lakehead.broker.cli.cluster import (
     read_state,
     run,
 )
+from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.node_network import CommandConfigOption
@@ -83,12 +84,14 @@ def upgrade(
     level: Annotated[
         int, typer.Option("--level", metavar="N", help="The level of metadata.version.")
     ] = NEWEST_LEVEL,
+    yes: YesOption = False,
     command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
     """Raise metadata.version, when all nodes run a release that supports the level.
 
     It cannot be lowered again: releases that do not support it are refused from then on.
     """
+    confirm(f"Raise {METADATA_VERSION} to {level}? It cannot be lowered again.", yes=yes)
     before, after = run(_upgrade(path, level))
     if before == after:
         typer.echo(f"{METADATA_VERSION} is {after} already")

@@ -19,9 +19,12 @@ class CommandLine(typer.Typer):
     """A group of commands, with pages of this module."""
 
     def __init__(self, **attributes: Any) -> None:
-        given: dict[str, Any] = {"cls": HelpGroup, "no_args_is_help": True} | attributes
+        given: dict[str, Any] = {
+            "cls": HelpGroup,
+            "no_args_is_help": True,
+            "add_completion": False,
+        } | attributes
         super().__init__(
-            add_completion=False,
             pretty_exceptions_enable=False,
             rich_markup_mode=None,
             context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,6 +43,10 @@ class HelpCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, by subject."""
         write_parameters(self.get_params(ctx), ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples."""
+        write_examples(ctx.command_path.partition(" ")[2], formatter)
 
 
 class HelpGroup(TyperGroup):
@@ -68,6 +75,17 @@ def write_commands(commands: Mapping[str, Mapping[str, str]], formatter: Any) ->
         rows = [(name.ljust(width), text) for name, text in group.items()]
         with formatter.section(title):
             formatter.write_dl(rows)
+
+
+def write_examples(command: str, formatter: Any) -> None:
+    """Write the examples of a command, each below its purpose: whole, as it is to be copied."""
+    from lakehead.broker.cli.examples import EXAMPLES  # only pages of help need them
+
+    if examples := EXAMPLES.get(command):
+        with formatter.section("Examples"):
+            indent = " " * formatter.current_indent
+            for one in examples:
+                formatter.write(f"{indent}# {one.purpose}\n{indent}{one.command}\n")
 
 
 def write_parameters(parameters: Sequence[Any], ctx: Any, formatter: Any) -> None:

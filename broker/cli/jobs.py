@@ -13,7 +13,8 @@ from typing import Annotated, Any, Self
 import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, store_uri
-from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.cli.confirmation import YesOption, confirm
+from lakehead.broker.cli.listing import JsonOption, json_names, show_fields, show_rows
 from lakehead.broker.cli.progress import ByteProgress
 from lakehead.storage.jobs.job import (
     DamageFound,
@@ -22,6 +23,7 @@ from lakehead.storage.jobs.job import (
     Progress,
     Report,
     Runner,
+    never_confirmed,
     no_progress,
     run_inline,
 )
@@ -66,6 +68,7 @@ class JobCall:
     path: str
     store: str
     dry_run: bool
+    yes: bool
     as_json: bool
     processes: int
     workers: int
@@ -90,6 +93,7 @@ class JobCall:
             path=path,
             store=path if job.is_for_broken_clusters else store_uri(path),
             dry_run=given["dry_run"],
+            yes=given.get("yes", False),
             as_json=given["as_json"],
             processes=given.get("processes", 1),
             workers=given.get("workers", _WORKERS),
@@ -112,8 +116,12 @@ class JobCall:
         )
 
     def run(self, spark: Runner | None = None) -> None:
-        """Run the job or show its plan, and print the result. Raises what the job raises."""
+        """Run the job or show its plan, and print the result. Raises what the job raises, and
+        SettingsError where it is not confirmed.
+        """
         job = self.job
+        if not self.dry_run and (question := job.confirmation(self.options)):
+            confirm(question, yes=self.yes)
         with ByteProgress(job.name.replace("_", "-"), shown=not self.as_json) as progress:
             context = self.context(progress.update, spark)
             planned = job.plan(context, self.options)
@@ -177,6 +185,8 @@ def _parameters(
         yield _parameter("processes", _ProcessesOption, 1)
     dry_run = Annotated[bool, typer.Option("--dry-run", help=job.dry_run_help)]
     yield _parameter("dry_run", dry_run, False)
+    if job.confirmation is not never_confirmed:
+        yield _parameter("yes", YesOption, False)
     yield _parameter("as_json", JsonOption, False)
 
 
@@ -232,8 +242,8 @@ def show_report(report: Report, as_json: bool) -> None:
                 typer.echo(line)
         return
     if as_json:
-        named = {table.name: table.rows for table in report.tables if table.name}
-        typer.echo(json.dumps({**report.fields, **named}))
+        named = {one.name: list(map(json_names, one.rows)) for one in report.tables if one.name}
+        typer.echo(json.dumps(json_names({**report.fields, **named})))
         return
     for table in report.tables:
         if table.rows or table.lines or not table.name:

@@ -1,6 +1,10 @@
-"""The output of commands: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs.
+
+docs/json-output.md has the fields of the JSON. A field keeps its name and meaning; new ones come.
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -18,7 +22,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], as_
     """
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row))
+            typer.echo(json.dumps(json_names(row)))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for field, heading in columns.items():
@@ -32,11 +36,16 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], as_
 def show_fields(fields: Mapping[str, Any], as_json: bool) -> None:
     """Print one thing: a name and a value a line, or JSON."""
     if as_json:
-        typer.echo(json.dumps(fields))
+        typer.echo(json.dumps(json_names(fields)))
         return
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
         typer.echo(f"{name.ljust(width)}  {_cell(value)}")
+
+
+def json_names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields by names for programs: `bytes_read` of the label `bytes read`."""
+    return {re.sub(r"\W+", "_", name).strip("_"): value for name, value in fields.items()}
 
 
 def _cell(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 from lakehead.broker.cli.cluster import open_cluster, open_log, run
+from lakehead.broker.cli.confirmation import confirm
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.rolling.conductor import Conductor, StepTimes
 from lakehead.broker.cli.rolling.host_plan import HostPlan, Step, check_data, check_hosts, read_plan
@@ -65,7 +65,8 @@ DeleteOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the steps, change nothing.")]
 ApproveOption = Annotated[
-    bool, typer.Option("--auto-approve", help="Start the first step without a confirmation.")
+    bool,
+    typer.Option("--auto-approve", "--yes", help="Start the first step without a confirmation."),
 ]
 
 
@@ -105,7 +106,9 @@ def rolling_update(
     def approved(steps: list[Step]) -> bool:
         if dry_run or not as_json:
             show_rows([_step_row(step) for step in steps], _STEP_COLUMNS, as_json)
-        return not dry_run and (auto_approve or _confirmed())
+        if not dry_run:
+            confirm("Apply these steps?", yes=auto_approve)
+        return not dry_run
 
     figures: list[StepTimes] = []
     with tempfile.TemporaryDirectory(prefix="lakehead-plan-") as scratch:
@@ -117,12 +120,6 @@ def rolling_update(
         finally:
             if figures:
                 show_rows([_figures_row(one) for one in figures], _FIGURE_COLUMNS, as_json)
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise SettingsError("there is no terminal to confirm at: give --auto-approve, or --dry-run")
-    return typer.confirm("Do this?", err=True)
 
 
 async def _update(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from lakehead.broker.cli.cluster import COMMAND_CONFIG, DEFAULT_PATH, PathOption, load_state, run
+from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.storage.errors import NotFound, SettingsError
@@ -205,11 +206,13 @@ def _pair(text: str) -> tuple[str, str]:
 @app.command("delete")
 def delete_topic(
     name: NameArgument,
+    yes: YesOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     command_config: ClientConfigOption = None,
 ) -> None:
     """Delete a topic and its records through a broker."""
     from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
+    confirm(f"Delete topic {name} and its records?", yes=yes)
     KafkaAdmin(bootstrap, command_config).delete_topic(name)
     typer.echo(f"deleted topic {name}")

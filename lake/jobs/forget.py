@@ -491,6 +491,16 @@ def _certified(
     return certificate
 
 
+def _confirmation(options: ForgetOptions) -> str:
+    if options.check is None:
+        return f"Remove every record of the keys from topic {options.topic} and its tables?"
+    if options.old_versions:
+        return (
+            f"Delete the old versions that have records of the keys of certificate {options.check}?"
+        )
+    return ""
+
+
 JOB = Job(
     name="forget",
     help="""Remove every record of a key from a topic, its tables and dead letters, and leave a
@@ -506,6 +516,7 @@ JOB = Job(
     run=_run,
     finish=refuse_held,
     show=shown,
+    confirmation=_confirmation,
     takes_processes=True,
     takes_lease=True,
     task_bytes=0,

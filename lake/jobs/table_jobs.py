@@ -874,6 +874,12 @@ def _run_rebuild(
     return found
 
 
+def _rebuild_confirmation(options: RebuildTableOptions) -> str:
+    if not options.without_history:
+        return ""
+    return f"Lose the rows of table {options.topic} whose records the topic does not have any more?"
+
+
 REBUILD_TABLE = Job(
     name="rebuild_table",
     help="""Rebuild a topic's table from its records, as it is declared now.
@@ -885,6 +891,7 @@ REBUILD_TABLE = Job(
     options=RebuildTableOptions,
     plan=partial(_plan, _preview_rebuild),
     run=_run_rebuild,
+    confirmation=_rebuild_confirmation,
     takes_workers=True,
     takes_lease=True,
     machinery=_MACHINERY,

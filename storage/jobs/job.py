@@ -347,6 +347,11 @@ class Maintenance(Generic[Item, Result, Done]):
 # --------------------------------------------------------------------------------- the declaration
 
 
+def never_confirmed(_options: Any) -> str:
+    """Return that a job deletes nothing that cannot be had again."""
+    return ""
+
+
 def _no_finding(_fields: Fields) -> None:
     pass
 
@@ -361,12 +366,13 @@ class Job(Generic[Options, Done]):
 
     The command shows what `show` returns of a result. A dry run of it shows `columns` of the units'
     rows, or what `show_plan` returns, or else the result that the plan has found, or that `preview`
-    looks for. With `takes_processes` items may run in processes of their own, with `takes_workers`
-    threads make a table's files, and with `takes_lease` the job may wait for another writer's
-    lease. `is_for_broken_clusters`: there may be no metadata to find the cluster by. A job with
-    `writes_tables` adds rows to tables, and its tasks have their events. `maintenance` is its part
-    in the maintenance loop. A command imports the
-    module `machinery` first, so that a package that is not installed is reported before all else.
+    looks for. `confirmation` is the question before a command of these options deletes what cannot
+    be had again; empty if it does not. With `takes_processes` items may run in processes of their
+    own, with `takes_workers` threads make a table's files, and with `takes_lease` the job may wait
+    for another writer's lease. `is_for_broken_clusters`: there may be no metadata to find the
+    cluster by. A job with `writes_tables` adds rows to tables, and its tasks have their events.
+    `maintenance` is its part in the maintenance loop. A command imports the module `machinery`
+    first, so that a package that is not installed is reported before all else.
 
     A task takes seconds to start, so one is worth while for `task_bytes`, or for `task_units`; with
     0 bytes for each unit.
@@ -383,6 +389,7 @@ class Job(Generic[Options, Done]):
     show_plan: Callable[[Planned], Report] | None = None
     preview: Callable[[JobContext, Options, Planned], Done] | None = None
     show: Callable[[Done], Report] = lambda result: Report(fields=result.labelled())
+    confirmation: Callable[[Options], str] = never_confirmed
     takes_processes: bool = False
     takes_workers: bool = False
     takes_lease: bool = False

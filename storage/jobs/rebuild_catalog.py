@@ -172,6 +172,7 @@ JOB = Job(
     plan=_plan,
     run=_run,
     show=_show,
+    confirmation=lambda options: "Replace metadata that can be read?" if options.replace else "",
     takes_processes=True,
     is_for_broken_clusters=True,
 )

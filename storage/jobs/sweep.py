@@ -161,6 +161,7 @@ JOB = Job(
     plan=_plan,
     run=_run,
     columns={"key": "KEY", "bytes": "BYTES", "why": "WHY"},
+    confirmation=lambda _: "Delete the objects that no stream refers to?",
     # Deletions are counted by objects, and each task lists the bucket.
     task_bytes=1 << 62,
     task_units=20_000,

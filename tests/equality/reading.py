@@ -94,14 +94,14 @@ class Sides:
             report = json.loads(done.output)
         except ValueError:
             return [f"attest {topic} has no report: {done.output[-500:]}"]
-        gigabytes = max(report["bytes of records"], 1) / 1e9
+        gigabytes = max(report["bytes_of_records"], 1) / 1e9
         print(
-            f"  attest {topic}: {report['rows']} rows, {report['digests that match']} digests, "
+            f"  attest {topic}: {report['rows']} rows, {report['digests_that_match']} digests, "
             f"{done.seconds:.0f} s, {done.cpu_s / gigabytes:.1f} CPU s/GB (materialize: "
             f"{self._made[topic].seconds:.0f} s, {self._made[topic].cpu_s / gigabytes:.1f})",
             flush=True,
         )
-        is_whole = not done.status and report["records"] and not report["not attestable"]
+        is_whole = not done.status and report["records"] and not report["not_attestable"]
         return [] if is_whole else [f"attest {topic}: {report}"]
 
     def job(self, *arguments: str) -> Job:

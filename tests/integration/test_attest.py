@@ -332,11 +332,11 @@ def test_the_command_reports_and_fails(
     assert done.status == 0, done
     assert json.loads(done.out)["verdict"] == "the table is its topic, row for row"
     planned = json.loads(lakehead("attest", "orders", *path, "--dry-run", "--json").out)
-    assert planned["offset ranges"] == 4
+    assert planned["offset_ranges"] == 4
     table(root).delete("_partition = 0 AND _offset = 3")
     done = lakehead("attest", "orders", *path, "--json")
     assert done.status == 1
-    (row,) = json.loads(done.out)["differences found"]
+    (row,) = json.loads(done.out)["differences_found"]
     assert (row["partition"], row["offsets"], row["range"]) == (0, "3", "0 to 39")
     assert "does not exist" in lakehead.fails("attest", "nope", *path)
     with pytest.raises(SettingsError, match="declares no table"):

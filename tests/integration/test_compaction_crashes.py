@@ -90,7 +90,7 @@ def test_maintenance_killed_at_each_of_its_failpoints_is_finished_by_the_next(
     again = maintain(cluster)
     assert again.returncode == 0, again.stderr
     was_left = name not in {"compaction_committed", "metadata_entry_put"}
-    assert json.loads(again.stdout)["compacted partitions"] == was_left
+    assert json.loads(again.stdout)["compacted_partitions"] == was_left
     assert newest(cluster) == before
     state = in_log(cluster)
     (stream,) = state.streams.values()

@@ -223,9 +223,9 @@ def test_commands_keep_declared_tables(cluster: Path, command_line: CommandLine)
     assert command_line("materialize", *at).out == ""
     declare(cluster, "orders", value_format="json")
     dry = json.loads(command_line("materialize", "orders", "--dry-run", *at).out)
-    assert dry["bytes to read"] > 0
+    assert dry["bytes_to_read"] > 0
     done = json.loads(command_line("materialize", "orders", *at).out)
-    assert (done["records"], done["records behind"]) == (2, 0)
+    assert (done["records"], done["records_behind"]) == (2, 0)
     replayed = json.loads(command_line("replay-dead-letters", "orders", *at).out)
     assert replayed["letters"] == 0
     rebuilt = json.loads(command_line("rebuild-table", "orders", *at).out)

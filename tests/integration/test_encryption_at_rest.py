@@ -326,7 +326,7 @@ def test_objects_of_an_older_key_are_rewritten_by_a_job(
     monkeypatch.setenv("LAKEHEAD_ENCRYPTION_KEY_FILE", str(keys))
     done = command("compact-objects", "--reencrypt", *place)
     assert done.status == 0, done.err
-    done = command("sweep", "--grace", "0", *place)
+    done = command("sweep", "--yes", "--grace", "0", *place)
     assert done.status == 0, done.err
     assert set(counted()) == {"file:second"}
     assert scanned(folder) == [MARK + b"-%d" % number for number in range(20)]

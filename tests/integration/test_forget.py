@@ -187,7 +187,7 @@ def test_a_check_is_pending_until_the_old_objects_are_deleted(root: Path) -> Non
 
 def test_status_of_the_commands(root: Path) -> None:
     path = ("--path", str(root.parent))
-    done = lakehead_command("forget", "orders", "--key", KEY.decode(), *path, "--json")
+    done = lakehead_command("forget", "orders", "--yes", "--key", KEY.decode(), *path, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["certificate"] == "1"
     pending = lakehead_command("forget", "orders", "--check", "1", *path)
@@ -323,7 +323,7 @@ PLACES = (
 @pytest.mark.parametrize("name", PLACES)
 def test_killed_anywhere_it_ends_as_without_a_kill(tabled: Path, name: str) -> None:
     before, rows = records_of(tabled), rows_of(tabled)
-    command = ("forget", "orders", "--key", KEY.decode(), "--path", str(tabled.parent))
+    command = ("forget", "orders", "--yes", "--key", KEY.decode(), "--path", str(tabled.parent))
     assert lakehead_command(*command, failpoint=name).returncode == KILLED
     left = records_of(tabled)
     assert [one for one in left if one[2] != KEY] == [one for one in before if one[2] != KEY]

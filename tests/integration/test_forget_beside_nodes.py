@@ -33,7 +33,7 @@ def keys(number: int) -> list[tuple[bytes, bytes | None]]:
 def forget(broker: BrokerProcess, topic: str) -> dict[str, object]:
     """Forget the key in all that the broker has acknowledged by now."""
     done = lakehead_command(
-        *("forget", topic, "--key", KEY.decode(), "--path", str(broker.folder / "data")),
+        *("forget", topic, "--yes", "--key", KEY.decode(), "--path", str(broker.folder / "data")),
         *("--bootstrap-server", broker.bootstrap, "--json"),
     )
     assert done.returncode == 0, done.stderr

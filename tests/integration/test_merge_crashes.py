@@ -55,9 +55,9 @@ def test_what_is_due_is_shown_and_done(
         ("t", 1, UPLOADS),
     ]
     figures = json.loads(lakehead("compact-objects", *path).out)
-    assert (figures["items"], figures["objects after"]) == (2, 2)
-    assert figures["batches before"] == 2 * 7 * UPLOADS
-    assert figures["batches after"] == 2 * UPLOADS, "one for each epoch"
+    assert (figures["items"], figures["objects_after"]) == (2, 2)
+    assert figures["batches_before"] == 2 * 7 * UPLOADS
+    assert figures["batches_after"] == 2 * UPLOADS, "one for each epoch"
     assert rows(cluster) == before
     assert lakehead("compact-objects", "--dry-run", *path).out == ""
     assert "no cluster" in lakehead.fails("compact-objects", "--path", str(cluster / "elsewhere"))

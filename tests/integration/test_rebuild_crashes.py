@@ -29,10 +29,10 @@ def rebuild(folder: Path, *flags: str, failpoint: str = "") -> int:
 def test_killed_it_leaves_the_old_catalog_or_the_new_one(tmp_path: Path, name: str) -> None:
     write(tmp_path)
     before, old = rows(tmp_path), in_log(tmp_path)
-    assert rebuild(tmp_path, "--replace", failpoint=name) == KILLED
+    assert rebuild(tmp_path, "--replace", "--yes", failpoint=name) == KILLED
     assert rows(tmp_path) == before
     assert (in_log(tmp_path) == old) == (name != "rebuild_published")
-    assert rebuild(tmp_path, "--replace") == 0
+    assert rebuild(tmp_path, "--replace", "--yes") == 0
     assert rows(tmp_path) == before
     assert run_job(VERIFY, str(tmp_path / "store")).damages == ()
 

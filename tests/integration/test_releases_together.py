@@ -148,7 +148,7 @@ def test_nodes_roll_to_this_release_and_back_until_the_level_is_raised(
     first.stop()
     first.start()
     traffic.goes_on()
-    refused = cluster.command("features", "upgrade")
+    refused = cluster.command("features", "upgrade", "--yes")
     assert refused.returncode == 1
     assert "Broker 1 does not say which versions it supports" in refused.stderr
     described = cluster.command("features", "describe", "--json").stdout.splitlines()
@@ -163,7 +163,7 @@ def test_nodes_roll_to_this_release_and_back_until_the_level_is_raised(
     assert "corrupt" not in first.log + second.log
 
     roll(cluster, traffic, None)
-    raised = cluster.command("features", "upgrade")
+    raised = cluster.command("features", "upgrade", "--yes")
     assert (raised.returncode, raised.stderr) == (0, "")
     assert "metadata.version was 1 and is 2 now" in raised.stdout
     traffic.goes_on()
@@ -217,11 +217,11 @@ def test_nodes_of_this_release_beside_the_others_take_over_give_back_and_stay(
     traffic.goes_on()
     hand_over(cluster, [0], {1, 2})
     assert cluster.level == BASE_LEVEL
-    refused = cluster.command("features", "upgrade")
+    refused = cluster.command("features", "upgrade", "--yes")
     assert refused.returncode == 1
     assert "Broker 0 does not say which versions it supports" in refused.stderr
     old.stop()
-    raised = cluster.command("features", "upgrade")
+    raised = cluster.command("features", "upgrade", "--yes")
     assert (raised.returncode, raised.stderr) == (0, "")
     assert cluster.level == NEWEST_LEVEL
     traffic.goes_on()

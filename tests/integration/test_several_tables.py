@@ -173,7 +173,10 @@ def test_forget_removes_a_key_from_each_table(tmp_path: Path, command_line: Comm
     )
     configure(cluster, "orders", CONFIGS)
     once(cluster)
-    assert command_line("forget", "orders", "--key", "gone", "--path", str(cluster)).status == 0
+    assert (
+        command_line("forget", "orders", "--yes", "--key", "gone", "--path", str(cluster)).status
+        == 0
+    )
     for table in ("orders_raw", "orders_flat"):
         assert [row["_key"] for row in rows(cluster, table)] == [b"kept"]
 

@@ -16,13 +16,13 @@ def test_a_sweep_killed_at_each_of_its_failpoints_is_finished_by_the_next(
     tmp_path: Path, name: str
 ) -> None:
     leave_garbage(tmp_path)
-    sweep = ("sweep", "--path", str(tmp_path), "--grace", "0", "--margin", "0", "--json")
+    sweep = ("sweep", "--yes", "--path", str(tmp_path), "--grace", "0", "--margin", "0", "--json")
     assert lakehead_command(*sweep, failpoint=name).returncode == KILLED
     check = json.loads(lakehead_command("leak-check", "--path", str(tmp_path), "--json").stdout)
     assert check["missing"] == 0
     assert lakehead_command(*sweep).returncode == 0
     check = json.loads(lakehead_command("leak-check", "--path", str(tmp_path), "--json").stdout)
-    assert (check["referenced objects"], check["leaked"], check["waiting for their grace"]) == (
+    assert (check["referenced_objects"], check["leaked"], check["waiting_for_their_grace"]) == (
         1,
         0,
         0,

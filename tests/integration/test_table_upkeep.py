@@ -188,10 +188,10 @@ def test_what_is_due_is_done_once_and_remembered(tmp_path: Path) -> None:
     before = rows(target_of(root))
     never_again(root)
     figures = json.loads(runner.invoke(app, ["maintain", *path]).stdout)
-    assert (figures["optimized tables"], figures["vacuumed tables"]) == (1, 0)
+    assert (figures["optimized_tables"], figures["vacuumed_tables"]) == (1, 0)
     configure(root, TOPIC, {"lakehead.table.vacuum.interval.ms": "1"})
     figures = json.loads(runner.invoke(app, ["maintain", *path]).stdout)
-    assert (figures["optimized tables"], figures["vacuumed tables"]) == (0, 1)
+    assert (figures["optimized_tables"], figures["vacuumed_tables"]) == (0, 1)
     assert rows(target_of(root)) == before
     # Many commits later the table still knows, whatever of its history is left.
     never_again(root)
@@ -199,7 +199,7 @@ def test_what_is_due_is_done_once_and_remembered(tmp_path: Path) -> None:
     DeltaTable(target_of(root).uri).create_checkpoint()
     assert look(target_of(root)).small_files == 16
     figures = json.loads(runner.invoke(app, ["maintain", *path]).stdout)
-    assert (figures["optimized tables"], figures["vacuumed tables"]) == (0, 0)
+    assert (figures["optimized_tables"], figures["vacuumed_tables"]) == (0, 0)
     configure(root, TOPIC, {"lakehead.table.optimize.interval.ms": "0"})
     assert not look(target_of(root)).is_due
 
@@ -215,7 +215,7 @@ def test_two_at_once_do_it_once_and_neither_fails(tmp_path: Path) -> None:
     ]
     told = [one.communicate(timeout=120) for one in both]
     assert [one.returncode for one in both] == [0, 0], told
-    assert sum(json.loads(out)["optimized tables"] for out, _ in told) == 1
+    assert sum(json.loads(out)["optimized_tables"] for out, _ in told) == 1
     history = DeltaTable(target_of(root).uri).history()
     assert [one["operation"] for one in history].count("OPTIMIZE") == 1
 

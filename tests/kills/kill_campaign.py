@@ -57,7 +57,7 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "compact-objects": ("compact-objects", "--count", "4", "--target", "1"),
     "compact-topics": ("compact-topics",),
     "apply-retention": ("apply-retention",),
-    "sweep": ("sweep", "--grace", "30", "--margin", "30"),
+    "sweep": ("sweep", "--yes", "--grace", "30", "--margin", "30"),
 }
 PLACES: Mapping[str, str] = {
     "materialize": "materialize_",

@@ -183,7 +183,7 @@ def test_damage_in_an_object_is_found_and_named(lakehead: CommandLine, data: str
 
 def test_a_write_ahead_log_shows_what_is_not_uploaded(lakehead: CommandLine, data: str) -> None:
     (summary,) = rows(lakehead("inspect", "wal", f"{data}/wal", "--json").out)
-    assert (summary["node"], summary["clean shutdown"]) == (3, False)
+    assert (summary["node"], summary["clean_shutdown"]) == (3, False)
     records = rows(lakehead("inspect", "wal", f"{data}/wal", "--records", "--json").out)
     assert (records[-1]["stream"], records[-1]["offset"], records[-1]["records"]) == (1, 3, 2)
 
@@ -202,7 +202,9 @@ def test_mistakes_are_one_line_that_says_what_to_do(
     assert "whole number" in lakehead.fails("start", "--port", "x")
     assert "settings file" in lakehead.fails("start", "--config", str(tmp_path / "none.toml"))
     assert "NAME=VALUE" in lakehead.fails("topics", "create", "t", "--set", "x")
-    assert "no broker responds" in lakehead.fails("topics", "delete", "t", "-b", "127.0.0.1:1")
+    assert "no broker responds" in lakehead.fails(
+        "topics", "delete", "t", "--yes", "-b", "127.0.0.1:1"
+    )
 
 
 def test_a_store_of_a_newer_format_is_refused(lakehead: CommandLine, data: str) -> None:
@@ -230,6 +232,82 @@ def test_pages_of_help_have_names_in_full_and_no_types_of_python(
         names = [name for one in shown for name in one.opts if name.startswith("-")]
         assert [name for name in names if name not in text] == [], path
         assert re.findall(r"<(?:bool|str|int|float|path)|[╭│╰]", text) == [], path
+
+
+DOCUMENTED = dict(
+    re.findall(
+        r"^\| `([a-z][^`]+)` \| [^|]+ \| (`.+) \|$",
+        (ROOT / "docs/json-output.md").read_text(),
+        re.MULTILINE,
+    )
+)
+KINDS: dict[str, Any] = {
+    "text": str,
+    "number": (int, float),
+    "boolean": bool,
+    "list": list,
+    "object": dict,
+}
+JSON_COMMANDS = {
+    "nodes": "nodes",
+    "features describe": "features describe",
+    "topics list": "topics list",
+    "topics describe": "topics describe orders",
+    "why": "why orders-0",
+    "tables": "tables",
+    "materialize --dry-run": "materialize --dry-run",
+    "optimize": "optimize",
+    "vacuum": "vacuum",
+    "maintain --dry-run": "maintain --dry-run",
+    "forget": "forget orders --key k --dry-run",
+    "compact-objects": "compact-objects",
+    "compact-objects --dry-run": "compact-objects --dry-run --count 2",
+    "compact-topics": "compact-topics",
+    "apply-retention": "apply-retention",
+    "sweep": "sweep --yes",
+    "sweep --dry-run": "sweep --dry-run --grace 0 --margin 0",
+    "inspect state": "inspect state",
+    "inspect log": "inspect log",
+    "inspect checkpoint": "inspect checkpoint",
+    "inspect objects": "inspect objects",
+    "inspect object": "inspect object KEY",
+    "inspect object --batches": "inspect object KEY --batches",
+    "inspect wal": "inspect wal DATA/wal",
+    "inspect wal --records": "inspect wal DATA/wal --records",
+    "inspect keys": "inspect keys",
+    "verify": "verify",
+    "verify --dry-run": "verify --dry-run",
+    "leak-check": "leak-check",
+    "rebuild-catalog --dry-run": "rebuild-catalog --dry-run",
+}
+
+
+@pytest.mark.parametrize("name", JSON_COMMANDS)
+def test_json_has_the_fields_of_the_page(lakehead: CommandLine, data: str, name: str) -> None:
+    """docs/json-output.md: programs count on these names and types."""
+    words = JSON_COMMANDS[name].replace("DATA", data)
+    if "KEY" in words:
+        (listed,) = rows(lakehead("inspect", "objects", "--path", data, "--json").out)
+        words = words.replace("KEY", str(listed["key"]))
+    path = f"{data}/store" if name.startswith("rebuild-catalog") else data
+    outcome = lakehead(*words.split(), "--path", path, "--json")
+    assert outcome.status == 0, outcome
+    fields = re.findall(r"`(\w+)` (\w+)(\?)?", re.sub(r"\(.*?\)", "", DOCUMENTED[name]))
+    assert fields
+    for row in rows(outcome.out):
+        row.pop("ranges", None)  # of forget's dry run alone
+        documented = [field for field, _, _ in fields]
+        assert list(row) == documented, "docs/json-output.md lists every field"
+        for field, kind, optional in fields:
+            value = row[field]
+            assert (value is None and optional) or isinstance(value, KINDS[kind]), (field, value)
+
+
+def test_every_command_with_json_is_on_the_page() -> None:
+    text = (ROOT / "docs/json-output.md").read_text()
+    for path, command in leaves(typer.main.get_command(app), ()):
+        if any("--json" in one.opts for one in command.params):
+            assert f"`{' '.join(path)}" in text, path
 
 
 def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -59,17 +59,17 @@ def test_a_new_cluster_is_at_the_newest_level(lakehead: CommandLine, tmp_path: P
     feature, *_, node = described(lakehead, data)
     assert (feature["feature"], feature["level"]) == (METADATA_VERSION, NEWEST_LEVEL)
     assert (node["node"], node["min"], node["max"]) == (0, 1, NEWEST_LEVEL)
-    assert "is 2 already" in lakehead("features", "upgrade", "--path", data).out
+    assert "is 2 already" in lakehead("features", "upgrade", "--yes", "--path", data).out
 
 
 def test_a_cluster_without_live_nodes_is_raised(lakehead: CommandLine, tmp_path: Path) -> None:
     data = cluster(tmp_path, NODE, r.FenceNode(node_id=0, epoch=0))
     assert level(data) == BASE_LEVEL
-    assert lakehead("features", "upgrade", "--path", data).status == 0
+    assert lakehead("features", "upgrade", "--yes", "--path", data).status == 0
     assert level(data) == NEWEST_LEVEL
-    refused = lakehead.fails("features", "upgrade", "--level", "1", "--path", data)
+    refused = lakehead.fails("features", "upgrade", "--yes", "--level", "1", "--path", data)
     assert "cannot be lowered" in refused
-    refused = lakehead.fails("features", "upgrade", "--level", "9", "--path", data)
+    refused = lakehead.fails("features", "upgrade", "--yes", "--level", "9", "--path", data)
     assert "this release supports metadata.version up to" in refused
     assert level(data) == NEWEST_LEVEL
 
@@ -78,7 +78,7 @@ def test_a_live_node_that_does_not_say_its_levels_holds_the_level(
     lakehead: CommandLine, tmp_path: Path
 ) -> None:
     data = cluster(tmp_path, NODE)
-    refused = lakehead.fails("features", "upgrade", "--path", data)
+    refused = lakehead.fails("features", "upgrade", "--yes", "--path", data)
     assert "Broker 0 does not say which versions it supports" in refused
     assert level(data) == BASE_LEVEL
     assert described(lakehead, data)[-1]["max"] is None

@@ -66,8 +66,8 @@ def test_what_is_due_is_shown_done_and_due_no_more(lakehead: CommandLine, cluste
     ]
     before = newest(cluster)
     figures = json.loads(lakehead("maintain", *path).out)
-    assert (figures["compacted partitions"], figures["trimmed partitions"]) == (1, 1)
-    assert figures["bytes after"] < figures["bytes before"]
+    assert (figures["compacted_partitions"], figures["trimmed_partitions"]) == (1, 1)
+    assert figures["bytes_after"] < figures["bytes_before"]
     assert newest(cluster) == before
     starts = {
         name: in_log(cluster).streams[topic.partitions[0]].start_offset
@@ -85,13 +85,13 @@ def test_declared_tables_are_brought_up_before_retention(
     path = ("--path", str(cluster), "--json")
     assert lakehead("apply-retention", "--dry-run", *path).out == "", "it waits for the table"
     without = json.loads(lakehead("maintain", "--no-lake", *path).out)
-    assert (without["tables"], without["trimmed partitions"]) == (0, 0)
+    assert (without["tables"], without["trimmed_partitions"]) == (0, 0)
     assert wait_until(lambda: bool(lakehead("maintain", "--dry-run", *path).out), 20)
     shown = [json.loads(line) for line in lakehead("maintain", "--dry-run", *path).out.splitlines()]
     assert [row["due"].split()[0] for row in shown] == ["materialize"]
     figures = json.loads(lakehead("maintain", *path).out)
-    assert (figures["tables"], figures["records in tables"]) == (1, 9)
-    assert figures["trimmed partitions"] == 1
+    assert (figures["tables"], figures["records_in_tables"]) == (1, 9)
+    assert figures["trimmed_partitions"] == 1
     assert lakehead("maintain", "--dry-run", *path).out == ""
 
 

@@ -234,5 +234,5 @@ def test_the_command_shows_what_it_finds(
     assert "quotas" in lakehead("rebuild-catalog", *path, "--dry-run").out
     assert not (tmp_path / "store" / "meta").exists()
     figures = json.loads(lakehead("rebuild-catalog", *path, "--without", "u", "--json").out)
-    assert (figures["topics"], figures["lost ranges of offsets"]) == (1, 0)
+    assert (figures["topics"], figures["lost_ranges_of_offsets"]) == (1, 0)
     assert "none" in lakehead.fails("rebuild-catalog", "--path", str(tmp_path / "empty"))

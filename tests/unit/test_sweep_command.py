@@ -56,19 +56,19 @@ def test_a_dry_run_shows_what_a_sweep_deletes(lakehead: CommandLine, cluster: Pa
     assert sorted(row["why"] for row in shown) == ["orphan", "unreferenced"]
     assert data_files(cluster) == 3
 
-    assert json.loads(lakehead("sweep", "--path", str(cluster), "--json").out) == {
-        "deleted objects": 0,
-        "deleted bytes": 0,
-        "dropped from the metadata": 0,
-        "abandoned uploads given up": 0,
+    assert json.loads(lakehead("sweep", "--yes", "--path", str(cluster), "--json").out) == {
+        "deleted_objects": 0,
+        "deleted_bytes": 0,
+        "dropped_from_the_metadata": 0,
+        "abandoned_uploads_given_up": 0,
     }
-    done = json.loads(lakehead("sweep", *at_once).out)
-    assert (done["deleted objects"], done["dropped from the metadata"]) == (2, 1)
-    assert done["deleted bytes"] == sum(row["bytes"] for row in shown)
+    done = json.loads(lakehead("sweep", "--yes", *at_once).out)
+    assert (done["deleted_objects"], done["dropped_from_the_metadata"]) == (2, 1)
+    assert done["deleted_bytes"] == sum(row["bytes"] for row in shown)
     assert data_files(cluster) == 1
     report = json.loads(lakehead("leak-check", "--path", str(cluster), "--json").out)
-    assert report["referenced objects"] == 1
-    assert not any(report[name] for name in ("missing", "leaked", "waiting for their grace"))
+    assert report["referenced_objects"] == 1
+    assert not any(report[name] for name in ("missing", "leaked", "waiting_for_their_grace"))
 
 
 def test_a_leak_check_says_what_is_wrong(lakehead: CommandLine, cluster: Path) -> None:

@@ -182,7 +182,7 @@ def test_the_command_says_what_and_where_and_fails(
     path = ("--path", str(cluster))
     done = lakehead("verify", *path, "--json")
     assert (done.status, json.loads(done.out)["damages"]) == (0, [])
-    assert json.loads(lakehead("verify", *path, "--dry-run", "--json").out)["objects to read"] == 3
+    assert json.loads(lakehead("verify", *path, "--dry-run", "--json").out)["objects_to_read"] == 3
     half = json.loads(lakehead("verify", *path, "--sample", "50", "--json").out)
     assert half["objects"] < 3
     damaged = data_files(cluster)[0]
@@ -193,7 +193,7 @@ def test_the_command_says_what_and_where_and_fails(
     assert done.status == 1
     (row,) = json.loads(done.out)["damages"]
     assert (row["topic"], row["partition"]) == ("t", 0)
-    assert "kafka-delete-records.sh" in row["to do"]
+    assert "kafka-delete-records.sh" in row["to_do"]
     shown = lakehead("verify", *path)
     assert shown.status == 1
     assert "fails its checksum" in shown.out
@@ -253,8 +253,8 @@ def test_batches_that_nothing_can_read_are_named_and_are_no_damage(
     lakehead = CommandLine(monkeypatch, capsys)
     done = lakehead("verify", "--path", str(tmp_path), "--json")
     shown = json.loads(done.out)
-    assert (done.status, shown["damages"], shown["batches that cannot be read"]) == (0, [], 9)
-    assert shown["invalid batches"][0]["offsets"] == "0 to 0"
+    assert (done.status, shown["damages"], shown["batches_that_cannot_be_read"]) == (0, [], 9)
+    assert shown["invalid_batches"][0]["offsets"] == "0 to 0"
     shown = lakehead("verify", "--path", str(tmp_path))
     assert (shown.status, "not a varint" in shown.out) == (0, True)
 

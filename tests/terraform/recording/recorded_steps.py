@@ -207,10 +207,10 @@ def of_broker(place: Place) -> None:
     place.lakehead("compact by keys", "compact-topics")
     place.lakehead("retention", "apply-retention")
     place.leave_upload()
-    place.lakehead("sweep", "sweep", "--grace", "0", "--margin", "0")
+    place.lakehead("sweep", "sweep", "--yes", "--grace", "0", "--margin", "0")
     place.lakehead("leak-check", "leak-check", ok=(0, 1))
     place.lakehead("verify", "verify")
-    place.lakehead("rebuild-catalog", "rebuild-catalog", "--replace")
+    place.lakehead("rebuild-catalog", "rebuild-catalog", "--replace", "--yes")
 
 
 def of_spark(place: Place) -> None:

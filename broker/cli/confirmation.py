@@ -1,0 +1,25 @@
+"""Confirmation before a command deletes what cannot be had again."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lakehead.storage.errors import SettingsError
+
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do it without a confirmation: for scripts.")
+]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return when a user confirms at the terminal, or has given --yes.
+
+    Raises SettingsError when the user declines, and where standard input is not a terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SettingsError(f"{question} There is no terminal to confirm at: give --yes")
+    if not typer.confirm(question, err=True):
+        raise SettingsError("not confirmed: nothing was changed")
