@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock dist clean
+.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills week upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock dist clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -205,14 +205,17 @@ kills: $(STAMP) ## Jobs killed at every step, several at once, on a living clust
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
 		--seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600) --seed $(or $(SEED),1)
 
+week: $(STAMP) ## A week of operation in two minutes beside clients that may see no error: rolling update, nodes added and removed, full disk, store gone, new certificates, quotas, a kill; PAUSE=10
+	@$(BIN)/python -m tests.operations_week --pause $(or $(PAUSE),10)
+
 upkeep-day: $(STAMP) ## A day of the DAGs' schedules in compressed time, tasks killed at random; HOURS=24, MINUTES=12 that it lasts, SEED=1
 	@timeout $$(($(or $(MINUTES),12) * 60 + 1500)) $(BIN)/python -m tests.upkeep_day --hours $(or $(HOURS),24) --minutes $(or $(MINUTES),12) --seed $(or $(SEED),1)
 
 changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables while every part is killed; ROWS=1000000, SEED=1 (apt: postgresql, wal2json)
 	@$(BIN)/python -m tests.changes --rows $(or $(ROWS),1000000) --seed $(or $(SEED),1)
 
-trials: $(STAMP) ## Short runs of chaos, of the flood, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
-	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/flood tests/changes tests/aws_day
+trials: $(STAMP) ## Short runs of chaos, of the flood, of a week of operation, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
+	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/flood tests/changes tests/operations_week tests/aws_day
 
 equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lakehead.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
 	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))

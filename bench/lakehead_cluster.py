@@ -124,6 +124,11 @@ class LakeheadCluster:
         self.nodes.append(node)
         return node
 
+    def replace_node(self, node_id: int, place: Place) -> ClusterNode:
+        """Put a node at the place of one that has ended, with its id and its log; not started."""
+        node = self.nodes[node_id] = self._node(node_id, place)
+        return node
+
     def start(self) -> Self:
         """Start all nodes at once and wait until they see each other, or raise ServerFailed."""
         for node in self.nodes:

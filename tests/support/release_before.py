@@ -22,13 +22,18 @@ COMMIT = "6de0a91c451315bd80650fd54b55c0a9560855e0"
 
 def unpack_release(folder: Path) -> Path:
     """Put the release's packages into `folder`, which is returned."""
+    return unpack_tree(folder, COMMIT, ("broker", "storage"))
+
+
+def unpack_tree(folder: Path, commit: str, names: tuple[str, ...]) -> Path:
+    """Put files and folders of a commit into `folder`, which is returned; without names all."""
     if not (ROOT / ".git").exists():
         pytest.skip("these are sources without a clone: there is no release before")
     shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
     if subprocess.run(shallow, capture_output=True, check=True).stdout.strip() == b"true":
         pytest.skip("a shallow clone has no release before: git fetch --unshallow")
     packed = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", COMMIT, "broker", "storage"],
+        ["git", "-C", str(ROOT), "archive", commit, *names],
         capture_output=True,
         check=False,
     )

@@ -156,10 +156,10 @@ def add_user(
     ]
     for made in client.create_acls(bindings).values():
         made.result(LIMIT_S)
-    _set_quotas(bootstrap, admin, user.name, quotas)
+    set_quotas(bootstrap, admin, user.name, quotas)
 
 
-def _set_quotas(bootstrap: str, admin: User, name: str, quotas: Mapping[str, float]) -> None:
+def set_quotas(bootstrap: str, admin: User, name: str, quotas: Mapping[str, float]) -> None:
     """Set quotas of a user, for which confluent-kafka has no call."""
     module = schema(*ALTER_CLIENT_QUOTAS).request_module
     ops = [
