@@ -1,16 +1,23 @@
 # A broker: slim, as a user of its own, and with a read-only root.
 #   docker build --tag lakehead .
 #   docker run --read-only --tmpfs /tmp --volume lakehead:/var/lib/lakehead --publish 9092:9092 lakehead
+# EXTRAS are those of the package, PACKAGES those of Debian: docs/containers.md.
 FROM python:3.13-slim AS build
+ARG EXTRAS=client,compaction,s3
 WORKDIR /source
 COPY requirements/build.txt requirements/dev.txt requirements/
 RUN grep -oE '^[A-Za-z0-9._-]+==[^ ]+' requirements/dev.txt >/constraints.txt \
     && python -m venv /opt/lakehead
 COPY . .
-RUN /opt/lakehead/bin/pip install --no-cache-dir --constraint /constraints.txt '.[client,compaction,s3]' \
+RUN /opt/lakehead/bin/pip install --no-cache-dir --constraint /constraints.txt ".[${EXTRAS}]" \
     && /opt/lakehead/bin/pip uninstall --yes pip
 
 FROM python:3.13-slim
+ARG PACKAGES=
+# hadolint ignore=DL3008,SC2086
+RUN if [ -n "$PACKAGES" ]; then apt-get update \
+    && apt-get install --yes --no-install-recommends $PACKAGES \
+    && rm -rf /var/lib/apt/lists/*; fi
 COPY --from=build /opt/lakehead /opt/lakehead
 RUN groupadd --system --gid 10001 lakehead \
     && useradd --system --uid 10001 --gid 10001 --home-dir /var/lib/lakehead --create-home lakehead

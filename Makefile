@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills week upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark spark-versions examples docs lock dist clean
+.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills week upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test deploy-test aws-day s3-server spark spark-versions examples docs docs-site lock dist clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -298,12 +298,19 @@ aws-day: $(STAMP) ## Trials in an AWS account of yours, which pays: ACCOUNT=id B
 policy-record: $(STAMP) ## What brokers, Spark and Airflow ask of S3, compared with what policies are tested with; WRITE=1 keeps it, WHO=broker (needs Go; Spark: the jars of s3a)
 	@timeout 3000 $(BIN)/python -m tests.terraform.recording $(WHO) $(if $(WRITE),--write)
 
+deploy-test: $(STAMP) ## The Helm chart rendered and held against the API's schemas, alerts fired, the Dockerfile linted (needs Go; Helm and promtool are built once, some ten minutes)
+	@SLOW=1 timeout 7200 $(BIN)/python -m pytest -q tests/deployment
+
 tf-lint: $(STAMP) ## Terraform: checkov over infra/terraform (an environment of its own, made once), tflint, terraform-docs and promtool where they are
 	@timeout 7200 $(BIN)/python -m tests.terraform.static_analysis
 
 docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, command line)
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/terraform_tables.py
+
+docs-site: $(STAMP) ## The documentation as a site in build/site, with search and llms.txt (mkdocs-material: cached); any warning fails
+	@$(BIN)/python -m docs.site_build
+	@SLOW=1 timeout 1200 $(BIN)/python -m pytest -q tests/unit/test_docs_site.py
 
 lock: $(STAMP) ## Resolve requirements/*.txt anew from pyproject.toml
 	@UV=$(BIN)/uv scripts/lock

@@ -25,11 +25,13 @@ TARGETS = {
     "checker": "trials",
     "flood": "trials",
     "connectors": "connect-test",
+    "deployment": "deploy-test",
     "rolling": "roll-test",
     "terraform": "tf-cycle",
     "test_stall_watchdog": "stalls",
     "test_many_producers": "producers",
     "test_airflow_instance": "airflow-test",
+    "test_docs_site": "docs-site",
 }
 """Targets of the Makefile that run slow tests, by the tests' folder or module."""
 
