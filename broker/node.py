@@ -120,6 +120,7 @@ from lakehead.storage.wal.holder import HostProcesses, host_name
 
 if TYPE_CHECKING:
     from lakehead.broker.observability.page import ObservabilityPage
+    from lakehead.broker.telemetry.request_traces import RequestTraces
 
 EXPIRY_S = 600.0
 STOP_REPORT_S = 5.0
@@ -304,6 +305,9 @@ class Node:
             self.scope.spawn_loop(self.audit_topic.run, name="write audit events")
         if (forwarder := self.services.telemetry.forwarder) is not None:
             self.scope.spawn_loop(forwarder.run, name="forward metrics of clients")
+        if (traces := self.dispatcher.traces) is not None:
+            self.scope.spawn_loop(traces.run, name="trace requests")
+            self.scope.spawn_loop(traces.forwarder.run, name="send traces")
         if self.maintenance is not None:
             self.scope.spawn_loop(self.maintenance.run, name="start maintenance")
         if self.tables is not None:
@@ -499,9 +503,11 @@ async def _build(
         settings, listeners, sasl, delegation_tokens, dispatcher, metadata, clock, rng, scope
     )
     client = _inter_broker_client(settings, network, metadata, dispatcher, lifecycle)
+    configs = partial(_configs, metadata, settings)
     transaction_coordinator, transactions = _transactions(
         control, topics, cache, client, producer_ids, lifecycle.session, settings, clock, scope
     )
+    dispatcher.traces = _request_traces(settings, configs, clock, rng)
     memory = RequestMemory(settings.request_memory_size)
     producer = NodeProducer(client, cache, clock, node_id=settings.node_id)
     share_coordinator, share_partitions, share_states = _share_groups(
@@ -520,7 +526,6 @@ async def _build(
     throttles = Throttles()
     quotas = ClientQuotas(lambda: metadata.state.quotas, clock, window, mutations, throttles)
     connection_rates = ConnectionRates(lambda: metadata.state.quotas, clock, window, throttles)
-    configs = partial(_configs, metadata, settings)
     server = Server(
         settings,
         clock,
@@ -767,8 +772,21 @@ def _client_telemetry(
         clock,
         rng,
         settings.telemetry_max_bytes,
-        OtlpForwarder(endpoint, headers) if endpoint else None,
+        OtlpForwarder(endpoint, headers, "telemetry", "metrics") if endpoint else None,
     )
+
+
+def _request_traces(
+    settings: Settings, configs: Callable[[], BrokerValues], clock: Clock, rng: random.Random
+) -> "RequestTraces | None":
+    """Return what traces requests, if there is a collector. Raises SettingsError."""
+    if not settings.trace_otlp_endpoint:
+        return None
+    from lakehead.broker.telemetry.request_traces import RequestTraces
+
+    endpoint, headers = settings.trace_otlp_endpoint, settings.trace_otlp_headers
+    forwarder = OtlpForwarder(endpoint, headers, "trace", "traces")
+    return RequestTraces(settings.node_id, configs, clock, rng, forwarder)
 
 
 def _audit_topic(

@@ -506,6 +506,23 @@ class Settings:
         is_secret=True,
     )
 
+    # traces of requests
+    trace_otlp_endpoint: str = _setting(
+        "",
+        "URL of an OpenTelemetry collector that traces of requests are sent to, by OTLP over HTTP: "
+        "https://host:4318/v1/traces. Empty: none.",
+    )
+    trace_otlp_headers: str = _setting(
+        "",
+        "Headers of these requests, such as a token: name=value, separated by commas.",
+        is_secret=True,
+    )
+    trace_client_ids: str = _setting(
+        "",
+        "Ids of clients (client.id) whose requests are traced, separated by commas; *: all. May be "
+        "set while nodes run.",
+    )
+
     # topics and messages
     num_partitions: int = _setting(1, "Partitions of a topic created without a number.", least=1)
     auto_create_topics_enable: bool = _setting(

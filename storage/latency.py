@@ -50,6 +50,9 @@ class Timing:
         self._clock = clock
         self._began = clock.monotonic()
 
+    def note(self, event: str) -> None:
+        """Take note of something that happens now; nothing is kept of it here."""
+
     def stop(self) -> None:
         """Count the operation: it ends now."""
         self._histogram.observe(self._clock.monotonic() - self._began)

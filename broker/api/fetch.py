@@ -287,6 +287,7 @@ class FetchCall:
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def _watch(self) -> None:
+        self._note("waits for records")
         if self._watched and not self._is_near:
             return
         for wanted in self._plan.partitions:
@@ -305,6 +306,10 @@ class FetchCall:
         if led is not None or not self._is_near:
             return led
         return self._services.read_replicas.find(topic, index)
+
+    def _note(self, event: str) -> None:
+        if self._slot.timing is not None:
+            self._slot.timing.note(event)
 
     def _wake(self) -> None:
         if self._is_scheduled:
@@ -507,6 +512,7 @@ class FetchCall:
         if not self._has_memory(room):
             return
         pending.add(wanted)
+        self._note("reads from the object store")
         self._cold_bytes += room
         task = self._services.cold_reads.start(partition.stream, wanted.want.fetch_offset, room)
         task.add_done_callback(partial(self._cold_done, wanted))
@@ -539,6 +545,7 @@ class FetchCall:
                     self._crash(error)
                 return
             self._cold_ready[wanted] = task.result()
+            self._note("has read from the object store")
         if not self._cold_pending or self._is_late:
             self._wake()
 

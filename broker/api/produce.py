@@ -307,6 +307,8 @@ class ProduceCall(Slot):
             except WalFull:
                 return self._hold_until_writable()
             self._next += 1
+        if self.timing is not None:
+            self.timing.note("appended")
         self.done(None)
         return True
 
@@ -324,6 +326,8 @@ class ProduceCall(Slot):
             return
         self._waiting -= 1
         if self._waiting == 0:
+            if self.timing is not None:
+                self.timing.note("durable")
             quota = self._context.quota
             try:
                 if quota is None:

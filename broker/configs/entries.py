@@ -32,6 +32,7 @@ _READ_WHILE_RUNNING = frozenset(
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",
         "producer.id.expiration.ms",
+        "trace.client.ids",
     )
 )
 """Settings of nodes that may also be set for brokers while these run."""

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -25,6 +25,9 @@ from lakehead.broker.quota.request_quota import RequestQuota
 from lakehead.broker.request_context import Deferred, RequestContext
 from lakehead.broker.services import BrokerServices
 from lakehead.storage.latency import LatencyHistogram, Timing
+
+if TYPE_CHECKING:
+    from lakehead.broker.telemetry.request_traces import RequestTraces
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they delay no other request."""
@@ -67,6 +70,8 @@ class Dispatcher:
     def __init__(
         self, registry: Registry, on_crash: Callable[[Exception], None] | None = None
     ) -> None:
+        self.traces: RequestTraces | None = None
+        """Set where requests may be traced."""
         self.registry = registry
         self._on_crash = on_crash
         self.requests_total: Counter[str] = Counter()
@@ -89,7 +94,7 @@ class Dispatcher:
                 return True
             header, route, context = self._opened(connection, view)
             self.requests_total[route.api.name] += 1
-            connection.timing = Timing(self._latency(route), self._services.clock)
+            connection.timing = self._timing(header, route, context)
             if self._services.authorizer.is_enabled and self._awaits_rules(route, context):
                 self._services.scope.spawn_apart(
                     self._start_by_rules(view, header, route, context),
@@ -160,12 +165,15 @@ class Dispatcher:
             quota=quota,
         )
 
-    def _latency(self, route: Route) -> LatencyHistogram:
+    def _timing(self, header: RequestHeader, route: Route, context: RequestContext) -> Timing:
+        """Return the timing of a request that begins now."""
         name = route.api.name
         latency = self.latencies.get(name)
         if latency is None:
             latency = self.latencies[name] = LatencyHistogram()
-        return latency
+        if self.traces is not None and self.traces.is_traced(header.client_id):
+            return self.traces.begin(latency, name, header, context.client_host)
+        return Timing(latency, self._services.clock)
 
     async def handle_own(self, key: int, version: int, request: Any) -> Any:
         """Handle a request of this node to itself, for an API that carries no records; return the

@@ -7,7 +7,7 @@ path an addition. Names follow Prometheus: base units (seconds, bytes), a counte
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -33,6 +33,9 @@ from lakehead.storage.memory_pool import MemoryPool
 from lakehead.storage.object_store.counted import VerbStats
 from lakehead.storage.stream.inflating import InflatedBatches
 from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
+
+if TYPE_CHECKING:
+    from lakehead.broker.telemetry.request_traces import RequestTraces
 
 Value = float | LatencyHistogram
 Values = Value | Mapping[str, Value] | None
@@ -931,6 +934,14 @@ def _forwarded(read: Callable[[OtlpForwarder], float]) -> Callable[[ObservedNode
     return value
 
 
+def _traced(read: "Callable[[RequestTraces], float]") -> Callable[[ObservedNode], Values]:
+    def value(node: ObservedNode) -> Values:
+        traces = node.dispatcher.traces
+        return 0 if traces is None else read(traces)
+
+    return value
+
+
 _TELEMETRY = (
     gauge(
         "telemetry_subscriptions",
@@ -976,6 +987,21 @@ _TELEMETRY = (
         "telemetry_not_forwarded",
         "Pushes that were dropped, because the collector did not take them in time.",
         _forwarded(lambda f: f.dropped_total),
+    ),
+    counter(
+        "trace_messages_sent",
+        "Messages with traces of requests that the collector of trace.otlp.endpoint took.",
+        _traced(lambda t: t.forwarder.forwarded_total),
+    ),
+    counter(
+        "trace_messages_dropped",
+        "Messages with traces that were dropped, because the collector did not take them in time.",
+        _traced(lambda t: t.forwarder.dropped_total),
+    ),
+    counter(
+        "trace_spans_dropped",
+        "Traces of requests that were dropped, because too many waited to be sent.",
+        _traced(lambda t: t.dropped_total),
     ),
     counter(
         "client_increase",
@@ -1053,7 +1079,7 @@ SUBJECTS: dict[str, tuple[NodeMetric, ...]] = {
     "Caches and reads": _CACHES,
     "Metadata and garbage": _METADATA,
     "Maintenance": _MAINTENANCE,
-    "Metrics of clients": _TELEMETRY,
+    "Metrics of clients, and traces": _TELEMETRY,
 }
 """All metrics of a node by subject, in the order of the documentation."""
 METRICS: tuple[NodeMetric, ...] = tuple(one for group in SUBJECTS.values() for one in group)

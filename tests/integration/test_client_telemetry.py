@@ -3,13 +3,9 @@
 A process of its own, since the Java client pushes from Kafka's tools.
 """
 
-import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -20,46 +16,18 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from bench.process import free_port
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.kafka_tools import Tools, require_kafka_tools, run
+from tests.support.otlp_collector import Collector
 from tests.support.waiting import wait_until
 
 LIMIT_S = 60.0
 TOKEN = "Bearer of-the-collector"
 
 
-class Collector:
-    """An OpenTelemetry collector, as far as it takes metrics over HTTP."""
+class MetricsCollector(Collector[ExportMetricsServiceRequest]):
+    """A collector of clients' metrics."""
 
     def __init__(self) -> None:
-        self.requests: list[ExportMetricsServiceRequest] = []
-        self.tokens: set[str | None] = set()
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                assert self.headers["Content-Type"] == "application/x-protobuf"
-                collector.tokens.add(self.headers["Authorization"])
-                collector.requests.append(ExportMetricsServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/metrics"
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
+        super().__init__(ExportMetricsServiceRequest, "metrics")
 
     def clients(self) -> set[str]:
         """The ids of clients whose metrics came."""
@@ -73,7 +41,7 @@ class Collector:
 
 
 class Rig:
-    def __init__(self, folder: Path, collector: Collector) -> None:
+    def __init__(self, folder: Path, collector: MetricsCollector) -> None:
         self.collector = collector
         self._page = free_port()
         flags = ("--metrics.port", str(self._page), "--telemetry.otlp.endpoint", collector.url)
@@ -93,7 +61,7 @@ class Rig:
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     require_kafka_tools()
-    collector = Collector()
+    collector = MetricsCollector()
     rig = Rig(tmp_path_factory.mktemp("telemetry"), collector)
     with pytest.MonkeyPatch.context() as patch, collector.serving():
         patch.setenv("LAKEHEAD_TELEMETRY_OTLP_HEADERS", f"Authorization={TOKEN}")
