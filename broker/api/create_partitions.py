@@ -11,7 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.topic_rules import are_too_many, check_more_partitions, too_many_partitions
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import change_each
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -31,9 +31,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     allowed = {name for name in topics if named[name] == 1 and context.may(ALTER_TOPIC, name)}
     is_too_much = are_too_many(_new_partitions(request, allowed, context))
     quota = context.mutation_quota(STRICT_QUOTA_SINCE)
-    results, turns = [], Turns()
-    for topic in topics.values():
-        await turns.step(1 + len(topic.assignments or ()))
+
+    async def result(topic: Any) -> Any:
         code, message = ErrorCode.none, None
         try:
             if named[topic.name] > 1:
@@ -54,15 +53,17 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 )
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
-        results.append(
-            entity(
-                context.response,
-                "CreatePartitionsTopicResult",
-                name=topic.name,
-                error_code=code,
-                error_message=message,
-            )
+        return entity(
+            context.response,
+            "CreatePartitionsTopicResult",
+            name=topic.name,
+            error_code=code,
+            error_message=message,
         )
+
+    results = await change_each(
+        topics.values(), result, lambda topic: 1 + len(topic.assignments or ())
+    )
     return entity(context.response, "CreatePartitionsResponse", results=results)
 
 

@@ -21,7 +21,7 @@ from lakehead.broker.api.topic_rules import (
     check_new_topic,
     too_many_partitions,
 )
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import change_each
 from lakehead.broker.configs.entries import broker_values, topic_entries
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
@@ -60,9 +60,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     allowed = _creatable([name for name in topics if named[name] == 1], context)
     is_too_much = are_too_many(_new_partitions(request, allowed, context))
     quota = context.mutation_quota(STRICT_QUOTA_SINCE)
-    results, turns = [], Turns()
-    for requested in topics.values():
-        await turns.step(_TOPIC_STEPS + len(requested.assignments) + len(requested.configs))
+
+    async def result(requested: Any) -> Any:
         try:
             if named[requested.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
@@ -70,9 +69,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 raise KafkaError(CREATE_TOPIC.error, "Authorization failed.")
             if is_too_much:
                 raise too_many_partitions()
-            results.append(await _create(requested, request.validate_only, quota, context))
+            return await _create(requested, request.validate_only, quota, context)
         except (LakeheadError, TimeoutError) as error:
-            results.append(_failure(requested.name, error, context))
+            return _failure(requested.name, error, context)
+
+    def weight(requested: Any) -> int:
+        return _TOPIC_STEPS + len(requested.assignments) + len(requested.configs)
+
+    results = await change_each(topics.values(), result, weight)
     return entity(context.response, "CreateTopicsResponse", topics=results)
 
 

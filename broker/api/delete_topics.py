@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import change_each
 from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
@@ -40,9 +40,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         requested = [(name, None) for name in request.topic_names]
     named = Counter(requested)
     quota = context.mutation_quota(STRICT_QUOTA_SINCE)
-    responses, turns = [], Turns()
-    for name, topic_id in named:
-        await turns.step()
+
+    async def result(requested: tuple[Any, Any]) -> Any:
+        name, topic_id = requested
         code, message = ErrorCode.none, None
         try:
             if named[name, topic_id] > 1:
@@ -58,16 +58,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
-        responses.append(
-            entity(
-                context.response,
-                "DeletableTopicResult",
-                name=name,
-                topic_id=topic_id,
-                error_code=code,
-                error_message=message,
-            )
+        return entity(
+            context.response,
+            "DeletableTopicResult",
+            name=name,
+            topic_id=topic_id,
+            error_code=code,
+            error_message=message,
         )
+
+    responses = await change_each(named, result, lambda _: 1)
     return entity(context.response, "DeleteTopicsResponse", responses=responses)
 
 

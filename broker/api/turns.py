@@ -3,14 +3,22 @@ what looks at them gives way to other work again and again.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.decode import ELEMENTS_MAX
 from lakehead.broker.protocol.entity_fields import entity_fields
 from lakehead.broker.services import BrokerServices
+from lakehead.storage.tasks import task_group
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHANGED_AT_ONCE = 100
+"""Topics of one request that are created, deleted or changed at once."""
 STEPS_AT_ONCE = 250
 """Elements of a request that are looked at in one turn: about a millisecond's work."""
 _PER_PARTITION = 4
@@ -39,6 +47,29 @@ class Turns:
         """Let other work have its turn, as after a decision that had to be made in one."""
         self._steps = 0
         await asyncio.sleep(0)
+
+
+async def change_each(
+    elements: Iterable[T], change: Callable[[T], Awaitable[R]], weight: Callable[[T], int]
+) -> list[R]:
+    """Change something for each element, `CHANGED_AT_ONCE` at once, so that many changes are one
+    entry of the metadata log; return their results in order. `weight` is an element's work, see
+    `Turns.step`. Each change runs up to its first await in the order of the elements.
+    """
+    results: list[R] = []
+    turns, waiting = Turns(), iter(elements)
+    while at_once := list(islice(waiting, CHANGED_AT_ONCE)):
+        tasks: list[asyncio.Task[R]] = []
+        async with task_group() as group:
+            for element in at_once:
+                await turns.step(weight(element))
+                tasks.append(group.create_task(_run(change, element)))
+        results += [task.result() for task in tasks]
+    return results
+
+
+async def _run(change: Callable[[T], Awaitable[R]], element: T) -> R:
+    return await change(element)
 
 
 def elements_max(services: BrokerServices, api: Api) -> int:

@@ -360,3 +360,27 @@ async def test_a_topic_is_described_once_and_by_its_id_rather_than_its_name(
     assert await ask(13, (TOPIC, NOBODY), (None, NOBODY)) == [(None, unknown_id)] * 2
     assert await ask(13, (None, by_id), (None, by_id)) == [(TOPIC, NONE)]
     assert await ask(13, (None, None)) == [(None, unknown_id)]
+
+
+async def test_topics_of_one_request_share_entries_of_the_metadata_log(client: ApiClient) -> None:
+    def delete(module: ModuleType) -> Any:
+        topics = [
+            entity(module, "DeleteTopicState", name=name, topic_id=None) for name, _ in wanted
+        ]
+        return entity(module, "DeleteTopicsRequest", topics=topics, timeout=5000)
+
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        (f"of-many-{number}", {"partitions": 2}) for number in range(150)
+    ]
+    wanted.insert(70, ("not/a name", {}))
+    before = client.node.engine.metadata.stats.entries_put
+    created = await create(client, *wanted)
+    assert created == [(name, NAME if name == "not/a name" else NONE) for name, _ in wanted]
+    assert all(
+        client.node.topics.by_name[name].partitions for name, _ in created if "/" not in name
+    )
+    deleted = await client.ask(20, 6, delete)
+    assert [(one.name, one.error_code) for one in deleted.responses] == [
+        (name, UNKNOWN if name == "not/a name" else NONE) for name, _ in wanted
+    ]
+    assert client.node.engine.metadata.stats.entries_put - before < 30
