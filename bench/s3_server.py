@@ -11,6 +11,7 @@ it.
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -151,6 +152,9 @@ def running_server(folder: Path, *, bucket: str = "lake") -> Iterator[S3Server]:
 
 def main(arguments: list[str]) -> int:
     """Build the server; serve the folder that is given, if one is; return the command's status."""
+    if arguments and arguments[0] in {"-h", "--help"}:
+        print(__doc__)
+        return 0
     folders, command = arguments, []
     if "--" in arguments:
         at = arguments.index("--")
@@ -162,6 +166,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if not folders:
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the server, too
     with running_server(Path(folders[0])) as server:
         if command:
             return subprocess.run(

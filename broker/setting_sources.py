@@ -79,7 +79,8 @@ class Setting:
         try:
             value = self._parsed(text)
         except ValueError:
-            raise SettingsError(f"{self.name}: {text!r} is not {_ARTICLES[self.kind]}") from None
+            wanted = _SIZES if self.unit == "bytes" else _ARTICLES[self.kind]
+            raise SettingsError(f"{self.name}: {text!r} is not {wanted}") from None
         if self.is_secret:
             return Secret(value)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -112,6 +113,7 @@ class Setting:
 
 
 _ARTICLES = {"bool": "true or false", "int": "a whole number", "str": "a text"}
+_SIZES = "a size: write a number of bytes, or 64KiB, 64MiB, 2GiB"
 
 SETTINGS: tuple[Setting, ...] = tuple(
     Setting(

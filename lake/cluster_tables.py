@@ -161,7 +161,10 @@ class CatalogTables:
         return _table(OFFSETS_FOR, rows)
 
     def _topics(self) -> list[TopicState]:
-        return [topic for _, topic in sorted(self._state.topics.items())]
+        named = sorted(
+            self._state.topics.items(), key=lambda one: (one[0].startswith("__"), one[0])
+        )
+        return [topic for _, topic in named]
 
     def _topic(self, topic: TopicState) -> dict[str, Any]:
         streams = [self._state.streams[stream_id] for stream_id in topic.partitions]

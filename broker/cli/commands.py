@@ -115,7 +115,7 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         ),
         "vacuum": _table_job(
             "VACUUM",
-            "Delete files that no version of the last days needs, those of killed runs among them.",
+            "Delete files that no retained version of a table needs, and those of killed runs.",
         ),
         "rebuild-table": _table_job(
             "REBUILD_TABLE",
@@ -140,8 +140,8 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         "compact-objects": _job("compact_objects", "Merge small objects into large ones."),
         "compact-topics": _job(
             "compact_topics",
-            "Keep the newest record of each key, in topics with cleanup.policy=compact, where it "
-            "is due.",
+            "Run log compaction where it is due: keep the newest record of each key in topics with "
+            "cleanup.policy=compact.",
         ),
         "apply-retention": _job(
             "apply_retention", "Delete records that are past retention.ms or retention.bytes."
@@ -190,10 +190,10 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
     "AWS": {
         "rolling-update": Command(
             "rolling_update.rolling_update",
-            "Apply a change of Terraform's to a cluster's hosts, one host after the other.",
+            "Apply a Terraform change to a cluster's hosts, one host after the other.",
         ),
         "slot": Command(
-            "slot.app", "Claim the place of a machine of an auto-scaling group in its cluster."
+            "slot.app", "Claim a slot of a cluster for a machine of an EC2 Auto Scaling group."
         ),
         "settings": Command(
             "host_settings.app",

@@ -212,6 +212,8 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
 
+    typer.echo(f"lakehead: {_followed(tables)}; Ctrl-C ends it", err=True)
+
     def report(outcome: "TableOutcome") -> None:
         if outcome.error is not None:
             typer.echo(f"lakehead: {with_topic(outcome.topic, outcome.error)}", err=True)
@@ -226,6 +228,13 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
             show_fields(head | TABLE_MAINTENANCE[result.job].figures(result), as_json)
 
     tables.follow(stopped, report, on_files=report_files if with_upkeep else None)
+
+
+def _followed(tables: "DeclaredTables") -> str:
+    names = tables.names()
+    if not names:
+        return "no topic declares a table yet; the first that does is kept fresh"
+    return f"keeping {len(names)} table{'s' * (len(names) > 1)} fresh: {', '.join(names)}"
 
 
 def _materialize_by_options(

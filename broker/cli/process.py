@@ -17,6 +17,8 @@ def run() -> NoReturn:
     event loops. The interpreter would end a thread that does so at that moment, a thread of Rust
     then raises SIGABRT, and the command's status would be lost.
     """
+    # kio imports hypothesis where it is installed: a third of a start, and a folder .hypothesis.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     status = _status()
     # The steps of the interpreter before it is torn down, in its order.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - has no public name

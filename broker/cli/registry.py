@@ -29,7 +29,8 @@ PortOption = Annotated[
 ]
 TopicOption = Annotated[str, typer.Option(help="Topic of the schemas; made if there is none.")]
 ReplicationOption = Annotated[
-    int, typer.Option(min=1, help="Of the topic when it is made; of other clusters than ours.")
+    int,
+    typer.Option(min=1, help="Replication factor of a new topic of schemas. Lakehead ignores it."),
 ]
 CommandConfigOption = Annotated[
     Path | None,

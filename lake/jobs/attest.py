@@ -71,7 +71,7 @@ class AttestOptions(TopicOptions):
     )
     seed: int = option(
         0,
-        "Choose another sample by another number.",
+        "Random seed of the sample.",
         title="Seed",
         flag="--seed",
         metavar="N",

@@ -441,6 +441,13 @@ class DeclaredTables:
 
     # --------------------------------------------------------------------------------- for ever
 
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the tables that `follow` keeps, as they are declared now.
+
+        Raises UnknownTopic, SettingsError for topics that were named and declare no table.
+        """
+        return tuple(chosen_tables(self._leases.catalog(), self._topics))
+
     def follow(
         self,
         stopped: threading.Event,

@@ -626,7 +626,7 @@ _VACUUM = TableMaintenance(
 )
 VACUUM = Job(
     name="vacuum",
-    help="""Delete files that no version of the last days needs, those of killed runs among them.
+    help="""Delete files that no retained version of a table needs, and those of killed runs.
 
     Due is a table that was not vacuumed for a day (lakehead.table.vacuum.interval.ms). It needs the
     table's lease, as optimize does. OTHERS are files below the table's root that are not known to

@@ -208,8 +208,8 @@ def _run(
 
 JOB = Job(
     name="compact_topics",
-    help="""Keep the newest record of each key, in topics with cleanup.policy=compact, where it is
-    due.
+    help="""Run log compaction where it is due: keep the newest record of each key in topics with
+    cleanup.policy=compact.
 
     Safe to run beside a live cluster, to kill at any moment, and to run twice at once.
     """,

@@ -76,7 +76,7 @@ class VerifyOptions:
     )
     seed: int = option(
         0,
-        "Choose another sample by another number.",
+        "Random seed of the sample.",
         title="Seed",
         flag="--seed",
         metavar="N",
@@ -311,6 +311,7 @@ JOB = Job(
     states of partitions, objects that are missing. Writes nothing; the cluster may go on meanwhile.
     Batches that no reader can read as they were produced are listed apart; they are not damage.
     """,
+    dry_run_help="Show how much there is to read, and read none of it.",
     options=VerifyOptions,
     plan=_plan,
     run=_run,

@@ -186,3 +186,15 @@ def test_statuses_are_those_of_the_page(lakehead: CommandLine, tmp_path: Path) -
     assert lakehead("--version").status == 0
     assert lakehead("topics", "list", "--path", str(tmp_path)).status == 1
     assert lakehead("topics", "list", "--bogus").status == 2
+
+
+def test_a_size_that_is_none_names_the_form(lakehead: CommandLine) -> None:
+    assert "write a number of bytes, or 64KiB" in lakehead.fails("start", "--wal.size", "10x")
+
+
+def test_a_command_leaves_no_folder_of_hypothesis_behind(tmp_path: Path) -> None:
+    """kio imports hypothesis where it is installed, which makes a folder where it is imported."""
+    (tmp_path / "store" / "meta").mkdir(parents=True)
+    command = [sys.executable, "-c", PROGRAM, "verify", "--path", str(tmp_path)]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
