@@ -298,7 +298,7 @@ aws-day: $(STAMP) ## Trials in an AWS account of yours, which pays: ACCOUNT=id B
 policy-record: $(STAMP) ## What brokers, Spark and Airflow ask of S3, compared with what policies are tested with; WRITE=1 keeps it, WHO=broker (needs Go; Spark: the jars of s3a)
 	@timeout 3000 $(BIN)/python -m tests.terraform.recording $(WHO) $(if $(WRITE),--write)
 
-deploy-test: $(STAMP) ## The Helm chart rendered and held against the API's schemas, alerts fired, the Dockerfile linted (needs Go; Helm and promtool are built once, some ten minutes)
+deploy-test: $(STAMP) ## The Helm chart rendered and held against the API's schemas, alerts fired, the Dockerfile linted (needs Go; Helm and promtool are built once, some twenty minutes)
 	@SLOW=1 timeout 7200 $(BIN)/python -m pytest -q tests/deployment
 
 tf-lint: $(STAMP) ## Terraform: checkov over infra/terraform (an environment of its own, made once), tflint, terraform-docs and promtool where they are

@@ -24,6 +24,7 @@ TARGETS = {
     "changes": "trials",
     "checker": "trials",
     "flood": "trials",
+    "operations_week": "trials",
     "connectors": "connect-test",
     "deployment": "deploy-test",
     "rolling": "roll-test",
