@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -12,7 +12,7 @@ SIZE_MAX = 100_000
 
 def texts(path: Path) -> list[str]:
     """The lines of a picture."""
-    return ["".join(one.itertext()) for one in ElementTree.parse(path).iter(f"{SVG}text")]
+    return ["".join(one.itertext()) for one in ET.parse(path).iter(f"{SVG}text")]
 
 
 def test_a_picture_has_each_line_with_its_colours_and_no_control_code(tmp_path: Path) -> None:
