@@ -156,11 +156,23 @@ def test_a_user_confirms_at_the_terminal(
     os.close(main)
 
 
-def test_commands_without_a_terminal_print_no_colours_and_no_progress(
-    lakehead: CommandLine,
-) -> None:
-    outcome = lakehead("--help")
-    assert "\x1b" not in outcome.out + outcome.err
+BAR = (
+    "from lakehead.broker.cli.progress import ByteProgress\n"
+    "with ByteProgress('verify') as bar:\n"
+    "    bar.update(1, 2)\n"
+)
+
+
+def test_progress_is_shown_at_a_terminal_and_nowhere_else() -> None:
+    command = [sys.executable, "-c", BAR]
+    piped = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    assert (piped.stdout, piped.stderr) == (b"", b"")
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+    subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, env=environment, check=True)
+    os.close(terminal)
+    assert b"verify" in os.read(main, 65536)
+    os.close(main)
 
 
 @pytest.mark.parametrize("variable", ["NO_COLOR", "ANY_OTHER"])

@@ -33,7 +33,8 @@ def test_a_picture_has_each_line_with_its_colours_and_no_control_code(tmp_path: 
 
 def test_a_command_that_fails_leaves_no_picture(tmp_path: Path) -> None:
     picture = tmp_path / "picture.svg"
-    command = [ROOT / "scripts/terminal-svg", picture, sys.executable, "-c", "raise SystemExit(3)"]
+    program: list[str | Path] = [ROOT / "scripts/terminal-svg", picture]
+    command = [*program, sys.executable, "-c", "raise SystemExit(3)"]
     assert subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 3
     assert not picture.exists()
 
