@@ -19,7 +19,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not (sys.stdin and sys.stdin.isatty()):
         raise SettingsError(f"{question} There is no terminal to confirm at: give --yes")
     if not typer.confirm(question, err=True):
         raise SettingsError("not confirmed: nothing was changed")
