@@ -1,19 +1,23 @@
 """Snapshots of a cluster for readers that poll, with or without the tail in object WALs."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lakehead.lake.catalog import Catalog, open_metadata
 from lakehead.lake.planner import ByteRange
 from lakehead.lake.store_reader import Fetched, StoreReader
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.stream_object import ObjectIndex
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 if TYPE_CHECKING:
-    from lakehead.lake.wal_tails import Select, WalTails
+    from lakehead.storage.stream.wal_tails import WalTails
+
+Select = Callable[[Catalog], Iterable[int]]
+"""The ids of a reader's streams in a catalog."""
 
 _SELDOM_S = 2.0
 
@@ -47,7 +51,7 @@ class Snapshots:
     have the tail of the streams that it names. For one thread.
     """
 
-    def __init__(self, reader: StoreReader, *, select: "Select | None" = None) -> None:
+    def __init__(self, reader: StoreReader, *, select: Select | None = None) -> None:
         self._reader = reader
         self._tails = None if select is None else _tails(reader, select)
         self._log: MetadataLog | None = None
@@ -83,8 +87,27 @@ class Snapshots:
         return await self._tails.add_to(self._log)
 
 
-def _tails(reader: StoreReader, select: "Select") -> "WalTails":
+def _tails(reader: StoreReader, select: Select) -> "WalTails":
     # The modules of write-ahead logs take a moment to load: most reads have no use for them.
-    from lakehead.lake.wal_tails import WalTails
+    from lakehead.storage.stream.wal_tails import WalTails
 
-    return WalTails(reader.store, select)
+    uri = reader.store.uri
+    return WalTails(reader.store, lambda state: _leaders(state, select(Catalog(state, uri)), uri))
+
+
+def _leaders(state: MetadataImage, stream_ids: Iterable[int], uri: str) -> list[NodeState]:
+    """Return the nodes that these streams are open on. Raises SettingsError for one whose log is
+    somewhere else.
+    """
+    from lakehead.storage.stream.wal_tails import IN_CLUSTER
+
+    streams = [state.stream(stream_id) for stream_id in stream_ids]
+    nodes = [state.nodes[one] for one in sorted({s.node_id for s in streams if s.is_open})]
+    for node in nodes:
+        if node.wal != IN_CLUSTER:
+            raise SettingsError(
+                f"tail=wal reads the write-ahead logs in {uri}, and that of node {node.node_id} is "
+                f"{node.wal or 'unknown'}: start its nodes with --wal object:, or read with "
+                "tail=objects what is uploaded"
+            )
+    return nodes

@@ -15,8 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lakehead.lake.catalog import Catalog
-from lakehead.storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
+from lakehead.storage.errors import ObjectNotFound, StoreUnavailable
 from lakehead.storage.format.stream_object import ObjectIndex, read_index
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects
@@ -28,20 +27,23 @@ from lakehead.storage.tasks import task_group
 from lakehead.storage.wal.object import WalName, is_seal_size, sealed_object, wal_key
 from lakehead.storage.wal.object.names import node_prefix
 
-_IN_CLUSTER = "object:"
+IN_CLUSTER = "object:"
+"""The address of a write-ahead log in the cluster's store (`NodeState.wal`)."""
 _LOOKS_MAX = 20
 _READS_AT_ONCE = 32
 
-Select = Callable[[Catalog], Iterable[int]]
-"""The ids of a reader's streams in a catalog."""
+SelectNodes = Callable[[MetadataImage], Iterable[NodeState]]
+"""The nodes whose tails a reader wants. Raises what the reader is to raise for one whose log is
+somewhere else.
+"""
 
 
 class WalTails:
-    """The tails of the streams that `select` names. `indexes` are those of the WAL objects that
+    """The tails of the nodes that `select` names. `indexes` are those of the WAL objects that
     counted at the last look.
     """
 
-    def __init__(self, store: ObjectStore, select: Select) -> None:
+    def __init__(self, store: ObjectStore, select: SelectNodes) -> None:
         self._store = store
         self._select = select
         self.indexes: dict[str, ObjectIndex] = {}
@@ -49,12 +51,11 @@ class WalTails:
 
     async def add_to(self, log: MetadataLog) -> MetadataImage:
         """Return the newest state of the log, with the tail: the same object as before if nothing
-        was added. Raises SettingsError for a tail that is not in the cluster's store.
+        was added. Raises what `select` raises, and StoreUnavailable.
         """
-        uri = self._store.uri
         for _ in range(_LOOKS_MAX):
             state = log.state
-            nodes = _leaders(state, self._select(Catalog(state, uri)), uri)
+            nodes = list(self._select(state))
             try:
                 left = {node.node_id: await self._left_by(node) for node in nodes}
             except ObjectNotFound:
@@ -64,7 +65,16 @@ class WalTails:
             if all(_floor(now, node.node_id) == _floor(state, node.node_id) for node in nodes):
                 found = {index.key: index for one in left.values() for index in one}
                 return self._recovered(state, found, left)
-        raise StoreUnavailable(f"write-ahead logs in {uri} are uploaded faster than they are read")
+        raise StoreUnavailable(
+            f"write-ahead logs in {self._store.uri} are uploaded faster than they are read"
+        )
+
+    async def of_copy(self, state: MetadataImage) -> MetadataImage:
+        """Return a state with the tail, in a store to which no node writes. Raises ObjectNotFound,
+        StoreUnavailable.
+        """
+        left = {node.node_id: await self._left_by(node) for node in self._select(state)}
+        return self._recovered(state, {one.key: one for few in left.values() for one in few}, left)
 
     def _recovered(
         self,
@@ -115,20 +125,12 @@ class WalTails:
         return [found[key] for key in keys]
 
 
-def _leaders(state: MetadataImage, stream_ids: Iterable[int], uri: str) -> list[NodeState]:
-    """Return the nodes that these streams are open on. Raises SettingsError for one whose log is
-    somewhere else.
+def open_nodes(state: MetadataImage) -> list[NodeState]:
+    """Return the nodes that streams are open on: of these the log may have records that no
+    committed object has.
     """
-    streams = [state.stream(stream_id) for stream_id in stream_ids]
-    nodes = [state.nodes[one] for one in sorted({s.node_id for s in streams if s.is_open})]
-    for node in nodes:
-        if node.wal != _IN_CLUSTER:
-            raise SettingsError(
-                f"tail=wal reads the write-ahead logs in {uri}, and that of node {node.node_id} is "
-                f"{node.wal or 'unknown'}: start its nodes with --wal object:, or read with "
-                "tail=objects what is uploaded"
-            )
-    return nodes
+    owners = {stream.node_id for stream in state.streams.values() if stream.is_open}
+    return [state.nodes[one] for one in sorted(owners) if one in state.nodes]
 
 
 def _floor(state: MetadataImage, node_id: int) -> tuple[int, int]:
