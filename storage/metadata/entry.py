@@ -10,16 +10,14 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from crc32c import crc32c
 
 from lakehead.storage.errors import CorruptObject, EntryRejected
+from lakehead.storage.format.checked_json import has_checksum, with_checksum
 from lakehead.storage.format.feature_level import refuse_newer, unknown_here
 from lakehead.storage.metadata.records import Entry, EntryVersion, Record
 
 PREFIX = "meta/log/"
 _SUFFIX = ".json"
-_HEAD = b'{"crc32c":"%08x",'
-_HEAD_SIZE = len(_HEAD % 0)
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
@@ -37,8 +35,7 @@ def entry_number(key: str) -> int | None:
 def encode_entry(entry: Entry) -> bytes:
     """Return the bytes of an entry. Raises EntryRejected when no reader could read them back."""
     try:
-        rest = msgspec.json.encode(entry)[1:]
-        body = _HEAD % crc32c(rest) + rest
+        body = with_checksum(msgspec.json.encode(entry))
         if decode_entry("entry", body) == entry:
             return body
     except (CorruptObject, ValueError, OverflowError) as error:
@@ -50,16 +47,14 @@ def decode_entry(key: str, body: bytes) -> Entry:
     """Return the entry in `body`. Raises CorruptObject; UnsupportedFormat for a version, a type of
     record or a field that this release does not know: a newer one wrote it.
     """
-    has_checksum = body.startswith(_HEAD[: _HEAD.index(b"%")])
-    if has_checksum and body[:_HEAD_SIZE] != _HEAD % crc32c(body[_HEAD_SIZE:]):
-        raise CorruptObject(key, 0, f"{len(body)} bytes do not match their checksum")
+    is_checked = has_checksum(key, body)
     try:
         refuse_newer(key, msgspec.json.decode(body, type=EntryVersion).version)
-        if not has_checksum:
+        if not is_checked:
             raise CorruptObject(key, 0, "no checksum")
         return msgspec.json.decode(body, type=Entry)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if has_checksum:
+        if is_checked:
             _refuse_unknown(key, body)
         found = _BYTE.search(str(error))
         raise CorruptObject(key, int(found[1]) if found else 0, str(error)) from error
