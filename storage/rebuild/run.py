@@ -24,21 +24,19 @@ from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
-    OutcomeUnknown,
     SettingsError,
 )
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.format.object_names import JobName
 from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
 from lakehead.storage.format.record_batch import NO_TIMESTAMP
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.garbage import listed
 from lakehead.storage.jobs.job import JobContext, results_of
-from lakehead.storage.metadata.checkpoints import tables_of
+from lakehead.storage.metadata.beginning import close_below_checkpoint, put_checkpoint
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
-from lakehead.storage.metadata.log_reader import LogReader, in_steps, read_checkpoint
+from lakehead.storage.metadata.layout import EARLIER, META, Listing
+from lakehead.storage.metadata.log_reader import LogReader
 from lakehead.storage.metadata.records import COMPACTED
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import open_retrying_store
@@ -112,21 +110,10 @@ async def publish(store: ObjectStore, state: MetadataImage, rng: random.Random) 
         kept = f"{EARLIER}{number}/"
         await _copy([one.key for one in found], kept, store)
         failpoint("rebuild_copied")
-    pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
-    try:
-        await store.create(checkpoint_key(number), pieces)
-    except ObjectExists:
-        pass  # an earlier try of the same
+    await put_checkpoint(store, state)
     failpoint("rebuild_published")
-    if await read_checkpoint(store, number) != state:
-        raise CorruptObject(checkpoint_key(number), 0, "it differs from the bytes to write")
-    while True:
-        try:
-            boundary = Boundary(number=number, nonce=f"{rng.getrandbits(64):016x}")
-            await store.create(boundary.key, [b"%d\n" % number])
-            return kept
-        except (ObjectExists, OutcomeUnknown):
-            continue
+    await close_below_checkpoint(store, state, rng)
+    return kept
 
 
 async def _copy(keys: Sequence[str], folder: str, store: ObjectStore) -> None:
