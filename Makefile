@@ -26,7 +26,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 # The order of sets of texts is the same in each run, so that a seed of a simulated cluster is one world.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills week upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test deploy-test aws-day s3-server spark spark-versions examples docs docs-site lock dist clean
+.PHONY: help help-all install environment demo airflow airflow-test airflow-versions test short-tests test-long bench bench-quick bench-storage bench-cluster bench-coordination bench-network bench-lake lint format types imports unit property worlds bounds fuzz audit sim stalls producers integration crashes chaos flood trials kills game-day week upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test deploy-test aws-day s3-server spark spark-versions examples docs docs-site lock dist clean
 
 # What most days need; the others are judges, long runs and what they need.
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
@@ -207,6 +207,9 @@ kills: $(STAMP) ## Jobs killed at every step, several at once, on a living clust
 
 week: $(STAMP) ## A week of operation in two minutes beside clients that may see no error: rolling update, nodes added and removed, full disk, store gone, new certificates, quotas, a kill; PAUSE=10
 	@$(BIN)/python -m tests.operations_week --pause $(or $(PAUSE),10)
+
+game-day: $(STAMP) ## A cluster under load loses its store, and goes on from a followed backup; by object WAL and by block WAL
+	@SLOW=1 $(BIN)/python -m pytest -q -s --timeout 600 tests/integration/test_lost_region.py
 
 upkeep-day: $(STAMP) ## A day of the DAGs' schedules in compressed time, tasks killed at random; HOURS=24, MINUTES=12 that it lasts, SEED=1
 	@timeout $$(($(or $(MINUTES),12) * 60 + 1500)) $(BIN)/python -m tests.upkeep_day --hours $(or $(HOURS),24) --minutes $(or $(MINUTES),12) --seed $(or $(SEED),1)

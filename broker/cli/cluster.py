@@ -65,6 +65,17 @@ def store_uri(path: str) -> str:
     )
 
 
+def place_uri(place: str) -> str:
+    """Return the URI of a store that need not hold anything yet: of a folder, or as it is given."""
+    if (plain := plain_address(place)) != place:
+        return place_uri(plain) + place.removeprefix(plain)
+    scheme, colon, rest = place.partition(":")
+    if colon and "/" not in scheme and scheme != "file":
+        return place
+    folder = Path(rest.removeprefix("//") if scheme == "file" else place)
+    return f"file:{folder.expanduser().absolute()}"
+
+
 def open_at(uri: str) -> ObjectStore:
     """Return the store at `uri`; a few seconds of trouble are waited out."""
     return open_retrying_store(uri, rng=random.SystemRandom())

@@ -151,6 +151,17 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "Delete objects that no stream refers to, and those that crashes left in the bucket.",
         ),
     },
+    "Backup": {
+        "backup": Command(
+            "backup.backup",
+            "Copy a cluster to another store, as it is at one moment. What is there is not copied "
+            "again.",
+        ),
+        "restore": Command(
+            "restore.restore",
+            "Make a cluster of a backup: with its id, topics, offsets, groups, users and rights.",
+        ),
+    },
     "Diagnosis": {
         "doctor": Command(
             "doctor.doctor",

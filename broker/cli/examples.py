@@ -245,6 +245,28 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         Example("All of a cluster", "lakehead verify --processes 4"),
         Example("A hundredth of it, each night", "lakehead verify --sample 1 --seed 27"),
     ),
+    "backup": (
+        Example(
+            "A copy in another region, made once",
+            "lakehead backup s3://copies/orders -p s3://bucket/prefix",
+        ),
+        Example(
+            "A copy that stays seconds behind, until SIGTERM",
+            "lakehead backup s3://copies/orders -p s3://bucket/prefix --follow --interval 5",
+        ),
+    ),
+    "restore": (
+        Example(
+            "What the copy has, and until when", "lakehead restore s3://copies/orders --dry-run"
+        ),
+        Example(
+            "A new cluster in an empty prefix",
+            "lakehead restore s3://copies/orders s3://bucket/restored",
+        ),
+        Example(
+            "The copy itself becomes the cluster", "lakehead restore s3://copies/orders --in-place"
+        ),
+    ),
     "leak-check": (Example("Is the bucket what the metadata says?", "lakehead leak-check"),),
     "rebuild-catalog": (
         Example(

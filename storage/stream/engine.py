@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from lakehead.storage.backup.manifest import refuse_backups
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import Fenced, StorageError, WalFailed, WrongLog
 from lakehead.storage.event_logger import event_logger
@@ -153,10 +154,11 @@ class StreamEngine:
         The WAL is opened before the node registers, so that its lock comes before its fencing of an
         earlier incarnation; and with the cluster's id, so that another cluster's is refused.
         `admit` may refuse to go on before any of that (in an empty store the state that it is given
-        names no cluster). A new cluster has the records `founding`. `on_registered` is called
-        before what the WAL holds is committed, which may take long. Raises WrongLog (the WAL is not
-        the one that the node wrote last), UnsupportedFormat, WalCorrupted, SettingsError,
-        StoreUnavailable (after a few attempts; once it runs, the engine waits a failing store out).
+        names no cluster). A new cluster has the records `founding`, and is not made among
+        backups. `on_registered` is called before what the WAL holds is committed, which may take
+        long. Raises WrongLog (the WAL is not the one that the node wrote last), UnsupportedFormat,
+        WalCorrupted, SettingsError, StoreUnavailable (after a few attempts; once it runs, the
+        engine waits a failing store out).
         """
         incarnation = f"{rng.getrandbits(64):016x}"
         retrying = RetryingStore(store, rng=rng)
@@ -165,6 +167,8 @@ class StreamEngine:
         )
         if admit is not None:
             await admit(metadata.state)
+        if not metadata.state.cluster_id:
+            await refuse_backups(retrying)
         await metadata.create_cluster(f"{rng.getrandbits(128):032x}", founding)
         owner = _wal_owner(store, metadata, node, incarnation, clock, rng, scope)
         wal = await _open_own(open_wal, owner, metadata.state, node)

@@ -15,7 +15,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.garbage import LeakReport, check_leaks
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.records import COMPACTED, TopicConfig
+from lakehead.storage.metadata.records import COMPACTED, Record, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 from tests.integration.test_crashes import MAINTENANCE_ALONE
@@ -53,7 +53,7 @@ def newest(folder: Path) -> dict[bytes, tuple[int, bytes]]:
     return {row["key"]: (row["offset"], row["value"]) for row in rows}
 
 
-def in_log(folder: Path, *records: TopicConfig) -> MetadataImage:
+def in_log(folder: Path, *records: Record) -> MetadataImage:
     async def commit() -> MetadataImage:
         store = FileStore(folder / "store")
         log = await MetadataLog.open(

@@ -51,6 +51,17 @@ FORGET_ALONE = {"forget_objects_written", "forget_step_noted", "forget_committed
 """Fail-points that only forgetting keys comes to: test_forget."""
 REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
+BACKUP_ALONE = {
+    "backup_manifest_deleted",
+    "backup_manifest_put",
+    "backup_object_put",
+    "backup_objects_copied",
+    "backup_state_put",
+    "restore_corrected",
+    "restore_objects_copied",
+    "restore_published",
+}
+"""Fail-points that only backups and restores come to: test_backup."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
 SHARE_GROUPS_ALONE = {"dead_letters_begun", "dead_letters_written"}
@@ -75,7 +86,7 @@ def failpoints() -> list[str]:
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
-    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE
+    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE | BACKUP_ALONE
     return sorted(found - alone)
 
 

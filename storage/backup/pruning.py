@@ -1,0 +1,111 @@
+"""Deletes backups that need not be kept, and objects that no backup names any more.
+
+Kept are the two newest backups, and of each of the last hours the first one. An object is named
+from some position of the metadata on up to another one, and never again: so what a backup alone
+names, its neighbours among the kept ones do not.
+
+A manifest is deleted before the objects that it alone named: a backup that is listed is complete.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from lakehead.storage.backup.manifest import (
+    Manifest,
+    manifest_key,
+    named_objects,
+    read_manifest,
+    read_state,
+)
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.object_store.protocol import ObjectStore
+
+_NEWEST_KEPT = 2
+_HOUR_MS = 3_600_000
+_DELETED_AT_ONCE = 1000
+
+
+class Pruner:
+    """The backups of one target, and what of them is kept."""
+
+    def __init__(self, target: ObjectStore, *, keep_hours: int) -> None:
+        self._target = target
+        self._keep_hours = keep_hours
+        self._backups: list[Manifest] = []
+        self._keys: dict[int, frozenset[str]] = {}
+        """The objects that some of the backups name: those that were looked at."""
+        self._unnamed: set[str] | None = None
+
+    async def open(self, numbers: Sequence[int], held: Iterable[str]) -> None:
+        """Read the manifests of the backups that are there; `held` are the objects there. Raises
+        StoreUnavailable, CorruptObject, UnsupportedFormat.
+        """
+        self._backups = [await read_manifest(self._target, number) for number in numbers]
+        self._unnamed = set(held)
+
+    async def prune(self, newest: Manifest, state: MetadataImage) -> set[str]:
+        """Delete what need not be kept beside `newest`, whose metadata are `state`; return the keys
+        of the objects that are gone. Raises StoreUnavailable, CorruptObject, UnsupportedFormat.
+        """
+        self._backups.append(newest)
+        self._keys[newest.number] = frozenset(named_objects(state))
+        removed: set[str] = set()
+        kept = kept_numbers(self._backups, self._keep_hours)
+        for manifest in [one for one in self._backups if one.number not in kept]:
+            removed |= await self._remove(manifest)
+        removed |= await self._remove_unnamed()
+        self._keys = {number: self._keys[number] for number in kept if number in self._keys}
+        return removed
+
+    async def _remove(self, manifest: Manifest) -> set[str]:
+        at = self._backups.index(manifest)
+        neighbours = [*self._backups[max(at - 1, 0) : at], *self._backups[at + 1 : at + 2]]
+        doomed = set(await self._named(manifest))
+        for one in neighbours:
+            doomed -= await self._named(one)
+        await self._target.delete([manifest_key(manifest.number)])
+        failpoint("backup_manifest_deleted")
+        del self._backups[at]
+        if all(one.state != manifest.state for one in self._backups):
+            await self._target.delete([manifest.state])
+        await self._delete(doomed)
+        return doomed
+
+    async def _remove_unnamed(self) -> set[str]:
+        """Delete, once, what no backup names of the objects that were there at the start: killed
+        processes have left it.
+        """
+        if self._unnamed is None:
+            return set()
+        doomed, self._unnamed = self._unnamed, None
+        for manifest in self._backups:
+            if not doomed:
+                break
+            doomed = doomed - await self._named(manifest)
+        await self._delete(doomed)
+        return doomed
+
+    async def _named(self, manifest: Manifest) -> frozenset[str]:
+        known = self._keys.get(manifest.number)
+        if known is None:
+            found = named_objects(await read_state(self._target, manifest))
+            known = self._keys[manifest.number] = frozenset(found)
+        return known
+
+    async def _delete(self, keys: Iterable[str]) -> None:
+        doomed = sorted(keys)
+        for first in range(0, len(doomed), _DELETED_AT_ONCE):
+            await self._target.delete(doomed[first : first + _DELETED_AT_ONCE])
+
+
+def kept_numbers(backups: Sequence[Manifest], keep_hours: int) -> set[int]:
+    """Return the numbers of the backups that are kept: the two newest, and the first of each hour
+    of the last `keep_hours` before the newest. `backups` are in the order of their numbers.
+    """
+    newest_hour = backups[-1].position_ms // _HOUR_MS
+    first_of_hour: dict[int, int] = {}
+    for one in backups:
+        hour = one.position_ms // _HOUR_MS
+        if newest_hour - hour < keep_hours:
+            first_of_hour.setdefault(hour, one.number)
+    return {*first_of_hour.values(), *(one.number for one in backups[-_NEWEST_KEPT:])}

@@ -1,0 +1,302 @@
+"""Restores a cluster from a backup, or from a copy of its prefix, in another store or in place.
+
+Objects are copied first, then one checkpoint makes the cluster: until it is there, the target is
+none, and a restore that was killed begins again where it was.
+
+A copy of a cluster's prefix, as S3 replication makes it, may have metadata that name objects which
+have not arrived. There the newest entry counts at which everything is there.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.backup.copying import Progress, copy_objects, no_progress
+from lakehead.storage.backup.manifest import (
+    PREFIX,
+    Manifest,
+    list_manifests,
+    named_objects,
+    read_manifest,
+    read_state,
+)
+from lakehead.storage.backup.restored_state import restored_state
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import (
+    CorruptObject,
+    EntryRejected,
+    NotFound,
+    ObjectNotFound,
+    RequestRefused,
+)
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.batch_writer import KeyValue, encode_batch
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.format.object_writer import ObjectWriter
+from lakehead.storage.format.record_batch import patch
+from lakehead.storage.garbage import listed
+from lakehead.storage.metadata.beginning import close_below_checkpoint, put_checkpoint
+from lakehead.storage.metadata.entry import decode_entry, entry_key
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.layout import META, Listing
+from lakehead.storage.metadata.log_reader import read_checkpoint
+from lakehead.storage.metadata.records import CommitObjects, Entry, ReplaceObjects
+from lakehead.storage.metadata.rules import apply_records
+from lakehead.storage.metadata.state import MetadataImage, ObjectState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.put import put_if_absent
+from lakehead.storage.stream.wal_tails import IN_CLUSTER, WalTails, open_nodes
+
+_RETRY_S = 0.1
+_RETRY_MAX_S = 5.0
+
+Corrections = Callable[[ObjectStore, MetadataImage], Awaitable[Mapping[int, Sequence[KeyValue]]]]
+"""Returns records to append to streams, by stream id, before the cluster begins: corrections of
+what the loss made wrong. It reads the streams from the store that is given.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePoint:
+    """A state from which a cluster can be restored: all objects that it names are there.
+    `position_ms` is when the cluster was in it, milliseconds since the epoch; -1: not known.
+    `entries_left` entries after it were left out, since objects of theirs are missing.
+    """
+
+    state: MetadataImage
+    position_ms: int
+    manifest: Manifest | None = None
+    entries_left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The result of a restore: the state of the new cluster, what was copied, and how many records
+    were appended as corrections.
+    """
+
+    state: MetadataImage
+    copied_objects: int
+    copied_bytes: int
+    corrections: int
+
+
+async def find_point(source: ObjectStore, number: int | None = None) -> RestorePoint:
+    """Return the newest complete state in a store, or that of backup `number`.
+
+    Raises NotFound (there is none), CorruptObject, UnsupportedFormat, StoreUnavailable.
+    """
+    numbers = await list_manifests(source)
+    if number is not None and number not in numbers:
+        raise NotFound(f"there is no backup {number} in {source.uri}")
+    there = {one.key for one in await listed(source)}
+    if not numbers:
+        return await _point_of_copy(source, there)
+    for one in reversed(numbers if number is None else [number]):
+        try:
+            manifest = await read_manifest(source, one)
+            state = await read_state(source, manifest)
+        except ObjectNotFound:
+            continue  # it was pruned meanwhile
+        missing = [key for key in named_objects(state) if key not in there]
+        if not missing:
+            return RestorePoint(state=state, position_ms=manifest.position_ms, manifest=manifest)
+        if number is not None:
+            raise CorruptObject(missing[0], 0, f"backup {one} names it, and it is missing")
+    raise NotFound(f"no backup in {source.uri} has all of its objects")
+
+
+async def _point_of_copy(source: ObjectStore, there: set[str]) -> RestorePoint:
+    """Return the newest complete state of a copy of a cluster's prefix: that of a checkpoint, or
+    after an entry that follows it.
+    """
+    listing = Listing.of(await source.list(META))
+    floor = listing.boundary.number if listing.boundary else 0
+    begins = [number for number in listing.checkpoints if number >= floor]
+    if floor == 0:
+        begins.insert(0, 0)
+    found: RestorePoint | None = None
+    for number in reversed(begins):
+        try:
+            state = await read_checkpoint(source, number) if number else MetadataImage()
+        except (ObjectNotFound, CorruptObject):
+            continue
+        found = await _newest_complete(source, state, there)
+        if found is not None:
+            break
+    if found is None or not found.state.cluster_id:
+        raise NotFound(
+            f"in {source.uri} there is neither a backup nor a cluster with all of its objects"
+        )
+    tails = WalTails(
+        source, lambda state: [one for one in open_nodes(state) if one.wal == IN_CLUSTER]
+    )
+    return replace(found, state=await tails.of_copy(found.state))
+
+
+async def _newest_complete(
+    source: ObjectStore, state: MetadataImage, there: set[str]
+) -> RestorePoint | None:
+    missing = {key for key in named_objects(state) if key not in there}
+    complete = None if missing else state
+    position_ms = complete_ms = -1
+    while True:
+        entry = await _entry(source, state.next_entry)
+        if entry is None:
+            break
+        try:
+            state = apply_records(state, entry.records, entry.time_ms)
+        except EntryRejected:
+            pass  # as every reader refuses it
+        else:
+            missing |= {key for key in _added(entry) if key not in there}
+            missing = {
+                key for key in missing if key in state.objects and key not in state.unreferenced
+            }
+        state = state.refuse(entry)
+        position_ms = entry.time_ms
+        if not missing:
+            complete, complete_ms = state, position_ms
+        await asyncio.sleep(0)
+    if complete is None:
+        return None
+    left = state.next_entry - complete.next_entry
+    return RestorePoint(state=complete, position_ms=complete_ms, entries_left=left)
+
+
+async def _entry(source: ObjectStore, number: int) -> Entry | None:
+    key = entry_key(number)
+    try:
+        return decode_entry(key, await source.get(key))
+    except ObjectNotFound:
+        return None
+
+
+def _added(entry: Entry) -> list[str]:
+    """Return the keys of the objects that an entry names for the first time."""
+    return [
+        one.key
+        for record in entry.records
+        if isinstance(record, CommitObjects | ReplaceObjects)
+        for one in record.objects
+    ]
+
+
+async def refuse_occupied(target: ObjectStore, *, is_in_place: bool) -> None:
+    """Raise RequestRefused if a cluster cannot be restored in a store, since one is there, or
+    another backup.
+    """
+    if await target.list(META):
+        raise RequestRefused(f"{target.uri} holds a cluster already: restore to an empty prefix")
+    if not is_in_place and await target.list(PREFIX):
+        raise RequestRefused(
+            f"{target.uri} holds backups: restore them with --in-place, or to an empty prefix"
+        )
+
+
+async def restore_cluster(
+    point: RestorePoint,
+    source: ObjectStore,
+    target: ObjectStore,
+    *,
+    correct: Corrections,
+    clock: Clock,
+    rng: random.Random,
+    on_progress: Progress = no_progress,
+) -> Restored:
+    """Make the cluster of a restore point in `target`; the same store as `source`: in place.
+
+    Raises CorruptObject (an object has vanished from the source), RequestRefused (a cluster was
+    made there meanwhile), StoreUnavailable, OutcomeUnknown.
+    """
+    copied_objects = copied_bytes = 0
+    if source is not target:
+        there = {one.key for one in await listed(target)}
+        named = named_objects(point.state)
+        missing = {key: size for key, size in named.items() if key not in there}
+        copied = await copy_objects(source, target, missing, rng, on_progress)
+        for key in copied.gone:
+            raise CorruptObject(key, 0, "it was deleted while the backup was restored")
+        copied_objects, copied_bytes = copied.objects, copied.bytes
+    failpoint("restore_objects_copied")
+    secret = f"{rng.getrandbits(256):064x}"
+    now_ms = clock.now_ms()
+    state = restored_state(point.state, node_secret=secret, time_ms=now_ms)
+    corrections = await correct(target, state)
+    state = await _append(target, state, corrections, now_ms, rng)
+    failpoint("restore_corrected")
+    await refuse_occupied(target, is_in_place=True)
+    await put_checkpoint(target, state)
+    failpoint("restore_published")
+    await close_below_checkpoint(target, state, rng)
+    return Restored(
+        state=state,
+        copied_objects=copied_objects,
+        copied_bytes=copied_bytes,
+        corrections=sum(map(len, corrections.values())),
+    )
+
+
+async def _append(
+    target: ObjectStore,
+    state: MetadataImage,
+    records: Mapping[int, Sequence[KeyValue]],
+    time_ms: int,
+    rng: random.Random,
+) -> MetadataImage:
+    """Return the state with a batch at the end of each of these streams, in one new object."""
+    changed = {stream_id: some for stream_id, some in sorted(records.items()) if some}
+    if not changed:
+        return state
+    writer = ObjectWriter(
+        kind="sso",
+        cluster_id=state.cluster_id,
+        node_id=-1,
+        node_epoch=-1,
+        writer_id="restore",
+        created_ms=time_ms,
+    )
+    for stream_id, some in changed.items():
+        stream = state.streams[stream_id]
+        batch = encode_batch(some, time_ms)
+        patch(batch, 0, stream.end_offset, stream.epoch)
+        info = state.stream_info(stream_id, None)
+        writer.begin_stream(msgspec.structs.replace(info, headers=b""))
+        writer.add(stream.epoch, stream.end_offset, len(some), batch, time_ms)
+    written = writer.finish()
+    key = JobName(state.next_entry, rng.getrandbits(64)).key
+    backoff = Backoff(rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+    await put_if_absent(target, key, written.pieces, backoff)
+    streams = state.streams
+    for held in written.ranges:
+        stream = streams[held.stream_id]
+        extent = Extent(
+            start_offset=held.start_offset,
+            end_offset=held.end_offset,
+            object_key=key,
+            max_timestamp=held.max_timestamp,
+            size=held.size,
+        )
+        streams = streams.set(
+            held.stream_id,
+            replace(
+                stream,
+                end_offset=held.end_offset,
+                extents=stream.extents.extend([extent]),
+                epochs=(*stream.epochs, (stream.epoch, held.start_offset)),
+            ),
+        )
+    made = ObjectState(
+        key=key,
+        kind="sso",
+        size=written.size,
+        node_id=-1,
+        node_epoch=-1,
+        created_ms=time_ms,
+        stream_ids=frozenset(changed),
+    )
+    return replace(state, streams=streams, objects=state.objects.set(key, made))

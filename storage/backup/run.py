@@ -1,0 +1,247 @@
+"""Makes backups of a cluster in another store: once, or again and again.
+
+A backup is complete with its manifest, which is put last: the process may be killed at any moment,
+and the backup before it stands. The next one copies what is missing. Objects never change, so each
+is copied once.
+
+The metadata are read first, with the tails in object write-ahead logs, then all that they name is
+copied. The cluster goes on meanwhile: objects that compaction, retention or an upload have deleted
+before they were copied are not in newer metadata. So the backup begins again with those, and has
+less to copy each time.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from lakehead.storage.backoff import Backoff
+from lakehead.storage.backup.copying import Copied, Progress, copy_objects, no_progress
+from lakehead.storage.backup.manifest import (
+    LogElsewhere,
+    Manifest,
+    list_manifests,
+    manifest_key,
+    named_objects,
+    read_manifest,
+    state_key,
+)
+from lakehead.storage.backup.pruning import Pruner
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import (
+    CorruptObject,
+    ObjectExists,
+    OutcomeUnknown,
+    RequestRefused,
+    SettingsError,
+    StoreUnavailable,
+)
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.garbage import listed
+from lakehead.storage.metadata.checkpoints import tables_of
+from lakehead.storage.metadata.layout import META
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.state import MetadataImage, NodeState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.put import put_if_absent
+from lakehead.storage.stream.wal_tails import IN_CLUSTER, WalTails, open_nodes
+
+_ROUNDS_MAX = 50
+_SHORT_MS = 30_000
+"""A copy that took longer is followed by another one, of newer metadata."""
+_SETTLING_MAX = 5
+_RETRY_S = 0.1
+_RETRY_MAX_S = 5.0
+
+
+def _nodes_in_cluster(state: MetadataImage) -> list[NodeState]:
+    return [node for node in open_nodes(state) if node.wal == IN_CLUSTER]
+
+
+def _logs_elsewhere(state: MetadataImage) -> tuple[LogElsewhere, ...]:
+    owners = Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
+    return tuple(
+        LogElsewhere(node_id=node.node_id, wal=node.wal or "unknown", streams=owners[node.node_id])
+        for node in open_nodes(state)
+        if node.wal != IN_CLUSTER
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupDone:
+    """A backup, and what it took: objects and bytes copied, milliseconds."""
+
+    manifest: Manifest
+    copied_objects: int
+    copied_bytes: int
+    took_ms: int
+
+
+class Backups:
+    """The backups of the cluster in `source` that this process makes in `target`. One process makes
+    the backups in a target.
+    """
+
+    def __init__(
+        self,
+        source: ObjectStore,
+        target: ObjectStore,
+        log: MetadataLog,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        keep_hours: int,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._log = log
+        self._clock = clock
+        self._rng = rng
+        self._tails = WalTails(source, _nodes_in_cluster)
+        self._pruner = Pruner(target, keep_hours=keep_hours)
+        self._held: set[str] = set()
+        self._last: tuple[MetadataImage, Manifest] | None = None
+        self._number = 0
+
+    @classmethod
+    async def open(
+        cls,
+        source: ObjectStore,
+        target: ObjectStore,
+        log: MetadataLog,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        keep_hours: int,
+    ) -> Self:
+        """Look at the target. Raises SettingsError (it is no place for backups of this cluster),
+        StoreUnavailable, CorruptObject, UnsupportedFormat.
+        """
+        backups = cls(source, target, log, clock=clock, rng=rng, keep_hours=keep_hours)
+        await backups._refuse_cluster()
+        numbers = await list_manifests(target)
+        if numbers:
+            last = await read_manifest(target, numbers[-1])
+            if last.cluster_id != log.state.cluster_id:
+                raise SettingsError(
+                    f"{target.uri} has backups of another cluster, {last.cluster_id}: give this "
+                    "one a place of its own"
+                )
+            backups._number = last.number + 1
+        backups._held = {one.key for one in await listed(target)}
+        await backups._pruner.open(numbers, backups._held)
+        return backups
+
+    async def make(self, on_progress: Progress = no_progress) -> BackupDone:
+        """Make a backup of the cluster as it is now.
+
+        Raises RequestRefused (another process makes backups in the target, or a cluster was
+        restored there), CorruptObject (an object that the metadata name is gone for good),
+        StoreUnavailable, OutcomeUnknown, UnsupportedFormat.
+        """
+        begun = self._clock.monotonic()
+        copied = Copied()
+        for turn in range(_ROUNDS_MAX):
+            turn_begun = self._clock.monotonic()
+            position_ms = self._clock.now_ms()
+            await self._log.refresh(surely=True)
+            state = await self._tails.add_to(self._log)
+            if self._last is not None and self._last[0] is state:
+                break
+            missing = {k: n for k, n in named_objects(state).items() if k not in self._held}
+            more = await copy_objects(self._source, self._target, missing, self._rng, on_progress)
+            self._held |= missing.keys() - set(more.gone)
+            copied.objects += more.objects
+            copied.bytes += more.bytes
+            copied.damaged += more.damaged
+            if more.gone:
+                await self._refuse_lost(more.gone)
+                continue
+            took_ms = (self._clock.monotonic() - turn_begun) * 1000
+            if took_ms < _SHORT_MS or turn >= _SETTLING_MAX:
+                break
+        else:
+            raise StoreUnavailable(
+                f"objects of {self._source.uri} are deleted faster than they are copied"
+            )
+        failpoint("backup_objects_copied")
+        await self._refuse_cluster()
+        manifest = await self._publish(state, position_ms, copied)
+        removed = await self._pruner.prune(manifest, state)
+        self._held -= removed
+        return BackupDone(
+            manifest=manifest,
+            copied_objects=copied.objects,
+            copied_bytes=copied.bytes,
+            took_ms=round((self._clock.monotonic() - begun) * 1000),
+        )
+
+    async def _refuse_cluster(self) -> None:
+        if await self._target.list(META):
+            raise RequestRefused(
+                f"{self._target.uri} holds a cluster, perhaps one that was restored there: make "
+                "backups in a place of their own"
+            )
+
+    async def _refuse_lost(self, gone: Sequence[str]) -> None:
+        """Raise CorruptObject if objects that are gone are named by the newest metadata."""
+        await self._log.refresh(surely=True)
+        state = await self._tails.add_to(self._log)
+        for key in gone:
+            if key in state.objects and key not in state.unreferenced:
+                raise CorruptObject(
+                    key, 0, "it is missing, and the metadata name it; see: lakehead verify"
+                )
+
+    async def _publish(self, state: MetadataImage, position_ms: int, copied: Copied) -> Manifest:
+        """Put metadata and manifest; return the manifest."""
+        if self._last is not None and self._last[0] is state:
+            key = self._last[1].state
+        else:
+            key = state_key(self._number, self._rng.getrandbits(64))
+            pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
+            backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+            await put_if_absent(self._target, key, pieces, backoff)
+            failpoint("backup_state_put")
+        manifest = self._manifest(key, state, position_ms, copied)
+        if not await self._put_manifest(manifest):
+            raise RequestRefused(
+                f"another process makes backups in {self._target.uri}: this one ends"
+            )
+        failpoint("backup_manifest_put")
+        self._number += 1
+        self._last = (state, manifest)
+        return manifest
+
+    def _manifest(
+        self, key: str, state: MetadataImage, position_ms: int, copied: Copied
+    ) -> Manifest:
+        named = named_objects(state)
+        return Manifest(
+            number=self._number,
+            cluster_id=state.cluster_id,
+            position_ms=position_ms,
+            next_entry=state.next_entry,
+            state=key,
+            objects=len(named),
+            size=sum(named.values()),
+            tail_objects=len(self._tails.indexes),
+            logs_elsewhere=_logs_elsewhere(state),
+            damaged=tuple(sorted(copied.damaged)),
+        )
+
+    async def _put_manifest(self, manifest: Manifest) -> bool:
+        """Put a manifest; return false if another process has its number."""
+        body = manifest.encode()
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+        while True:
+            try:
+                await self._target.create(manifest.key, [body])
+                return True
+            except ObjectExists:
+                return await self._target.get(manifest_key(manifest.number)) == body
+            except OutcomeUnknown:
+                await backoff.wait()

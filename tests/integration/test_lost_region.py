@@ -1,0 +1,256 @@
+"""A region is lost: the store of a cluster under load is deleted, and a restored cluster goes on.
+
+A followed backup is seconds behind. Lost is only what was acknowledged after the last backup:
+records up to there are there once, each at its offset, and groups go on where they were.
+"""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lakehead.storage.backup.restore import find_point
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.object_store import FileStore
+from tests.support.backups import back_up, bring_back
+from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.template_process import ForkedPython, job_environment
+from tests.support.traffic import read_log
+from tests.support.waiting import wait_until
+
+PARTITIONS = 3
+GROUP = "g"
+WALS = {"object": ("--wal", "object:"), "block": ()}
+Place = tuple[int, int]
+
+
+class Load:
+    """A producer and a consumer of a group, in threads of their own, until they are stopped."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.acknowledged: dict[Place, bytes] = {}
+        self.committed: dict[int, int] = {}
+        self._is_over = threading.Event()
+        self._bootstrap = bootstrap
+        self._threads = [threading.Thread(target=one) for one in (self._produce, self._consume)]
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 1}
+        )
+        number = 0
+        while not self._is_over.is_set():
+            if len(producer) < 200:
+                number += 1
+                producer.produce("t", b"%d" % number, on_delivery=self._delivered)
+            producer.poll(0.001)
+        producer.purge()
+        producer.flush(5)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            place = (message.partition(), message.offset())
+            self.acknowledged[place] = message.value()  # type: ignore[index,assignment]
+
+    def _consume(self) -> None:
+        consumer = group_consumer(self._bootstrap)
+        while not self._is_over.is_set():
+            if consumer.consume(100, 0.2):
+                try:
+                    for one in consumer.commit(asynchronous=False) or ():
+                        self.committed[one.partition] = one.offset
+                except KafkaException:
+                    continue  # the broker is killed meanwhile
+        consumer.close()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def group_consumer(bootstrap: str) -> Consumer:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": GROUP,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+        }
+    )
+    consumer.subscribe(["t"])
+    return consumer
+
+
+def committed(bootstrap: str) -> dict[int, int]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (asked,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)]).values()
+    return {one.partition: one.offset for one in asked.result(30).topic_partitions}
+
+
+def begin_at_zero(bootstrap: str) -> None:
+    """Create the topic, and commit offset 0 of each partition: a group that finds no offset, or
+    one out of range, fails by `auto.offset.reset`.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("t", num_partitions=PARTITIONS)])["t"].result(20)
+    commit(bootstrap, dict.fromkeys(range(PARTITIONS), 0))
+
+
+def commit(bootstrap: str, offsets: dict[int, int]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [TopicPartition("t", partition, offset) for partition, offset in offsets.items()]
+    (asked,) = admin.alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(GROUP, wanted)]
+    ).values()
+    asked.result(30)
+
+
+@contextmanager
+def followed(source: Path, target: Path) -> Iterator[ForkedPython]:
+    """`lakehead backup --follow`, until the end."""
+    command = [sys.executable, "-m", "lakehead", "backup", str(target), "--path", str(source)]
+    with ForkedPython(
+        [*command, "--follow", "--interval", "0.3", "--json"],
+        jobs=True,
+        text=True,
+        env=job_environment(),
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+def covers(target: Path, places: Mapping[Place, bytes]) -> bool:
+    """Return true if the newest backup has these places."""
+    state = asyncio.run(find_point(FileStore(target))).state
+    ends = [state.stream(one).end_offset for one in state.topics["t"].partitions]
+    return all(offset < ends[partition] for partition, offset in places)
+
+
+def next_backup(process: ForkedPython) -> dict[str, object]:
+    assert process.stdout is not None
+    found: dict[str, object] = json.loads(process.stdout.readline())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wal", WALS)
+def test_what_a_followed_backup_had_is_there_when_the_store_is_gone(
+    tmp_path: Path, wal: str
+) -> None:
+    (tmp_path / "old").mkdir()
+    broker = BrokerProcess(tmp_path / "old", (*HASTY, *WALS[wal]))
+    broker.start()
+    load = None
+    target = tmp_path / "backup"
+    try:
+        begin_at_zero(broker.bootstrap)
+        load = Load(broker.bootstrap)
+        running = load
+        store = next((tmp_path / "old").rglob("store"))
+        assert wait_until(lambda: len(running.committed) == PARTITIONS, 60)
+        with followed(store, target) as process:
+            last = next_backup(process)
+            assert wait_until(lambda: len(running.acknowledged) > 2000, 60)
+            surely, commits = dict(running.acknowledged), dict(running.committed)
+            for _ in range(3):  # one of them began after that
+                last = next_backup(process)
+            while wal == "block" and not covers(target, surely):  # what is uploaded by now
+                last = next_backup(process)
+            assert bool(last["without_the_logs_of"]) == (wal == "block")
+            broker.kill()
+        load.stop()
+        shutil.rmtree(tmp_path / "old")
+        begun = time.monotonic()
+        bring_back(target, tmp_path / "new" / store.relative_to(tmp_path / "old"))
+        new = BrokerProcess(tmp_path / "new", (*HASTY, *WALS[wal]))
+        new.start()
+        try:
+            print(f"restored and started in {time.monotonic() - begun:.2f} s")
+            log = read_log(new.bootstrap, "t", PARTITIONS)
+            found = {
+                (partition, offset): value
+                for partition, records in log.items()
+                for offset, value in records
+            }
+            assert found.items() >= surely.items()
+            both = found.keys() & running.acknowledged.keys()
+            assert all(found[place] == running.acknowledged[place] for place in both)
+            ends = {partition: len(records) for partition, records in log.items()}
+            now = committed(new.bootstrap)
+            assert now.keys() == set(range(PARTITIONS))
+            for partition, offset in now.items():
+                assert offset <= ends[partition]
+                assert wal == "block" or offset >= commits[partition]
+            again = Load(new.bootstrap)
+            try:
+                assert wait_until(
+                    lambda: any(again.committed.get(one, 0) > ends[one] for one in ends), 60
+                )
+            finally:
+                again.stop()
+            assert min(offset for _, offset in again.acknowledged) >= min(ends.values())
+        finally:
+            new.stop()
+        assert run_job(VERIFY, str(next((tmp_path / "new").rglob("store")))).damages == ()
+    finally:
+        if load is not None:
+            load.stop()
+        broker.kill()
+
+
+def test_an_offset_that_is_committed_beyond_the_records_becomes_the_end(tmp_path: Path) -> None:
+    """Records come and go between two looks at partitions: the group must not pass over the next
+    ones.
+    """
+    (tmp_path / "old").mkdir()
+    broker = BrokerProcess(tmp_path / "old", (*HASTY, "--wal", "object:"))
+    broker.start()
+    try:
+        begin_at_zero(broker.bootstrap)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(100):
+            producer.produce("t", b"%d" % number, partition=0)
+        producer.flush()
+        commit(broker.bootstrap, {0: 150, 1: 0, 2: 7})
+        store = next((tmp_path / "old").rglob("store"))
+        back_up(store, tmp_path / "backup")
+    finally:
+        broker.kill()
+    restored = bring_back(
+        tmp_path / "backup", tmp_path / "new" / store.relative_to(tmp_path / "old")
+    )
+    assert restored.corrections == 2
+    new = BrokerProcess(tmp_path / "new", (*HASTY, "--wal", "object:"))
+    new.start()
+    try:
+        assert committed(new.bootstrap) == {0: 100, 1: 0, 2: 0}
+    finally:
+        new.stop()

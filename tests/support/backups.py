@@ -1,0 +1,74 @@
+"""Backups and restores of clusters in folders, by the functions behind the commands."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
+from lakehead.storage.backup.restore import Restored, find_point, refuse_occupied, restore_cluster
+from lakehead.storage.backup.run import BackupDone, Backups
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.batch_writer import KeyValue
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.object_store import FileStore, ObjectStore
+
+
+def back_up(
+    source: Path | ObjectStore,
+    target: Path | ObjectStore,
+    *,
+    keep_hours: int = 24,
+    times: int = 1,
+    between: Callable[[], None] = lambda: None,
+) -> BackupDone:
+    """Make backups, by one process; return the last."""
+    return asyncio.run(_back_up(_store(source), _store(target), keep_hours, times, between))
+
+
+def _store(place: Path | ObjectStore) -> ObjectStore:
+    return FileStore(place) if isinstance(place, Path) else place
+
+
+async def _back_up(
+    source: ObjectStore,
+    target: ObjectStore,
+    keep_hours: int,
+    times: int,
+    between: Callable[[], None],
+) -> BackupDone:
+    clock, rng = SystemClock(), random.Random(5)
+    log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
+    backups = await Backups.open(
+        source, target, log, clock=clock, rng=random.SystemRandom(), keep_hours=keep_hours
+    )
+    done = await backups.make()
+    for _ in range(times - 1):
+        await asyncio.to_thread(between)
+        done = await backups.make()
+    return done
+
+
+def bring_back(source: Path, target: Path | None = None, number: int | None = None) -> Restored:
+    """Restore a cluster, in place without a target."""
+    return asyncio.run(_bring_back(source, target, number))
+
+
+async def _bring_back(source: Path, target: Path | None, number: int | None) -> Restored:
+    store = FileStore(source)
+    place = store if target is None else FileStore(target)
+    clock = SystemClock()
+    await refuse_occupied(place, is_in_place=target is None)
+
+    async def correct(where: ObjectStore, state: MetadataImage) -> dict[int, list[KeyValue]]:
+        return await corrected_offsets(where, state, clock)
+
+    return await restore_cluster(
+        await find_point(store, number),
+        store,
+        place,
+        correct=correct,
+        clock=clock,
+        rng=random.SystemRandom(),
+    )

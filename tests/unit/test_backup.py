@@ -1,0 +1,343 @@
+"""Backups of a cluster in another store: complete whenever they are cut off, restored with every
+record at its offset.
+"""
+
+import asyncio
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lakehead
+from lakehead.storage.backup.manifest import Manifest
+from lakehead.storage.backup.pruning import kept_numbers
+from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.jobs.compact_objects import JOB as COMPACT
+from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.sweep import JOB as SWEEP
+from lakehead.storage.jobs.sweep import SweepOptions, find_leaks
+from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
+from lakehead.storage.object_store import FileStore
+from tests.integration.test_compaction_crashes import in_log
+from tests.support.backups import back_up, bring_back
+from tests.support.command_line import CommandLine
+from tests.support.record_batches import TestRecord
+from tests.support.template_process import lakehead_command
+from tests.support.topic_writer import write_topic
+
+KILLS = [
+    *(("backup", name) for name in ("backup_object_put", "backup_objects_copied")),
+    *(("backup", name) for name in ("backup_state_put", "backup_manifest_put")),
+    *(("restore", name) for name in ("backup_object_put", "restore_objects_copied")),
+    *(("restore", name) for name in ("restore_corrected", "restore_published")),
+]
+Row = dict[str, object]
+
+
+def write(folder: Path, *, seed: int = 0, uploads: int = 3) -> None:
+    rng = random.Random(seed)
+    for number in range(uploads):
+        values = {
+            partition: [
+                TestRecord(offset=0, key=b"k%d" % rng.randrange(9), value=b"%d %d" % (number, n))
+                for n in range(rng.randint(1, 30))
+            ]
+            for partition in range(3)
+        }
+        write_topic(folder / "store", "t", values, partitions=3, batch_records=3)
+
+
+def rows(folder: Path) -> list[Row]:
+    return list(lakehead.scan(str(folder), "t").read_all().to_pylist())
+
+
+def is_sound(folder: Path) -> bool:
+    return run_job(VERIFY, str(folder)).damages == ()
+
+
+def replace_objects(folder: Path) -> None:
+    """Merge small objects, and delete them at once."""
+    assert run_job(COMPACT, str(folder), CompactObjectsOptions(count_min=2)).items
+    run_job(SWEEP, str(folder), SweepOptions(grace_s=0, margin_s=0))
+
+
+def test_a_restored_cluster_has_each_record_at_its_offset_and_goes_on(tmp_path: Path) -> None:
+    write(tmp_path)
+    source = tmp_path / "store"
+    topic_id = in_log(tmp_path).topics["t"].topic_id
+    rule = AclBinding(
+        resource_type="topic",
+        resource_name="t",
+        pattern_type="literal",
+        principal="User:anna",
+        host="*",
+        operation="read",
+        permission="allow",
+    )
+    in_log(
+        tmp_path,
+        TopicConfig(topic_id=topic_id, configs={"retention.ms": "-1"}),
+        AclCreate(acls=(rule,)),
+        ScramUpsert(
+            user="anna",
+            mechanism="SCRAM-SHA-256",
+            salt=b"1",
+            stored_key=b"2",
+            server_key=b"3",
+            iterations=4096,
+        ),
+    )
+    before, old = rows(source), in_log(tmp_path)
+    done = back_up(source, tmp_path / "backup")
+    assert done.manifest.objects == done.copied_objects > 0
+    shutil.rmtree(source)
+    restored = bring_back(tmp_path / "backup", tmp_path / "new" / "store")
+    new = in_log(tmp_path / "new")
+    assert new == restored.state
+    assert new.cluster_id == old.cluster_id
+    assert new.topics == old.topics
+    assert new.acls == old.acls
+    assert new.scram_credentials == old.scram_credentials
+    assert rows(tmp_path / "new" / "store") == before
+    assert is_sound(tmp_path / "new" / "store")
+    write(tmp_path / "new", seed=1)
+    found = rows(tmp_path / "new" / "store")
+    assert [row for row in found if row in before] == before
+    assert len(found) > len(before)
+    assert is_sound(tmp_path / "new" / "store")
+    run_job(SWEEP, str(tmp_path / "new" / "store"), SweepOptions(grace_s=0, margin_s=0))
+    leaks = find_leaks(str(tmp_path / "new" / "store"))
+    assert not leaks.missing
+    assert not leaks.strange
+
+
+def test_nothing_that_the_lost_cluster_still_does_fits_the_restored_one(tmp_path: Path) -> None:
+    write(tmp_path)
+    old = in_log(tmp_path)
+    back_up(tmp_path / "store", tmp_path / "backup")
+    state = bring_back(tmp_path / "backup", tmp_path / "new").state
+    for node_id, node in state.nodes.items():
+        assert node.is_recovered
+        assert node.epoch > old.nodes[node_id].epoch + 1000
+    for stream_id, stream in state.streams.items():
+        assert not stream.is_open
+        assert stream.epoch > old.streams[stream_id].epoch + 100
+    assert state.node_secret != old.node_secret
+    assert state.next_producer_id > old.next_producer_id + 1_000_000
+
+
+def test_a_second_backup_copies_only_what_is_new(tmp_path: Path) -> None:
+    write(tmp_path)
+    back_up(tmp_path / "store", tmp_path / "backup")
+    again = back_up(tmp_path / "store", tmp_path / "backup")
+    assert again.copied_objects == 0
+    assert again.manifest.number == 1
+    write(tmp_path, seed=1, uploads=1)
+    more = back_up(tmp_path / "store", tmp_path / "backup")
+    assert 0 < more.copied_objects < more.manifest.objects
+
+
+@pytest.mark.parametrize(("command", "name"), KILLS)
+def test_killed_anywhere_the_backup_before_stands(tmp_path: Path, command: str, name: str) -> None:
+    source, target, new = (str(tmp_path / one) for one in ("store", "backup", "new"))
+    write(tmp_path)
+    before = rows(tmp_path / "store")
+    assert lakehead_command("backup", target, "--path", source).returncode == 0
+    write(tmp_path, seed=1)
+    after = rows(tmp_path / "store")
+    backup = ("backup", target, "--path", source)
+    restore = ("restore", target, new)
+    if command == "backup":
+        assert lakehead_command(*backup, failpoint=name).returncode == KILLED
+        bring_back(tmp_path / "backup", tmp_path / "killed")
+        is_complete = name == "backup_manifest_put"
+        assert rows(tmp_path / "killed") == (after if is_complete else before)
+        assert lakehead_command(*backup).returncode == 0
+    else:
+        assert lakehead_command(*backup).returncode == 0
+        assert lakehead_command(*restore, failpoint=name).returncode == KILLED
+    done = lakehead_command(*restore)
+    if name == "restore_published":
+        assert "holds a cluster already" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+    assert rows(tmp_path / "new") == after
+    assert is_sound(tmp_path / "new")
+
+
+def test_killed_while_it_prunes_a_backup_leaves_the_others(tmp_path: Path) -> None:
+    source, target = tmp_path / "store", tmp_path / "backup"
+    for seed in range(3):
+        write(tmp_path, seed=seed, uploads=1)
+        back_up(source, target, keep_hours=0)
+    write(tmp_path, seed=3, uploads=1)
+    replace_objects(source)
+    command = ("backup", str(target), "--path", str(source), "--keep-hours", "0")
+    assert lakehead_command(*command, failpoint="backup_manifest_deleted").returncode == KILLED
+    before = rows(source)
+    bring_back(target, tmp_path / "new")
+    assert rows(tmp_path / "new") == before
+    assert lakehead_command(*command).returncode == 0
+    # Two backups are left, both of the same moment; and nothing that neither names.
+    state = in_log(tmp_path)
+    kept = {one.name for one in (target / "data").rglob("*") if one.is_file()}
+    named = {key.rpartition("/")[2] for key in state.objects if key not in state.unreferenced}
+    assert kept == named
+
+
+class Busy(FileStore):
+    """A cluster that merges and deletes objects while they are copied."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.root = root
+        self.is_due = True
+
+    async def get(self, key: str) -> bytes:
+        if key.startswith("data/") and self.is_due:
+            self.is_due = False
+            await asyncio.to_thread(replace_objects, self.root)
+        return await super().get(key)
+
+
+def test_objects_that_are_deleted_meanwhile_are_replaced_by_newer_ones(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = rows(tmp_path / "store")
+    back_up(Busy(tmp_path / "store"), tmp_path / "backup")
+    bring_back(tmp_path / "backup", tmp_path / "new")
+    assert rows(tmp_path / "new") == before
+    assert is_sound(tmp_path / "new")
+
+
+def test_an_object_that_is_missing_at_the_source_is_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    lost = next(iter(in_log(tmp_path).objects))
+    (tmp_path / "store" / lost).unlink()
+    with pytest.raises(CorruptObject, match=lost):
+        back_up(tmp_path / "store", tmp_path / "backup")
+
+
+def test_an_object_that_is_damaged_at_the_source_is_copied_and_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    damaged = tmp_path / "store" / next(iter(in_log(tmp_path).objects))
+    body = bytearray(damaged.read_bytes())
+    body[40] ^= 1
+    damaged.chmod(0o600)
+    damaged.write_bytes(body)
+    done = lakehead_command(
+        "backup", str(tmp_path / "backup"), "--path", str(tmp_path / "store"), "--json"
+    )
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["damaged_objects"] == 1
+    assert "do not match their checksums" in done.stderr
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_with_what_has_arrived_so_far_gives_an_earlier_state(
+    tmp_path: Path, seed: int
+) -> None:
+    """As S3 replication leaves a prefix: objects arrive in any order."""
+    rng = random.Random(seed)
+    write(tmp_path, seed=seed, uploads=5)
+    full = rows(tmp_path / "store")
+    names = sorted(one for one in (tmp_path / "store").rglob("*") if one.is_file())
+    for name in names:
+        if rng.random() < 0.95:
+            place = tmp_path / "copy" / name.relative_to(tmp_path / "store")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(name, place)
+    try:
+        restored = bring_back(tmp_path / "copy", tmp_path / "new")
+    except NotFound:
+        return  # not even the first entry, with the cluster's id, was there
+    if "t" not in restored.state.topics:
+        return
+    found = rows(tmp_path / "new")
+    for partition in range(3):
+        have = [row for row in found if row["partition"] == partition]
+        assert have == [row for row in full if row["partition"] == partition][: len(have)]
+    assert is_sound(tmp_path / "new")
+
+
+def test_places_with_something_else_in_them_are_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    write(tmp_path / "other")
+    store, backup, again = tmp_path / "store", tmp_path / "backup", tmp_path / "again"
+    back_up(store, backup)
+    back_up(store, again)
+    with pytest.raises(RequestRefused, match="holds a cluster"):
+        back_up(store, tmp_path / "other" / "store")
+    with pytest.raises(RequestRefused, match="holds a cluster already"):
+        bring_back(backup, tmp_path / "other" / "store")
+    with pytest.raises(RequestRefused, match="holds backups"):
+        bring_back(backup, again)
+    with pytest.raises(NotFound, match="no backup 7"):
+        bring_back(backup, tmp_path / "new", 7)
+    with pytest.raises(NotFound, match="neither a backup nor a cluster"):
+        bring_back(tmp_path / "empty", tmp_path / "new")
+
+
+def test_no_node_begins_a_new_cluster_among_backups(tmp_path: Path) -> None:
+    write(tmp_path)
+    back_up(tmp_path / "store", tmp_path / "folder" / "store")
+    with pytest.raises(SettingsError, match="holds backups of a cluster"):
+        write(tmp_path / "folder")
+
+
+def test_a_place_has_the_backups_of_one_cluster(tmp_path: Path) -> None:
+    write(tmp_path)
+    back_up(tmp_path / "store", tmp_path / "backup")
+    write_topic(tmp_path / "other", "u", {0: [b"1"]})
+    with pytest.raises(SettingsError, match="backups of another cluster"):
+        back_up(tmp_path / "other", tmp_path / "backup")
+
+
+def test_restored_in_place_it_takes_no_further_backups(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = rows(tmp_path / "store")
+    back_up(tmp_path / "store", tmp_path / "backup")
+    bring_back(tmp_path / "backup")
+    assert rows(tmp_path / "backup") == before
+    with pytest.raises(RequestRefused, match="holds a cluster"):
+        back_up(tmp_path / "store", tmp_path / "backup")
+
+
+def test_the_commands_say_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line = CommandLine(monkeypatch, capsys)
+    write(tmp_path)
+    store, backup = str(tmp_path / "store"), str(tmp_path / "backup")
+    assert "give a backup another place" in command_line.fails("backup", store, "--path", store)
+    assert command_line("backup", backup, "--path", store).status == 0
+    assert "give a TARGET, or --in-place" in command_line.fails("restore", backup)
+    assert "there is --in-place" in command_line.fails("restore", backup, backup)
+    shown = command_line("restore", backup, "--dry-run", "--json")
+    assert json.loads(shown.out)["partitions"] == 3
+    assert not (tmp_path / "backup" / "meta").exists()
+    restored = command_line("restore", backup, str(tmp_path / "new"), "--json")
+    assert json.loads(restored.out)["topics"] == 1
+
+
+def test_the_first_of_each_hour_is_kept_and_the_two_newest() -> None:
+    hour = 3_600_000
+    backups = [
+        Manifest(
+            number=number,
+            cluster_id="c",
+            position_ms=number * hour // 4,
+            next_entry=number,
+            state=str(number),
+            objects=0,
+            size=0,
+        )
+        for number in range(23)
+    ]
+    assert kept_numbers(backups, 3) == {12, 16, 20, 21, 22}
+    assert kept_numbers(backups, 0) == {21, 22}
+    assert kept_numbers(backups[:1], 0) == {0}
