@@ -15,6 +15,7 @@ from lakehead.broker.cli.cluster import read_state, run
 from lakehead.broker.cli.extras import EXTRAS
 from lakehead.broker.cli.listing import show_rows
 from lakehead.broker.cli.nodes import nudge_nodes
+from lakehead.broker.cli.progress import waiting
 from lakehead.broker.cli.setting_flags import command_with_setting_flags
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.finding import Finding, Verdict, failed, has_failed, ok, warning
@@ -57,7 +58,8 @@ def _doctor(flags: Mapping[str, str | None], config: str | None, *, as_json: boo
         findings += judge_machine(read_machine(), settings)
         findings += judge_listeners(listeners.all.values())
         findings += _log_findings(settings)
-        findings += run(_store_findings(settings))
+        with waiting("trying the object store"):
+            findings += run(_store_findings(settings))
     rows = [_row(finding) for finding in findings]
     if not as_json:
         for row in rows:

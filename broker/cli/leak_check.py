@@ -5,13 +5,15 @@ A running node does the same by itself. The command is for a cluster that is dow
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_fields
+from lakehead.broker.cli.progress import waiting
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.sweep import find_leaks
 
 
 def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
     """Compare the bucket with the metadata. Status 1 if something is missing or has leaked."""
-    report = find_leaks(store_uri(path))
+    with waiting("listing the bucket"):
+        report = find_leaks(store_uri(path))
     show_fields(
         {
             "referenced objects": report.referenced,

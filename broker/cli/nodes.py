@@ -8,6 +8,7 @@ the log itself, and then nudges the nodes.
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,7 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.node_network import CommandConfigOption, node_network
+from lakehead.broker.cli.progress import waiting
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
 from lakehead.broker.cluster.node_status import leads, node_rows, request_heartbeats
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
@@ -109,7 +111,9 @@ def drain(
     """
     if undo and wait:
         raise SettingsError("--wait waits for a drain, and --undo ends one: give one of them")
-    for node_id, left in run(_drain(path, node_ids, is_draining=not undo, wait=wait)).items():
+    with waiting(f"draining {_numbers(node_ids)}") if wait else nullcontext():
+        led = run(_drain(path, node_ids, is_draining=not undo, wait=wait))
+    for node_id, left in led.items():
         if undo:
             typer.echo(f"node {node_id} may lead again")
         elif left:

@@ -1,5 +1,7 @@
 """Progress on a terminal; nothing where there is none."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +14,17 @@ from rich.progress import (
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
+
+
+@contextmanager
+def waiting(words: str) -> Iterator[None]:
+    """Show these words with a spinner on standard error, while the block runs at a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(words):
+        yield
 
 
 class ByteProgress:

@@ -156,15 +156,16 @@ def test_a_user_confirms_at_the_terminal(
     os.close(main)
 
 
-BAR = (
-    "from lakehead.broker.cli.progress import ByteProgress\n"
-    "with ByteProgress('verify') as bar:\n"
-    "    bar.update(1, 2)\n"
-)
+FROM = "from lakehead.broker.cli.progress import ByteProgress, waiting\n"
+SHOWN = {
+    "a bar": f"{FROM}with ByteProgress('verify') as bar: bar.update(1, 2)",
+    "a wait": f"{FROM}with waiting('verify'): pass",
+}
 
 
-def test_progress_is_shown_at_a_terminal_and_nowhere_else() -> None:
-    command = [sys.executable, "-c", BAR]
+@pytest.mark.parametrize("kind", SHOWN)
+def test_progress_is_shown_at_a_terminal_and_nowhere_else(kind: str) -> None:
+    command = [sys.executable, "-c", SHOWN[kind]]
     piped = subprocess.run(command, capture_output=True, check=True, timeout=60)
     assert (piped.stdout, piped.stderr) == (b"", b"")
     main, terminal = pty.openpty()

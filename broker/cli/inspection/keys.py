@@ -5,6 +5,7 @@ from collections import Counter
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, run, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_rows
+from lakehead.broker.cli.progress import waiting
 from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.object_store import ObjectMeta, open_store
 from lakehead.storage.object_store.encrypted import PLAIN_SIZE_MAX, PREFIXES
@@ -21,7 +22,8 @@ def inspect_keys(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -
     A request for each object, and no key is needed. A key without objects may be deleted, once the
     nodes with a block WAL have been started again under a newer one.
     """
-    listed, keys = run(_stored(store_uri(path)))
+    with waiting("reading the keys of the objects"):
+        listed, keys = run(_stored(store_uri(path)))
     counts: dict[str, Counter[str]] = {}
     for one in listed:
         if one.key in keys:
