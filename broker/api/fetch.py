@@ -72,6 +72,8 @@ FAN_OUT_PAUSE_S = 0.005
 """The least time between two responses with records to one of these consumers. Each response has
 more batches then, which costs the node and the consumers less.
 """
+COLD_READS_MAX = 256
+"""Partitions that one request reads from the object store at once: many may have few bytes each."""
 AGAIN_S = 0.02
 """Pause before a request that was woken while it was read in turns is read again."""
 
@@ -506,7 +508,9 @@ class FetchCall:
         return found
 
     def _read_cold(self, wanted: Wanted, partition: Partition, room: int) -> None:
-        pending, is_full = self._cold_pending, self._cold_bytes + room > self._max_bytes
+        room = partition.stream.stored_size(wanted.want.fetch_offset, room)
+        pending = self._cold_pending
+        is_full = self._cold_bytes + room > self._max_bytes or len(pending) >= COLD_READS_MAX
         if wanted in pending or (pending and is_full) or (self._is_late and self._cold_ready):
             return
         if not self._has_memory(room):

@@ -13,6 +13,7 @@ from typing import overload
 from lakehead.storage.format.columns import Longs, Texts
 
 _SEGMENT_MAX = 128
+_SIZED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,19 @@ class Extents(Sequence[Extent]):
         """Return the extent that holds an offset."""
         index = self.index_of(offset)
         return None if index < 0 else self[index]
+
+    def size_from(self, offset: int, most: int) -> int:
+        """Return how many bytes of objects may have records at `offset` or above; `most` if they
+        are more, in too many extents to look at, or if no extent holds the offset.
+        """
+        size, first = 0, self.index_of(offset)
+        if first < 0:
+            return most
+        for index in range(first, min(first + _SIZED_MAX, len(self))):
+            size += self[index].size
+            if size >= most:
+                return most
+        return size if first + _SIZED_MAX >= len(self) else most
 
     def index_of(self, offset: int) -> int:
         """Return which extent holds an offset; -1 if none does."""

@@ -145,6 +145,10 @@ class Stream:
         """
         return self._engine.reader.fetch_cached(self.stream_id, self._extents, offset, max_bytes)
 
+    def stored_size(self, offset: int, most: int) -> int:
+        """Return a bound of the bytes in objects from an offset on, `most` at most."""
+        return self._extents().size_from(offset, most)
+
     async def fetch(self, offset: int, max_bytes: int) -> list[memoryview]:
         """Like `fetch_cached`, from objects where the batches are not in memory.
 

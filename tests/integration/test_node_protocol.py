@@ -229,6 +229,19 @@ async def test_many_consumers_of_a_partition_get_several_batches_at_once(
             assert len((await client.fetched())[0].records) == batches * len(batch())
 
 
+async def test_one_fetch_reads_many_partitions_with_few_bytes_each_from_the_store() -> None:
+    async with running(num_partitions=100) as node:
+        client = await with_topic(node)
+        client.produce_to(dict.fromkeys(range(100), batch()))
+        assert set((await client.produced_to()).values()) == {(ErrorCode.none, 0)}
+        await node.engine.upload_now()
+        for stream_id in list(node.engine.streams):
+            node.engine.cache.forget(stream_id)
+        client.fetch(dict.fromkeys(range(100), 0), min_bytes=100 * len(batch()))
+        got = await client.fetched()
+        assert [len(got[index].records or b"") for index in range(100)] == [len(batch())] * 100
+
+
 async def test_a_fetch_ends_at_its_deadline() -> None:
     async with running() as node:
         client = await with_topic(node)
