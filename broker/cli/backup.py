@@ -64,7 +64,8 @@ def backup(
     ] = 24,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a cluster to another store, as it is at one moment. What is there is not copied again.
+    """Copy a cluster to another store, as it is at one moment. Objects that are there are not
+    copied again.
 
     The cluster runs meanwhile. A backup that was killed leaves the one before as it is.
     `lakehead restore` makes a cluster of a backup.

@@ -154,8 +154,8 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
     "Backup": {
         "backup": Command(
             "backup.backup",
-            "Copy a cluster to another store, as it is at one moment. What is there is not copied "
-            "again.",
+            "Copy a cluster to another store, as it is at one moment. Objects that are there are "
+            "not copied again.",
         ),
         "restore": Command(
             "restore.restore",

@@ -257,7 +257,8 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     ),
     "restore": (
         Example(
-            "What the copy has, and until when", "lakehead restore s3://copies/orders --dry-run"
+            "Show the content of the copy, and its time",
+            "lakehead restore s3://copies/orders --dry-run",
         ),
         Example(
             "A new cluster in an empty prefix",
