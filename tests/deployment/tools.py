@@ -1,5 +1,5 @@
-"""Programs that check the files of infra/: Helm and promtool, built once by Go into the user's
-cache; kubernetes-validate and hadolint in an environment of their own.
+"""Programs that check the files of infra/: Helm, promtool and the library of Docker Compose, built
+once by Go into the user's cache; kubernetes-validate and hadolint in an environment of their own.
 """
 
 import os
@@ -14,6 +14,7 @@ from bench.user_cache import built_once, run_step
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
     "helm": "helm.sh/helm/v3/cmd/helm@v3.22.0",
+    "compose-go": "github.com/compose-spec/compose-go/v2/cmd@v2.16.2",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool@v0.316.0",
 }
 _BUILD_S = 3600
@@ -43,7 +44,7 @@ def _build(name: str, folder: Path) -> Path:
     environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "-p=1"}
     command = [go, "install", "-ldflags=-s -w", MODULES[name]]
     run_step(command, _BUILD_S, environment=environment)
-    return folder / name
+    return folder / MODULES[name].partition("@")[0].rpartition("/")[2]
 
 
 def python_tool(name: str) -> Path:
