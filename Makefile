@@ -205,7 +205,7 @@ kills: $(STAMP) ## Jobs killed at every step, several at once, on a living clust
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
 		--seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600) --seed $(or $(SEED),1)
 
-week: $(STAMP) ## A week of operation in two minutes beside clients that may see no error: rolling update, nodes added and removed, full disk, store gone, new certificates, quotas, a kill; PAUSE=10
+week: $(STAMP) ## A week of operation in two minutes beside clients that may see no error: rolling update, nodes added and removed, full disk, store gone, new certificates, quotas, a kill, a restore; PAUSE=10
 	@$(BIN)/python -m tests.operations_week --pause $(or $(PAUSE),10)
 
 game-day: $(STAMP) ## A cluster under load loses its store, and goes on from a followed backup; by object WAL and by block WAL

@@ -1,29 +1,33 @@
 """One week: a secured cluster of three nodes, what its operator does with it, and the verdict."""
 
 import errno
+import os
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
+from confluent_kafka import TopicPartition
+
 from bench.lakehead_cluster import LakeheadCluster, Place
 from bench.s3_server import running_server
 from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.storage.clock import SystemClock
-from tests.checker.history import History, Outcome
+from tests.checker.history import History, Log, Outcome
 from tests.checker.rules import violations
 from tests.operations_week.steady_clients import Errors, GroupReader, producer
 from tests.support.release_before import unpack_tree
 from tests.support.s3_proxy import FaultProxy, running_proxy
 from tests.support.secure_cluster import Rule, SecureCluster, add_user, set_quotas
-from tests.support.traffic import ProducerThread, create_topic, read_log
+from tests.support.traffic import ProducerThread, create_topic, new_consumer, read_log
 from tests.support.waiting import wait_until
 
 VERSION_BEFORE = "c8542508b2462c8f3c70536e2a5ecb5ba8be9bf8"
@@ -99,6 +103,7 @@ class Week:
         server = stack.enter_context(running_server((self.disk or self.work) / "s3"))
         self.proxy: FaultProxy = stack.enter_context(running_proxy(server.endpoint))
         self.secure = SecureCluster.make(self.work / "ca", ("localhost", "127.0.0.1"))
+        self.bucket = server.uri
         environment = server.environment | {"AWS_ENDPOINT_URL": self.proxy.endpoint}
         self.place = Place(environment=environment)
         before = unpack_tree(self.work / "before", VERSION_BEFORE, ())
@@ -287,6 +292,28 @@ class Week:
             SETTLED_S,
         ), "partitions have no leader"
 
+    def _restored(self, log: Log) -> Iterator[str]:
+        """Restore a backup beside the cluster; yield what it lacks. The clients have ended."""
+        nodes = [one for one in self.cluster.nodes if one.server.is_running]
+        unsaved = "lakehead_log_cache_uncommitted_bytes"
+        assert wait_until(lambda: all(n.metric(unsaved) == 0 for n in nodes), SETTLED_S)
+        copies, place = f"{self.bucket}/copies", f"{self.bucket}/restored"
+        environment = self.place.environment
+        _lakehead("backup", copies, "--path", f"{self.bucket}/cluster", environment=environment)
+        _lakehead("restore", copies, place, environment=environment)
+        folder = self.work / "restored"
+        folder.mkdir()
+        client, admin = self.user.librdkafka, self.secure.user().librdkafka
+        flags, places = (*FLAGS, "--store", place), [self.secure.place(self.place)]
+        with LakeheadCluster(folder, *flags, nodes=1, places=places, client=admin) as cluster:
+            if read_log(cluster.bootstrap, TOPIC, PARTITIONS, security=client) != log:
+                yield "restore: the records are not those of the cluster"
+            ends = [records[-1][0] + 1 for _, records in sorted(log.items())]
+            for group in GROUPS:
+                found = _committed(cluster.bootstrap, group, client)
+                if found != ends:
+                    yield f"restore: group {group} is at {found} and not at {ends}"
+
     def _judge(self) -> None:
         anomalies = self.report.anomalies
         for one in self.producers:
@@ -302,6 +329,11 @@ class Week:
             for member in members:
                 member.finish()
         anomalies += violations(self.history, log)
+        print("a backup is restored beside", flush=True)
+        try:
+            anomalies += self._restored(log)
+        except Exception as error:
+            anomalies.append(f"restore: {error!r}")
         refused = {
             one.reason for one in self.history.sends.values() if one.outcome is not Outcome.OK
         }
@@ -313,8 +345,28 @@ class Week:
         )
 
 
+def _committed(bootstrap: str, group: str, client: Mapping[str, str | int | float]) -> list[int]:
+    """Return the committed offsets of a group, by partition."""
+    consumer = new_consumer(bootstrap, {**client, "group.id": group})
+    try:
+        places = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
+        return [one.offset for one in consumer.committed(places, timeout=SETTLED_S)]
+    finally:
+        consumer.close()
+
+
 def _have_seen(members: Sequence[GroupReader], places: set[tuple[int, int]]) -> bool:
     return places <= set(chain.from_iterable(list(one.seen) for one in members))
+
+
+def _lakehead(*words: str, environment: Mapping[str, str]) -> None:
+    """Run a command of the command line to its end."""
+    subprocess.run(
+        [sys.executable, "-m", "lakehead", *words],
+        env=os.environ | environment,
+        check=True,
+        capture_output=True,
+    )
 
 
 @contextmanager
