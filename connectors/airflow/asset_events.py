@@ -43,6 +43,24 @@ def events_extra(topic: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str,
     }
 
 
+def flat_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an event says with JSON in place of lists and maps, which Airflow before 3.1.3
+    cannot store for an alias (apache/airflow#56882).
+    """
+    return {
+        name: json.dumps(value) if isinstance(value, (dict, list)) else value
+        for name, value in extra.items()
+    }
+
+
+def nested_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `flat_extra` was made from, and another extra as it is. Raises ValueError."""
+    texts = {name: extra[name] for name in _NESTED if isinstance(extra.get(name), str)}
+    return {**extra, **{name: json.loads(text) for name, text in texts.items()}}
+
+
+_NESTED = ("offsets", "versions")
+
 Maker = Literal["own", "at_work", "succeeded", "ended", "unknown"]
 """The run that made a commit, to the task that looks: itself (any try of it), a task that may still
 make the event, one that has succeeded or ended otherwise, or a run that this Airflow does not know.
@@ -94,6 +112,7 @@ class EventVersions:
     def of_extra(cls, extra: Mapping[str, Any]) -> "EventVersions | None":
         """Return what an event's extra says; None for an event of another program."""
         try:
+            extra = nested_extra(extra)
             return cls(
                 ranges=tuple((int(first), int(end)) for first, end in extra["versions"]),
                 at_ms=int(extra["at_ms"]),

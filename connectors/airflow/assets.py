@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import SplitResult
 
+from lakehead.connectors.airflow.asset_events import nested_extra
+
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
@@ -102,7 +104,7 @@ def new_data(triggering_asset_events: "TriggeringEvents") -> list[dict[str, Any]
     found = []
     for asset, events in triggering_asset_events.items():
         if isinstance(asset, Asset) and asset.uri.startswith("lakehead://"):
-            found += [event.extra.get("payload", event.extra) for event in events]
+            found += [nested_extra(event.extra.get("payload", event.extra)) for event in events]
     return found
 
 

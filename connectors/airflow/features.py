@@ -4,18 +4,19 @@ The provider runs on Airflow 3.0 and newer. A feature that the installed version
 and DAGs, logs and docs/airflow-provider.md say so by its sentence.
 """
 
+import re
 from typing import NamedTuple
 
 from airflow import __version__
 
-AIRFLOW = tuple(int(number) for number in __version__.split(".")[:2])
-"""Major and minor version of the installed Airflow."""
+AIRFLOW = tuple(int(number) for number in re.findall(r"\d+", __version__)[:3])
+"""The three numbers of the installed Airflow's version."""
 
 
 class Feature(NamedTuple):
     """A feature: the version that brought it, and the sentence for an Airflow without it."""
 
-    since: tuple[int, int]
+    since: tuple[int, ...]
     without: str
 
     @property
@@ -32,6 +33,11 @@ APPROVALS = Feature(
 DEADLINES = Feature(
     (3, 1),
     "This Airflow has no deadlines: a late run makes no alert.",
+)
+NESTED_EXTRAS = Feature(
+    (3, 1, 3),
+    "This Airflow fails a task whose events of tables have lists or maps: `offsets` and `versions` "
+    "are JSON texts there, which `new_data` reads.",
 )
 LIMITED_EVENTS = Feature(
     (3, 2),
@@ -55,6 +61,7 @@ PARTITIONED_EVENTS = Feature(
 FEATURES = (
     APPROVALS,
     DEADLINES,
+    NESTED_EXTRAS,
     LIMITED_EVENTS,
     STATE_STORES,
     SHARED_LOOKS,

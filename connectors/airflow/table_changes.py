@@ -13,10 +13,11 @@ from lakehead.connectors.airflow.asset_events import (
     TaskKey,
     event_extras,
     first_version,
+    flat_extra,
     share_of,
 )
 from lakehead.connectors.airflow.assets import table_asset
-from lakehead.connectors.airflow.features import LIMITED_EVENTS
+from lakehead.connectors.airflow.features import LIMITED_EVENTS, NESTED_EXTRAS
 from lakehead.storage.jobs.job import TableChange
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
     share = share_of(commits, StoredEvents(events, at_ms), makers.__getitem__)
     outlet = context["outlet_events"][TABLES]
     for extra in event_extras(change.topic, share.commits, told_below=share.told_below):
-        outlet.add(asset, extra=extra)
+        outlet.add(asset, extra=extra if NESTED_EXTRAS.is_there else flat_extra(extra))
 
 
 def _newest(asset: "Asset") -> "list[AssetEventResult]":

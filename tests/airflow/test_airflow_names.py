@@ -73,6 +73,8 @@ def test_the_page_says_which_version_has_which_feature() -> None:
     has = {row[-1]: row[1:5] for row in rows if len(row) == 6}
     for feature in FEATURES:
         versions = ["yes" if (3, minor) >= feature.since else "no" for minor in range(4)]
+        if len(feature.since) == 3:
+            versions[feature.since[1]] = f"from {'.'.join(map(str, feature.since))}"
         assert has[feature.without] == versions
 
 

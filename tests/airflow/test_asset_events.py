@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from lakehead.connectors.airflow.asset_events import TaskKey
+from lakehead.connectors.airflow.asset_events import (
+    EventVersions,
+    TaskKey,
+    event_extras,
+    flat_extra,
+    nested_extra,
+)
 from lakehead.connectors.airflow.triggers import ClusterLook
 from lakehead.lake.tables.table_history import Change, TableCommit, commits_since
 from lakehead.storage.jobs.job import TableChange
@@ -499,3 +505,17 @@ def walk_all(patch: pytest.MonkeyPatch, seeds: range) -> None:
             Tasks(patch, seed).walk(40)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_an_event_without_lists_and_maps_says_the_same() -> None:
+    """Airflow before 3.1.3 hashes the values of an event that an alias brings."""
+    change = Change(kind="materialize", offsets={0: (5, 9), 1: (0, 2)}, rows=6)
+    commits = [TableCommit(version=version, at_ms=7, change=change) for version in (3, 5)]
+    (extra, _) = event_extras("orders", commits, told_below=2)
+    flat = flat_extra(extra)
+    assert frozenset(flat.items())
+    assert nested_extra(flat) == nested_extra(extra) == extra
+    assert EventVersions.of_extra(flat) == EventVersions.of_extra(extra)
+    assert EventVersions.of_extra(flat) is not None
+    assert EventVersions.of_extra(flat | {"versions": "[["}) is None
+    assert nested_extra({"offsets": [1]}) == {"offsets": [1]}
