@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from lakehead.broker.cli.demonstration.bound_process import bound
@@ -101,12 +102,10 @@ class AirflowHome:
             "API__BASE_URL": self.url,
             "API__WORKERS": "1",
             "WORKERS__EXECUTION_API_TIMEOUT": str(_REQUEST_TIMEOUT_S),
-            "LOGGING__LOGGING_LEVEL": "WARNING",
+            **_log_levels(),
             "LOGGING__COLORED_CONSOLE_LOG": "False",
             # A task whose worker was killed is tried again soon, not after five minutes.
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(_DEAD_S),
-            # A task says more than that to its own log.
-            "LOGGING__NAMESPACE_LEVELS": "airflow.task=INFO connectors=INFO",
         }
         given = {f"AIRFLOW_VAR_{k.upper()}": json.dumps(v) for k, v in variables.items()}
         return {
@@ -124,6 +123,18 @@ class AirflowHome:
     @property
     def _passwords(self) -> Path:
         return self.folder / "passwords.json"
+
+
+def _log_levels() -> dict[str, str]:
+    """Return settings by which tasks write more to their own logs than other processes to theirs.
+    Airflow before 3.2 has one level for all.
+    """
+    if version("apache-airflow-core").startswith(("3.0.", "3.1.")):
+        return {"LOGGING__LOGGING_LEVEL": "INFO"}
+    return {
+        "LOGGING__LOGGING_LEVEL": "WARNING",
+        "LOGGING__NAMESPACE_LEVELS": "airflow.task=INFO connectors=INFO",
+    }
 
 
 def free_port(wanted: int) -> int:
