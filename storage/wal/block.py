@@ -57,12 +57,21 @@ from lakehead.storage.wal.block_format import (
     sector_up,
     stamp,
 )
-from lakehead.storage.wal.block_recovery import Ring, RingScan, recovered
+from lakehead.storage.wal.block_index import IndexBuilder
+from lakehead.storage.wal.block_recovery import IndexReader, Ring, RingScan, recovered, surveyed
 from lakehead.storage.wal.block_settings import BlockWalSettings, BlockWalStats
 from lakehead.storage.wal.device import WalDevice, aligned_buffer, write_failure
-from lakehead.storage.wal.protocol import Buffer, LogIdentity, WalListener, WalRecord
+from lakehead.storage.wal.protocol import (
+    Buffer,
+    LogIdentity,
+    WalListener,
+    WalPart,
+    WalRecord,
+)
 from lakehead.storage.wal.slice_store import SliceStore, ended, started, trimmed_to
 
+_PIECE_SHARE = 8
+"""A record of more than this part of a piece of the ring may cross its end."""
 _pack_record = RECORD.pack_into
 _pack_body = BODY.pack_into
 _pack_crc = CRC.pack_into
@@ -96,6 +105,8 @@ class BlockWal:
             keep_max=self._settings.pool_size // self._settings.block_size,
         )
         self._listener: WalListener | None = None
+        self._index: IndexBuilder | None = None
+        self._piece = -1
         self._epoch = store.header.node_epoch
         self._trimmed = self._released = store.header.trimmed
         self._recovered_end: int | None = None
@@ -171,15 +182,26 @@ class BlockWal:
         cache of the device alone, and what is committed of them says how far this log reaches. May
         be repeated until `start()`.
         """
+        header, scan = self._store.header, self._scan()
+        return recovered(scan.records(), scan, self._device, header, self._set_recovered)
+
+    def survey(self) -> AsyncIterator[WalPart]:
+        """Yield the parts of the log, by its indexes as far as there are any. Raises as `recover`;
+        damage to records that an index covers is not seen.
+        """
+        header, scan, interval = self._store.header, self._scan(), self._settings.index_interval
+        parts = surveyed(scan, IndexReader(self._device, self._ring, header, interval))
+        return recovered(parts, scan, self._device, header, self._set_recovered)
+
+    def _scan(self) -> RingScan:
         refuses_plain = self._data_keys is not None and self._data_keys.is_required
-        scan = RingScan(
+        return RingScan(
             self._device,
             self._ring,
             self._store.header,
             self._cipher_of,
             refuses_plain=refuses_plain,
         )
-        return recovered(scan, self._device, self._store.header, self._set_recovered)
 
     def _set_recovered(self, end: int) -> None:
         """Note where the records end, and so where the next epoch begins."""
@@ -217,6 +239,9 @@ class BlockWal:
         self._trimmed = self._store.header.trimmed
         self._epoch = epoch
         self._listener = listener
+        interval = self._settings.index_interval
+        if self._cipher is None and self._ring.length > interval > 0:
+            self._index = IndexBuilder(self._released, interval)
 
     def append(
         self, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
@@ -246,6 +271,8 @@ class BlockWal:
         crc_at = used + HEADER_CRC_AT
         _pack_crc(view, crc_at, crc32c(view[used:crc_at], self._ring.seed))
         block.used = end
+        if self._index is not None:
+            self._index.add(block.start + end, stream_id, epoch, base_offset, count, payload)
         return block.start + end
 
     async def trim(self, position: int) -> None:
@@ -325,7 +352,7 @@ class BlockWal:
         self._check_appendable(size)
         end = self.next_position
         start = sector_up(end)
-        left = self._ring.left_in_lap(start)
+        left = self._left_at(start, size)
         padding = left if size > left else 0
         space_end = sector_down(self._trimmed) + self._ring.length
         if start + padding + sector_up(size) > space_end:
@@ -342,10 +369,17 @@ class BlockWal:
             self._sealed.append(Block.padding(start, padding, start - end, lap, self._epoch))
             start, end = start + padding, start + padding
             self._block = Block.none_at(start)
+        index = self._index_at(start)
+        if index and start + sector_up(RECORD.size + len(index)) + sector_up(size) <= space_end:
+            lap = lap_of(start, self._ring.length)
+            self._sealed.append(Block.index(start, index, start - end, lap, self._epoch))
+            end = self._sealed[-1].end
+            start = sector_up(end)
+            self._block = Block.none_at(end)
         self._pump()
         limit = size
         if size <= self._settings.block_size:
-            limit = min(self._settings.block_size, self._ring.left_in_lap(start), space_end - start)
+            limit = min(self._settings.block_size, self._left_at(start, size), space_end - start)
         self._block = Block(
             view=self._pool.take(limit),
             start=start,
@@ -358,6 +392,31 @@ class BlockWal:
             self._flush_is_due = True
             self._loop.call_soon(self._flush)
         return self._block
+
+    def _left_at(self, start: int, size: int) -> int:
+        """Return the bytes that a block from `start` on may have: to the end of the lap and, unless
+        its record is so large that much of the ring would be padding, of the piece that an index
+        ends.
+        """
+        left = self._ring.left_in_lap(start)
+        interval = 0 if self._index is None else self._index.interval
+        if size * _PIECE_SHARE > interval:
+            return left
+        return min(left, interval - start % self._ring.length % interval)
+
+    def _index_at(self, start: int) -> bytes:
+        """Return the index to be written at `start`; empty: none."""
+        index = self._index
+        if index is None:
+            return b""
+        piece = start - start % self._ring.length % index.interval
+        if piece == self._piece:
+            return b""
+        self._piece = piece
+        if start != piece:  # a large record has crossed the end of the piece before
+            index.skip(self._released)
+            return b""
+        return index.take(self._released)
 
     def _check_appendable(self, size: int) -> None:
         self._check_alive()
@@ -515,6 +574,19 @@ class Block:
             lap=lap, gap=gap, position=start, end=block.end, epoch=epoch
         )
         block.used = RECORD.size
+        return block
+
+    @classmethod
+    def index(cls, start: int, body: bytes, gap: int, lap: int, epoch: int) -> Block:
+        """A block of one index."""
+        view = aligned_buffer(sector_up(RECORD.size + len(body)))
+        block = cls(view=view, start=start, limit=len(view), gap=gap, lap=lap, released=0)
+        block.used = RECORD.size + len(body)
+        block.end = start + block.used
+        view[: RECORD.size] = encode_padding(
+            lap=lap, gap=gap, position=start, end=block.end, epoch=epoch, body_crc=crc32c(body)
+        )
+        view[RECORD.size : block.used] = body
         return block
 
     def complete(self, released: int, seed: int) -> memoryview:

@@ -48,7 +48,8 @@ The body is the 33-byte record header of a stream object (magic 0x22 u8, stream 
 base offset i64, count i32, payload length i32) and the payload, a record batch. Kinds are 1 data, 2
 padding and 3, with version 2, encrypted data: its payload is a batch that is encrypted under the
 key of its segment and the tag of 16 bytes, which covers the record header of a stream object too.
-Padding has a body of unspecified bytes that reaches to the end of the ring's lap.
+Padding has a body that no scan reads. It reaches to the end of the ring's lap, or to the end of a
+piece of 16 MiB, or it is an index (`block_index`), with the checksum of its body.
 
 Records are packed in *blocks*, each one write: a block starts on a sector boundary, its tail is
 zeroed up to one, and it never crosses the end of a lap. `gap` is the number of zero bytes between
@@ -337,11 +338,13 @@ def lap_of(position: int, ring_length: int) -> int:
     return position // ring_length & 0xFFFFFFFF
 
 
-def encode_padding(*, lap: int, gap: int, position: int, end: int, epoch: int) -> bytes:
+def encode_padding(
+    *, lap: int, gap: int, position: int, end: int, epoch: int, body_crc: int = 0
+) -> bytes:
     """Return the header of padding over `[position, end)`, to be stamped like any other."""
     length = end - position - RECORD.size
     return RECORD.pack(
-        RECORD_MAGIC, FORMAT_VERSION, PADDING, gap, lap, length, position, epoch, 0, 0, 0
+        RECORD_MAGIC, FORMAT_VERSION, PADDING, gap, lap, length, position, epoch, 0, body_crc, 0
     )
 
 

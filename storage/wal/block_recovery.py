@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
 
 from crc32c import crc32c
 
 from lakehead.storage.encryption.log_cipher import LogCipher
 from lakehead.storage.encryption.settings import REQUIRED
 from lakehead.storage.errors import NotEncrypted, WalCorrupted
-from lakehead.storage.tasks import TaskScope, log_failure
+from lakehead.storage.tasks import TaskScope, log_failure, task_group
 from lakehead.storage.wal.block_format import (
     BODY,
     BODY_MAGIC,
@@ -35,12 +35,16 @@ from lakehead.storage.wal.block_format import (
     sector_down,
     sector_up,
 )
+from lakehead.storage.wal.block_index import LogIndex, decode_index
 from lakehead.storage.wal.device import WalDevice, write_failure
-from lakehead.storage.wal.protocol import WalRecord
+from lakehead.storage.wal.protocol import WalPart, WalRecord
 
 _CHUNK = 4 * 1024 * 1024
 _AHEAD_MAX = 4
 """Chunks that are read ahead at most."""
+_INDEXES_AT_ONCE = 32
+_INDEX_READ = 64 * 1024
+"""Most indexes are shorter: one read each."""
 
 CipherOf = Callable[[EpochRange], Awaitable[LogCipher]]
 """Returns the cipher of a segment's records. Raises KeyUnavailable, StoreUnavailable."""
@@ -158,6 +162,8 @@ class RingScan:
         self._header = header
         self._name = device.name
         self.end = header.trimmed
+        self.indexes: dict[int, deque[LogIndex]] = {}
+        """Indexes by epoch, in the order of the log: what they cover is not read."""
 
     async def records(self) -> AsyncGenerator[WalRecord, None]:
         """Yield what was written and not trimmed, in order.
@@ -166,19 +172,34 @@ class RingScan:
         what was encrypted; NotEncrypted for a plain record that is refused; and what `cipher_of`
         raises.
         """
+        async with aclosing(self.parts()) as parts:
+            async for part in parts:
+                if part.record is not None:
+                    yield part.record
+
+    async def parts(self) -> AsyncGenerator[WalPart, None]:
+        """Yield the records, or in their place what `indexes` say of them. Raises as `records`."""
         try:
-            async for record in self._records():
-                yield record
+            async for part in self._parts():
+                yield part
         finally:
             await self._reader.close()
 
-    async def _records(self) -> AsyncGenerator[WalRecord, None]:
+    async def _parts(self) -> AsyncGenerator[WalPart, None]:
         for segment in self._header.segments:
             cipher = None
             if segment.key and self._cipher_of is not None:
                 cipher = await self._cipher_of(segment)
             self.end = max(segment.start, self._header.trimmed)
+            indexes = self.indexes.get(segment.epoch, deque())
             while segment.end is None or self.end < segment.end:
+                while indexes and indexes[0].start < self.end:
+                    indexes.popleft()
+                if indexes and indexes[0].start == self.end:
+                    index = indexes.popleft()
+                    self.end = index.end
+                    yield WalPart(index.end, ranges=index.ranges)
+                    continue
                 header = self._header_at_hand(self.end, segment.epoch)
                 header = header or await self._header_after(self.end, segment.epoch)
                 if header is None:
@@ -191,7 +212,7 @@ class RingScan:
                         body = await self._reader.view(start, header.body_length)
                     if not _is_body(header, body):
                         break
-                    yield self._record(header, end, body, cipher)
+                    yield WalPart(end, self._record(header, end, body, cipher))
                 self.end = end
             if segment.end is None:
                 await self._check_open_end(segment)
@@ -301,10 +322,86 @@ def _is_body(header: RecordHeader, body: memoryview) -> bool:
     return is_whole and body[0] == BODY_MAGIC
 
 
+class IndexReader:
+    """Reads the indexes of a slice, which lie at each `interval` bytes of its ring."""
+
+    def __init__(self, device: WalDevice, ring: Ring, header: SliceHeader, interval: int) -> None:
+        self._device = device
+        self._ring = ring
+        self._header = header
+        self._interval = interval
+
+    async def read(self) -> dict[int, deque[LogIndex]]:
+        """Return the valid indexes of what is not trimmed, by epoch, in the order of the log."""
+        found: dict[int, deque[LogIndex]] = {}
+        places = self._places()
+        for first in range(0, len(places), _INDEXES_AT_ONCE):
+            async with task_group() as group:
+                reads = [
+                    group.create_task(self._index_at(place))
+                    for place in places[first : first + _INDEXES_AT_ONCE]
+                ]
+            some = [one for read in reads if (one := read.result()) is not None]
+            for epoch, index in some:
+                found.setdefault(epoch, deque()).append(index)
+            if not some:
+                break
+        return found
+
+    def _places(self) -> list[int]:
+        """Return the positions where an index may be."""
+        length, interval, trimmed = self._ring.length, self._interval, self._header.trimmed
+        if not 0 < interval < length:
+            return []
+        lap = trimmed - trimmed % length
+        places = [start + at for start in (lap, lap + length) for at in range(0, length, interval)]
+        return [place for place in places if trimmed <= place < trimmed + length]
+
+    async def _index_at(self, position: int) -> tuple[int, LogIndex] | None:
+        ring = self._ring
+        size = min(_INDEX_READ, ring.left_in_lap(position))
+        data = await self._device.read(ring.offset_of(position), size)
+        header = read_record_header(data, ring.seed)
+        if header is None or header.kind != PADDING or not header.body_crc:
+            return None
+        if header.position != position or header.lap != lap_of(position, ring.length):
+            return None
+        end = RECORD.size + header.body_length
+        if end > size:
+            if end > ring.left_in_lap(position):
+                return None
+            data = await self._device.read(ring.offset_of(position), sector_up(end))
+        body = data[RECORD.size : end]
+        index = decode_index(body) if crc32c(body) == header.body_crc else None
+        if index is None or index.end > position:
+            return None
+        return header.epoch, index
+
+
+async def surveyed(scan: RingScan, reader: IndexReader) -> AsyncGenerator[WalPart, None]:
+    """Yield the parts of a scan that reads records only where no index covers them."""
+    scan.indexes = await reader.read()
+    async with aclosing(scan.parts()) as parts:
+        async for part in parts:
+            yield part
+
+
+P = TypeVar("P", WalRecord, WalPart)
+
+
+class _Ended(Protocol):
+    @property
+    def end(self) -> int: ...
+
+
 async def recovered(
-    scan: RingScan, device: WalDevice, header: SliceHeader, on_end: Callable[[int], None]
-) -> AsyncGenerator[WalRecord, None]:
-    """Yield the records of a scan, all of them durable; call `on_end` with the end of the last one.
+    found: AsyncGenerator[P, None],
+    scan: _Ended,
+    device: WalDevice,
+    header: SliceHeader,
+    on_end: Callable[[int], None],
+) -> AsyncGenerator[P, None]:
+    """Yield what a scan finds, all of it durable; call `on_end` with the end of the last record.
 
     Raises what `RingScan.records` does, and WalFailed.
     """
@@ -313,13 +410,13 @@ async def recovered(
             await device.sync()
         except OSError as error:
             raise write_failure(f"{device.name}: a flush failed", error) from error
-    async with aclosing(scan.records()) as records:
+    async with aclosing(found) as records:
         while (record := await _next_of(records, device)) is not None:
             yield record
     on_end(scan.end)
 
 
-async def _next_of(records: AsyncIterator[WalRecord], device: WalDevice) -> WalRecord | None:
+async def _next_of(records: AsyncIterator[P], device: WalDevice) -> P | None:
     try:
         return await anext(records, None)
     except OSError as error:

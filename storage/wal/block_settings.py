@@ -23,6 +23,10 @@ class BlockWalSettings:
     """Bytes that may be appended and not released: the memory that the log takes."""
     pool_size: int = 32 * _MIB
     """Bytes of free buffers that the log keeps at most, for the next time that it is behind."""
+    index_interval: int = 16 * _MIB
+    """An index begins each piece of the ring of this many bytes; 0: there is none. A ring that is
+    no larger has none.
+    """
     device_timeout_s: float = 5.0
     """Seconds after which a write, read or flush that has not returned ends the log."""
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
 from lakehead.storage.wal.block_format import OVERHEAD
-from lakehead.storage.wal.protocol import Buffer, WalListener, WalRecord
+from lakehead.storage.wal.protocol import Buffer, WalListener, WalPart, WalRecord
 
 
 class MemoryWal:
@@ -86,6 +86,11 @@ class MemoryWal:
         for record in list(self._records):
             yield record
         self._is_recovered = True
+
+    async def survey(self) -> AsyncIterator[WalPart]:
+        """Yield the records one by one."""
+        async for record in self.recover():
+            yield WalPart(record.end_position, record)
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
         """Begin an epoch. Raises Fenced, WalClosed."""

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from lakehead.storage.clock import Clock
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -82,6 +84,31 @@ class WalRecord:
     base_offset: int
     count: int
     payload: memoryview
+
+
+class WalRange(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Offsets [start_offset, end_offset) of a stream, written under stream epoch `epoch`, that a
+    log holds. `max_timestamp` in milliseconds, `size` in bytes. `headers`: what the partition's
+    state needs of the batches (`lakehead.storage.format.producer_headers`).
+    """
+
+    stream_id: int
+    epoch: int
+    start_offset: int
+    end_offset: int
+    max_timestamp: int
+    size: int
+    headers: bytes
+
+
+class WalPart(NamedTuple):
+    """Positions of a log up to `end_position`, without a gap after the part before: one record, or
+    the ranges of many that were not read.
+    """
+
+    end_position: int
+    record: WalRecord | None = None
+    ranges: tuple[WalRange, ...] = ()
 
 
 class WalListener(Protocol):
@@ -203,6 +230,12 @@ class WriteAheadLog(Protocol):
 
     def recover(self) -> AsyncIterator[WalRecord]:
         """Yield the records from the trimmed position to the end, in order. Before `start()`."""
+
+    def survey(self) -> AsyncIterator[WalPart]:
+        """Yield what `recover()` would, without reading records where the log has an index of them.
+        The ranges of one stream are in order; those of several streams in one part overlap in the
+        log.
+        """
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
         """Begin a node epoch, greater than every earlier one, after all that was recovered.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lakehead.storage.errors import WalFailed, WalFull
 from lakehead.storage.wal import BlockWal, BlockWalSettings, WalRecord
 from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.protocol import WalPart
 from tests.simulation.loop import simulate
 from tests.support.encryption_keys import MemoryKeys
 from tests.support.repetitions import examples
@@ -157,8 +158,11 @@ class World:
                     break
             await self.crash()
         wal = await self.opened()
+        parts = [part async for part in wal.survey()]
         records = [record async for record in wal.recover()]
         self.model.check(records)
+        assert surveyed(parts) == [(one.epoch, one.base_offset) for one in records]
+        assert not parts or parts[-1].end_position == records[-1].end_position
         if records and life.trims_before_start:
             middle = records[len(records) // 2].end_position
             self.model.trim_asked = max(self.model.trim_asked, middle)
@@ -226,6 +230,17 @@ class World:
         self.trims.clear()
 
 
+def surveyed(parts: list[WalPart]) -> list[tuple[int, int]]:
+    """Epoch and offset of each record, all of one stream, that a survey says there are."""
+    found = []
+    for part in parts:
+        if part.record is not None:
+            found.append((part.record.epoch, part.record.base_offset))
+        for span in part.ranges:
+            found += [(span.epoch, at) for at in range(span.start_offset, span.end_offset)]
+    return found
+
+
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lives=st.lists(lives, min_size=1, max_size=8),
@@ -233,14 +248,23 @@ class World:
     slots=st.sampled_from([1, 2, 4]),
     block_size=st.sampled_from([4096, 8192]),
     is_encrypted=st.booleans(),
+    index_interval=st.sampled_from([0, 16 * 1024, 32 * 1024]),
 )
 def test_what_was_released_is_recovered_once_and_in_order(
-    lives: list[Life], seed: int, slots: int, block_size: int, is_encrypted: bool
+    lives: list[Life],
+    seed: int,
+    slots: int,
+    block_size: int,
+    is_encrypted: bool,
+    index_interval: int,
 ) -> None:
     async def world() -> None:
         device = await new_device(ring_length=RING, seed=seed, latency_s=(0.0001, 0.005))
         small = BlockWalSettings(
-            block_size=block_size, window_size=16 * 1024, writes_in_flight_max=slots
+            block_size=block_size,
+            window_size=16 * 1024,
+            writes_in_flight_max=slots,
+            index_interval=index_interval,
         )
         keys = MemoryKeys(random.Random(seed)) if is_encrypted else None
         state = World(device, small, keys)

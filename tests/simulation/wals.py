@@ -77,7 +77,9 @@ class DiskWal:
     """A block WAL on a disk of its own."""
 
     _CAPACITY = 256 * 1024
-    _settings = BlockWalSettings(block_size=8 * 1024, window_size=32 * 1024)
+    _settings = BlockWalSettings(
+        block_size=8 * 1024, window_size=32 * 1024, index_interval=32 * 1024
+    )
 
     def __init__(self, world: WalWorld) -> None:
         rng = self._rng = world.rng

@@ -23,7 +23,7 @@ from lakehead.storage.wal import (
 )
 from lakehead.storage.wal.object import BatchingSettings, LogSealer, WalName
 from lakehead.storage.wal.object.names import is_seal_size
-from lakehead.storage.wal.protocol import LogIdentity, SealedLog, WalFloor, WalObjects
+from lakehead.storage.wal.protocol import LogIdentity, SealedLog, WalFloor, WalObjects, WalPart
 
 CLUSTER = "c" * 32
 QUICK = ObjectWalSettings(
@@ -173,6 +173,10 @@ class FlooredWal:
         async for record in self.inner.recover():
             self._ends.append(record.end_position)
             yield record
+
+    async def survey(self) -> AsyncIterator[WalPart]:
+        async for record in self.recover():
+            yield WalPart(record.end_position, record)
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
         await self.inner.start(epoch=epoch, listener=listener)

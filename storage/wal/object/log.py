@@ -57,6 +57,7 @@ from lakehead.storage.wal.protocol import (
     WalListener,
     WalObjects,
     WalOwner,
+    WalPart,
     WalRecord,
 )
 
@@ -276,6 +277,11 @@ class ObjectWal:
     async def identify(self, *, reach: int = -1) -> LogIdentity | None:  # noqa: ARG002
         """Return which log this is, in a store of its own; see WriteAheadLog."""
         return None if self._marks is None else await self._marks.identity()
+
+    async def survey(self) -> AsyncIterator[WalPart]:
+        """Yield the records one by one. Raises as `recover`."""
+        async for record in self.recover():
+            yield WalPart(record.end_position, record)
 
     async def recover(self) -> AsyncIterator[WalRecord]:
         """Yield the records of what was sealed. Raises StoreUnavailable, CorruptObject."""

@@ -1,0 +1,136 @@
+"""Indexes in the ring of a block WAL: which offsets of which streams lie in the positions before.
+
+A node that recovers another's log has to know where its streams end before it reads their records.
+So the writer adds an index at the beginning of each piece of the ring (16 MiB), where it is found
+without a pointer. It covers positions that were released when it was made, from where the index
+before it ended. So a whole index proves that all it covers is durable. Other positions are scanned:
+the last piece, one whose index would be too large, encrypted logs.
+
+An index is the body of padding, which a scan passes over. Its header has the checksum of the body::
+
+    magic 8 bytes, length u32, then MessagePack: [from, to, [[stream id, epoch, start offset,
+    end offset, max timestamp, bytes, headers], ...]]
+
+A range is of one stream and one stream epoch, in the order of the log; `headers` are those of
+`lakehead.storage.format.producer_headers`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+
+import msgspec
+
+from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.record_batch import HEADER_SIZE, max_timestamp
+from lakehead.storage.wal.protocol import Buffer, WalRange
+
+MAGIC = b"LKHDINDX"
+_HEAD = struct.Struct(">8sI")
+SIZE_MAX = 1024 * 1024
+_APPENDS_MAX = 16_384
+"""Appends that one index covers at most: more would hold the loop up."""
+
+
+class LogIndex(msgspec.Struct, frozen=True, array_like=True):
+    """Positions [start, end) of a log hold these ranges, and no other records."""
+
+    start: int
+    end: int
+    ranges: tuple[WalRange, ...]
+
+
+class _Append:
+    """An append, until an index covers it; its record ends at `end`."""
+
+    __slots__ = ("base_offset", "count", "end", "epoch", "payload", "stream_id")
+
+    def __init__(
+        self, end: int, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
+    ) -> None:
+        self.end = end
+        self.stream_id = stream_id
+        self.epoch = epoch
+        self.base_offset = base_offset
+        self.count = count
+        self.payload = payload
+
+
+class IndexBuilder:
+    """Builds the indexes of one epoch, which begins at position `start`. `interval` in bytes."""
+
+    def __init__(self, start: int, interval: int) -> None:
+        self.interval = interval
+        self._start = start
+        self._appends: deque[_Append] = deque()
+
+    def __len__(self) -> int:
+        """The appends that wait for an index."""
+        return len(self._appends)
+
+    def add(
+        self, end: int, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
+    ) -> None:
+        """Note an append whose record ends at position `end`."""
+        self._appends.append(_Append(end, stream_id, epoch, base_offset, count, payload))
+
+    def take(self, released: int) -> bytes:
+        """Return the body of the index of what was released since the last one; empty if there is
+        none to write.
+        """
+        start = self._start
+        covered = self.skip(released)
+        if not covered or len(covered) > _APPENDS_MAX:
+            return b""
+        body = encode_index(LogIndex(start, self._start, tuple(_ranges(covered))))
+        return body if len(body) <= SIZE_MAX else b""
+
+    def skip(self, released: int) -> list[_Append]:
+        """Leave what was released since the last index out of the next one; return it."""
+        appends, covered = self._appends, list[_Append]()
+        while appends and appends[0].end <= released:
+            covered.append(appends.popleft())
+        if covered:
+            self._start = covered[-1].end
+        return covered
+
+
+def _ranges(appends: list[_Append]) -> list[WalRange]:
+    runs: dict[tuple[int, int], list[_Append]] = {}
+    for one in appends:
+        runs.setdefault((one.stream_id, one.epoch), []).append(one)
+    return [
+        WalRange(
+            stream_id=stream_id,
+            epoch=epoch,
+            start_offset=run[0].base_offset,
+            end_offset=run[-1].base_offset + run[-1].count,
+            max_timestamp=max(
+                (max_timestamp(one.payload) for one in run if len(one.payload) >= HEADER_SIZE),
+                default=-1,
+            ),
+            size=sum(len(one.payload) for one in run),
+            headers=producer_headers([one.payload for one in run]),
+        )
+        for (stream_id, epoch), run in runs.items()
+    ]
+
+
+def encode_index(index: LogIndex) -> bytes:
+    """Return the body of an index."""
+    data = msgspec.msgpack.encode(index)
+    return _HEAD.pack(MAGIC, len(data)) + data
+
+
+def decode_index(body: Buffer) -> LogIndex | None:
+    """Return the index that a body is whose checksum holds; None if it is none that is known."""
+    if len(body) < _HEAD.size:
+        return None
+    magic, length = _HEAD.unpack_from(body)
+    if magic != MAGIC:
+        return None
+    try:
+        return msgspec.msgpack.decode(bytes(body[_HEAD.size : _HEAD.size + length]), type=LogIndex)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
