@@ -84,7 +84,9 @@ class Catalog:
         return tuple(self.partition(TopicPartition(topic, number)) for number in range(count))
 
     def partition(self, id_: TopicPartition) -> PartitionLog:
-        """Return one partition. Raises UnknownTopic, DataLoss (the topic has no such partition)."""
+        """Return one partition, up to its first inherited tail, whose records are in no object yet.
+        Raises UnknownTopic, DataLoss (the topic has no such partition).
+        """
         topic = self.topic(id_.topic)
         if not 0 <= id_.partition < len(topic.partitions):
             raise DataLoss(
@@ -97,8 +99,8 @@ class Catalog:
             topic_id=topic.topic_id,
             stream_id=stream.stream_id,
             start_offset=stream.start_offset,
-            end_offset=stream.end_offset,
-            extents=tuple(stream.extents),
+            end_offset=self.state.uploaded_end(stream),
+            extents=tuple(self.state.uploaded_extents(stream)),
             state_from=stream.state_from,
             state_extents=tuple(stream.state_extents),
         )

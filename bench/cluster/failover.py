@@ -5,12 +5,13 @@ producer. Afterwards the whole log is read: every acknowledged record must be th
 Each run hits the node with the most partitions. The node starts again, and the next run begins when
 it leads some.
 
-The phases: *detection* until the dead node's fence is in the metadata log, *recovery* until the
-content of its write-ahead log is committed, *reopening* until a survivor's metadata has a live
-leader for every partition, *client* until the producer has a response of every partition again;
-*first answer* is from the fence to the first new acknowledgement in a partition that the node led.
-With a gibibyte not uploaded, the recovery has that much to read and upload (block WAL) or to list
-(object WAL).
+The phases: *detection* until the dead node's fence is in the metadata log, *recovery* until its
+streams may be opened (the records of a block WAL are uploaded after that), *reopening* until a
+survivor's metadata has a live leader for every partition, *client* until the producer has a
+response of every partition again; *first answer* is from the fence to the first new acknowledgement
+in a partition that the node led.
+With a gibibyte not uploaded, the recovery has the indexes of that much to read (block WAL), or to
+list it (object WAL).
 
     FAILOVERS=20       kills for each WAL, and a quarter as many pauses
     SECURITY=SASL_SSL  clients by TLS and SCRAM, access rules, mutual TLS between nodes
@@ -52,7 +53,7 @@ NODES, PARTITIONS, RATE = 3, 12, 600.0
 PAUSED_S, SETTLE_S, BALANCED_S, ENDED_S, BACK_S = 10.0, 1.0, 20.0, 10.0, 60.0
 MEDIAN_S, P99_S, FIRST_ANSWER_S = 3.0, 5.0, 1.0
 GIB, WAL_SIZE = 1 << 30, 64 << 20
-EVENTS = ("node_fenced", "node_recovered")
+EVENTS = ("node_fenced", "tail_inherited", "node_recovered")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +188,8 @@ def _judged(
     led: float,
 ) -> Failover:
     """Judge by every partition's longest pause and its end, and the victim's partitions."""
-    fenced, recovered = events.get("node_fenced"), events.get("node_recovered")
+    fenced = events.get("node_fenced")
+    recovered = events.get("tail_inherited", events.get("node_recovered"))
     gap, back = max(found.values())
     first = min((found[partition][1] for partition in mine), default=None)
     return Failover(

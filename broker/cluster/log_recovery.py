@@ -48,16 +48,19 @@ def last_resorts(state: MetadataImage, dead: NodeState) -> list[int]:
 
 
 def unrecovered(state: MetadataImage) -> list[NodeState]:
-    """Return the fenced nodes that have streams open, which wait for the recovery of their logs.
+    """Return the fenced nodes that have streams open, which wait for the recovery of their logs;
+    and those of whose logs something was inherited and not uploaded.
 
     A node that stopped cleanly has none; its own next start recovers its log.
     """
     fenced = {n: known for n, known in state.nodes.items() if known.is_fenced}
-    fenced = {n: known for n, known in fenced.items() if not known.is_recovered}
+    fenced = {n: known for n, known in fenced.items() if not state.is_settled(known)}
     if not fenced:
         return []
-    owners = {stream.node_id for stream in state.streams.values() if stream.is_open}
-    return [fenced[node_id] for node_id in sorted(owners & fenced.keys())]
+    waiting = set(state.tails.values())
+    if any(not known.is_recovered for known in fenced.values()):
+        waiting |= {stream.node_id for stream in state.streams.values() if stream.is_open}
+    return [fenced[node_id] for node_id in sorted(waiting & fenced.keys())]
 
 
 class LogRecovery:
@@ -155,9 +158,9 @@ class LogRecovery:
             )
 
 
-def _node_states(state: MetadataImage) -> frozenset[tuple[int, int, bool, bool]]:
+def _node_states(state: MetadataImage) -> frozenset[tuple[int, int, bool, bool, bool]]:
     """Return the part of the state that recoveries depend on. Most entries do not change it."""
     return frozenset(
-        (known.node_id, known.epoch, known.is_fenced, known.is_recovered)
+        (known.node_id, known.epoch, known.is_fenced, known.is_recovered, state.is_settled(known))
         for known in state.nodes.values()
     )

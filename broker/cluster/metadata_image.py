@@ -59,6 +59,8 @@ def delta_of(entry: Entry | None) -> MetadataDelta:
                 has_nodes = True
             case r.CommitObjects():
                 has_nodes = has_nodes or record.taker_id >= 0
+            case r.InheritTail():
+                has_nodes = True
             case _:
                 pass
     return MetadataDelta(

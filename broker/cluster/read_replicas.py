@@ -442,7 +442,7 @@ def _changed(entry: Entry) -> set[int]:
     found: set[int] = set()
     for record in entry.records:
         match record:
-            case r.CommitObjects():
+            case r.CommitObjects() | r.InheritTail():
                 found.update(span.stream_id for one in record.objects for span in one.ranges)
             case r.OpenStream() | r.CloseStream() | r.DeleteStream() | r.TrimStream():
                 found.add(record.stream_id)

@@ -87,15 +87,15 @@ class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
         del now_ms
         topic = _topic(state, self)
         streams = _streams(state, topic)
-        reached = [self._is_reached(stream) for stream in streams]
+        reached = [self._is_reached(state, stream) for stream in streams]
         is_met = any(reached) if self.partitions == "any" else all(reached)
         text = f"{self.topic}: {sum(reached)} of {len(reached)} partitions have reached the time"
         return Verdict(is_met, text, _found(topic, end_offsets(state, topic)) if is_met else {})
 
-    def _is_reached(self, stream: "StreamState") -> bool:
+    def _is_reached(self, state: "MetadataImage", stream: "StreamState") -> bool:
         # The newest first: times grow, as a rule. Retention may have removed all records; the
         # newest objects are known still, for the sake of the producers in them.
-        known = reversed(stream.state_sources)
+        known = reversed(stream.state_extents.then(state.uploaded_extents(stream)))
         return any(one.max_timestamp >= self.timestamp_ms for one in known)
 
 
@@ -150,7 +150,7 @@ def decoded(value: Mapping[str, Any]) -> Condition:
 
 def end_offsets(state: "MetadataImage", topic: "TopicState") -> list[int]:
     """Return the offset after the last record of each partition that lies in objects."""
-    return [stream.end_offset for stream in _streams(state, topic)]
+    return [state.uploaded_end(stream) for stream in _streams(state, topic)]
 
 
 def held_offsets(state: "MetadataImage", topic: "TopicState") -> list[int]:

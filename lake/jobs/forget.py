@@ -293,9 +293,10 @@ async def _request(log: "MetadataLog", options: ForgetOptions, topic: str) -> "F
         if odd := sorted(until.keys() - set(range(len(streams)))):
             raise SettingsError(f"topic {topic} has no partition {odd[0]} (--until)")
         missing = [
-            f"partition {number}: {streams[number].end_offset} of {offset}"
-            for number, offset in sorted(until.items())
-            if streams[number].end_offset < offset
+            f"partition {number}: {state.uploaded_end(stream)} of {offset}"
+            for number, stream in enumerate(streams)
+            for offset in (until.get(number, stream.end_offset),)
+            if state.uploaded_end(stream) < offset
         ]
         if not missing:
             break

@@ -47,12 +47,12 @@ class Dirtiness:
 
 
 def dirtiness(state: MetadataImage, stream: StreamState, *, until_ms: int) -> Dirtiness:
-    """Look at a stream's objects. Those from the first dirty one on that holds a timestamp above
-    `until_ms` are too young.
+    """Look at a stream's objects, up to the first inherited tail. Those from the first dirty one on
+    that holds a timestamp above `until_ms` are too young.
     """
     clean: list[Extent] = []
     dirty: list[Extent] = []
-    for extent in stream.extents:
+    for extent in state.uploaded_extents(stream):
         if not dirty and state.objects[extent.object_key].kind == COMPACTED:
             clean.append(extent)
         elif extent.max_timestamp > until_ms:

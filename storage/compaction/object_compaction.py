@@ -46,6 +46,7 @@ from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import (
     COMPACTED,
+    TAIL,
     CommittedObject,
     CommittedRange,
     Record,
@@ -519,7 +520,9 @@ def _result(runs: Runs, record: ReplaceObjects | None, figures: RebatchStatistic
 def _runs(state: MetadataImage, item: MergeItem) -> Runs:
     """Return which extents of an item's streams lie in its sources now."""
     sources = frozenset(key for key in item.sources if key in state.objects)
-    mergeable = frozenset(key for key in sources if state.objects[key].kind != COMPACTED)
+    mergeable = frozenset(
+        key for key in sources if state.objects[key].kind not in {COMPACTED, TAIL}
+    )
     found: Runs = {}
     for stream_id in item.streams:
         stream = state.streams.get(stream_id)

@@ -24,6 +24,7 @@ from lakehead.storage.format.record_batch import (
 from lakehead.storage.object_store.protocol import Buffer
 
 KEPT = 5
+_FOLDED_AT = 4096
 _FLAGS_POSITION = ATTRIBUTES_POSITION + 1
 
 
@@ -58,6 +59,40 @@ def producer_headers(batches: Sequence[Buffer]) -> bytes:
             kept[producer] = count + 1
     found.reverse()
     return b"".join(found)
+
+
+class GatheredHeaders:
+    """The part that counts of a stream's batches, gathered as they come."""
+
+    __slots__ = ("_fold_at", "_pieces")
+
+    def __init__(self) -> None:
+        self._pieces: list[Buffer] = []
+        self._fold_at = _FOLDED_AT
+
+    def add(self, batch: Buffer) -> None:
+        """Add the next batch, one RecordBatch."""
+        if len(batch) < HEADER_SIZE or producer_id(batch) == NO_PRODUCER_ID:
+            return
+        is_control = batch[_FLAGS_POSITION] & CONTROL
+        self._pieces.append(bytes(batch if is_control else batch[:HEADER_SIZE]))
+        self._fold()
+
+    def add_encoded(self, data: bytes) -> None:
+        """Add what `producer_headers` made of the next batches. Raises ValueError where it is
+        malformed.
+        """
+        self._pieces += raw_producer_headers(data)
+        self._fold()
+
+    def _fold(self) -> None:
+        if len(self._pieces) >= self._fold_at:
+            self._pieces = list(raw_producer_headers(self.encoded()))
+            self._fold_at = max(_FOLDED_AT, 2 * len(self._pieces))
+
+    def encoded(self) -> bytes:
+        """Return what `producer_headers` makes of these batches."""
+        return producer_headers(self._pieces)
 
 
 def raw_producer_headers(data: bytes) -> Iterator[memoryview]:

@@ -46,6 +46,7 @@ ADDITIONS: Mapping[int, Additions] = {
             {
                 *("FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"),
                 *("DelegationTokenUpsert", "DelegationTokenDelete", "ClientMetricsConfig"),
+                *("InheritTail", "CommitTail"),
             }
         ),
         fields={

@@ -24,7 +24,7 @@ from lakehead.storage.format.columns import Column, Doubles, Flags, Longs, Texts
 from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL, unknown_here
 from lakehead.storage.metadata.additions import columns_at
 from lakehead.storage.metadata.extents import Extent, ExtentColumns, ExtentRows, Extents
-from lakehead.storage.metadata.records import AclBinding
+from lakehead.storage.metadata.records import TAIL, AclBinding
 from lakehead.storage.metadata.state import (
     ControllerState,
     DelegationToken,
@@ -585,9 +585,13 @@ def state_of(key: str, checkpoint: Checkpoint) -> Generator[None, None, Metadata
         yield
         objects = object_rows(tables)
         unreferenced: dict[str, int] = {}
+        tails: dict[str, int] = {}
+        has_tails = TAIL in objects.kinds.words
         for row, since in enumerate(objects.unreferenced_ms.values):
             if since >= 0:
                 unreferenced[objects.keys[row]] = since
+            elif has_tails and objects.kinds[row] == TAIL:
+                tails[objects.keys[row]] = objects.node_ids[row]
             if row % _STEP == 0:
                 yield
         streams = stream_rows(tables, objects)
@@ -600,6 +604,7 @@ def state_of(key: str, checkpoint: Checkpoint) -> Generator[None, None, Metadata
         objects=Table(objects),
         streams=Table(streams),
         unreferenced=Map(unreferenced),
+        tails=Map(tails),
     )
 
 

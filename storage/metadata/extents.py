@@ -169,6 +169,10 @@ class Extents(Sequence[Extent]):
             (*self._until(first), *Extents.of(values).segments, *self._since(end).segments)
         )
 
+    def until(self, count: int) -> "Extents":
+        """Return the first `count` extents."""
+        return Extents(self._until(count))
+
     def _until(self, count: int) -> tuple[Segment, ...]:
         at = bisect_right(self._ends, count)
         inside = count - (self._ends[at - 1] if at else 0)

@@ -247,6 +247,8 @@ class DeleteStream(RecordBase, frozen=True, kw_only=True, tag=True):
 WHOLE, INCREMENTAL, HEADERS = "whole", "incremental", "headers"
 COMPACTED = "compacted"
 """The kind of the objects that compaction by keys writes."""
+TAIL = "tail"
+"""The kind of an object whose records lie in the log of a fenced node yet (`InheritTail`)."""
 
 
 class CommittedRange(
@@ -271,7 +273,7 @@ class CommittedRange(
 
 
 class CommittedObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An object that holds data from now on. `kind`: `sso`, `so`, `wal` or `compacted`."""
+    """An object that holds data from now on. `kind`: `sso`, `so`, `wal`, `compacted` or `tail`."""
 
     key: str
     kind: str
@@ -313,6 +315,39 @@ class ReplaceObjects(RecordBase, frozen=True, kw_only=True, tag=True):
     objects: tuple[CommittedObject, ...]
     streams: tuple[Long, ...] = ()
     forgets: Long = -1
+
+
+class InheritTail(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A fenced node's log was read: its streams reach so far, and may be opened elsewhere. The
+    records themselves lie in that log until `CommitTail`.
+
+    `objects`, of kind `tail`, have the ranges, and the headers for the partitions' states; no
+    records. `taker_id` and `taker_epoch` name the live node that read the log of node `node_id`,
+    fenced in `node_epoch`.
+    """
+
+    node_id: Long
+    node_epoch: Long
+    taker_id: Long
+    taker_epoch: Long
+    objects: tuple[CommittedObject, ...]
+
+
+class CommitTail(RecordBase, frozen=True, kw_only=True, tag=True):
+    """The records of an inherited tail are in `objects` now, which stand for the tail objects
+    `sources` of these `streams`: they cover the same offsets. Then the log of node `node_id` is
+    needed for them no more.
+
+    `taker_id` and `taker_epoch` name the live node that has uploaded them; it may be `node_id`
+    itself in a later epoch.
+    """
+
+    node_id: Long
+    taker_id: Long
+    taker_epoch: Long
+    sources: tuple[str, ...]
+    objects: tuple[CommittedObject, ...]
+    streams: tuple[Long, ...]
 
 
 class DropObjects(RecordBase, frozen=True, kw_only=True, tag=True):
@@ -463,6 +498,8 @@ Record = (
     | DeleteStream
     | CommitObjects
     | ReplaceObjects
+    | InheritTail
+    | CommitTail
     | DropObjects
     | ClientQuota
     | AclCreate

@@ -183,7 +183,10 @@ def _accept_log_loss(state: MetadataImage, record: r.AcceptLogLoss, time_ms: int
         log_id=node.log.log_id, epoch=node.log.epoch, time_ms=time_ms, streams=record.streams
     )
     node = replace(node, log=KnownLog(log_id=record.log_id), lost_log=lost)
-    return replace(state, nodes=state.nodes.set(record.node_id, node))
+    gone = [
+        replace(_object_of(state, key), kind=r.HEADERS) for key in state.tails_of(record.node_id)
+    ]
+    return _set_objects(replace(state, nodes=state.nodes.set(record.node_id, node)), gone)
 
 
 def _fence_node(state: MetadataImage, record: r.FenceNode, _: int) -> MetadataImage:
@@ -210,6 +213,8 @@ def _retire_node(state: MetadataImage, record: r.RetireNode, _: int) -> Metadata
         s.stream_id for s in state.streams.values() if s.is_open and s.node_id == record.node_id
     ]
     _require(not owned, f"node {record.node_id} owns {len(owned)} streams")
+    tails = state.tails_of(record.node_id)
+    _require(not tails, f"the log of node {record.node_id} has records that are in no object yet")
     epoch = state.nodes[record.node_id].epoch
     return replace(
         state,
@@ -465,6 +470,32 @@ def _controller_lease(state: MetadataImage, record: r.ControllerLease, _: int) -
 
 def _commit_objects(state: MetadataImage, record: r.CommitObjects, time_ms: int) -> MetadataImage:
     """Let a node's streams grow by what its new objects hold."""
+    _require_data(record.objects)
+    return _grow(state, record, time_ms)
+
+
+def _inherit_tail(state: MetadataImage, record: r.InheritTail, time_ms: int) -> MetadataImage:
+    """Let the streams of a fenced node grow by what its log holds, and count it as recovered."""
+    _require(bool(record.objects), "a tail without an object")
+    for one in record.objects:
+        _require(one.kind == r.TAIL, f"{one.key} is of kind {one.kind}, not {r.TAIL}")
+    inherited = r.CommitObjects(
+        node_id=record.node_id,
+        node_epoch=record.node_epoch,
+        objects=record.objects,
+        wal_epoch=record.node_epoch + 1,
+        taker_id=record.taker_id,
+        taker_epoch=record.taker_epoch,
+    )
+    return _grow(state, inherited, time_ms)
+
+
+def _require_data(objects: Sequence[r.CommittedObject]) -> None:
+    for one in objects:
+        _require(one.kind != r.TAIL, f"{one.key} has no records: it is of kind {r.TAIL}")
+
+
+def _grow(state: MetadataImage, record: r.CommitObjects, time_ms: int) -> MetadataImage:
     state = _move_wal_floor(state, _committing_node(state, record), record)
     state = _move_wal_position(state, record)
     state = _remove_wal_objects(state, record.removed_wal_objects)
@@ -633,6 +664,33 @@ def _remove_wal_objects(state: MetadataImage, keys: Sequence[str]) -> MetadataIm
 
 def _replace_objects(state: MetadataImage, record: r.ReplaceObjects, time_ms: int) -> MetadataImage:
     """Let new objects stand for others: every offset stays where it was for readers."""
+    for key in record.sources:
+        known = _object_of(state, key)
+        _require(known.kind != r.TAIL, f"the records of {key} are in no object yet")
+    return _substitute(state, record, time_ms)
+
+
+def _commit_tail(state: MetadataImage, record: r.CommitTail, time_ms: int) -> MetadataImage:
+    """Let objects stand for a tail, which is in them now; of the tail objects the headers stay."""
+    _live_node(state, record.taker_id, record.taker_epoch)
+    for key in record.sources:
+        known = _object_of(state, key)
+        is_tail = known.kind == r.TAIL and known.node_id == record.node_id
+        _require(is_tail, f"{key} is not a tail of node {record.node_id}")
+    replacement = r.ReplaceObjects(
+        sources=record.sources, objects=record.objects, streams=record.streams
+    )
+    state = _substitute(state, replacement, time_ms)
+    for key in record.sources:
+        for stream_id in _object_of(state, key).stream_ids:
+            left = state.stream(stream_id).extents.among((key,))
+            _require(not left, f"stream {stream_id} has records in {key} still")
+    kept = [replace(_object_of(state, key), kind=r.HEADERS) for key in record.sources]
+    return _set_objects(state, kept)
+
+
+def _substitute(state: MetadataImage, record: r.ReplaceObjects, time_ms: int) -> MetadataImage:
+    _require_data(record.objects)
     _require(bool(record.sources), "nothing is replaced")
     sources = {key: _object_of(state, key) for key in record.sources}
     new: dict[int, list[Extent]] = {}
@@ -888,16 +946,20 @@ def _set_objects(
     state: MetadataImage, changed: Iterable[ObjectState], gone: Iterable[str] = ()
 ) -> MetadataImage:
     """Return the state with these objects in it, and without those that are gone."""
-    objects, unreferenced = state.objects, state.unreferenced
+    objects, unreferenced, tails = state.objects, state.unreferenced, state.tails
     for known in changed:
         objects = objects.set(known.key, known)
+        if known.is_tail:
+            tails = tails.set(known.key, known.node_id)
+        elif known.key in tails:
+            tails = tails.delete(known.key)
         if not known.stream_ids:
             unreferenced = unreferenced.set(known.key, known.unreferenced_ms)
         elif known.key in unreferenced:
             unreferenced = unreferenced.delete(known.key)
     for key in gone:
         objects, unreferenced = objects.delete(key), unreferenced.delete(key)
-    return replace(state, objects=objects, unreferenced=unreferenced)
+    return replace(state, objects=objects, unreferenced=unreferenced, tails=tails)
 
 
 def _unlink(
@@ -942,6 +1004,8 @@ _RULES: dict[type, Callable[[MetadataImage, Any, int], MetadataImage]] = {
     r.DeleteStream: _delete_stream,
     r.CommitObjects: _commit_objects,
     r.ReplaceObjects: _replace_objects,
+    r.InheritTail: _inherit_tail,
+    r.CommitTail: _commit_tail,
     r.DropObjects: _drop_objects,
     r.ClientQuota: _client_quota,
     r.AclCreate: _create_acls,

@@ -4,7 +4,7 @@
 stays as it was.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypedDict
@@ -15,7 +15,7 @@ from lakehead.storage.errors import EntryRejected
 from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.metadata.extents import Extents
-from lakehead.storage.metadata.records import AclBinding, CommittedObject, Entry
+from lakehead.storage.metadata.records import TAIL, AclBinding, CommittedObject, Entry
 from lakehead.storage.metadata.table import Table
 
 WRITERS_MAX = 1000
@@ -107,7 +107,7 @@ class NodeState:
     @property
     def is_recovered(self) -> bool:
         """Return true if it was fenced and all that its log held counts: its streams may be opened
-        by others.
+        by others. Some of it may lie in that log still (`MetadataImage.tails`).
         """
         return self.is_fenced and self.wal_epoch > self.epoch
 
@@ -142,9 +142,9 @@ class StreamState:
     """A stream. `epoch` is -1 before its first open, `node_id` (the node that opened it last) -1 as
     well.
 
-    `end_offset` is the end of what is in objects. `epochs` lists (epoch, first offset under it or
-    later). `assigned` is the node that is to lead it, and the only one that may open it; -1:
-    anyone. `preferred` is its preferred leader, or -1.
+    `end_offset` is the end of what is in objects, inherited tails included. `epochs` lists (epoch,
+    first offset under it or later). `assigned` is the node that is to lead it, and the only one
+    that may open it; -1: anyone. `preferred` is its preferred leader, or -1.
 
     The partition's state lies in the objects of extents that reach beyond `state_from` (-1: in none
     that is known). Those of them that were trimmed are kept as `state_extents`: a state outlives
@@ -187,6 +187,11 @@ class ObjectState:
     created_ms: int
     stream_ids: frozenset[int]
     unreferenced_ms: int = -1
+
+    @property
+    def is_tail(self) -> bool:
+        """Return true if streams have records in its ranges that lie in a log yet."""
+        return self.kind == TAIL and bool(self.stream_ids)
 
     def referred_by(self, stream_ids: frozenset[int], time_ms: int) -> "ObjectState":
         """Return the object as these streams refer to it since `time_ms`."""
@@ -277,6 +282,8 @@ class MetadataImage:
     objects: Table[str, ObjectState] = field(default_factory=Table)
     unreferenced: Map[str, int] = field(default_factory=Map)
     """Keys of objects that nothing refers to any more, and since when (milliseconds)."""
+    tails: Map[str, int] = field(default_factory=Map)
+    """Keys of tail objects that streams refer to, and the node in whose log their records lie."""
     broker_configs: Map[int, Map[str, str]] = field(default_factory=Map)
     group_configs: Map[str, Map[str, str]] = field(default_factory=Map)
     client_metrics_configs: Map[str, Map[str, str]] = field(default_factory=Map)
@@ -356,6 +363,34 @@ class MetadataImage:
             partition=stream.partition,
             state=blob,
         )
+
+    def tails_of(self, node_id: int) -> list[str]:
+        """Return the keys of the tail objects whose records lie in the log of a node, sorted."""
+        return sorted(key for key, owner in self.tails.items() if owner == node_id)
+
+    def places_in(self, keys: Collection[str]) -> dict[int, list[int]]:
+        """Return which extents of which streams lie in these objects, by stream."""
+        stream_ids = sorted(frozenset[int]().union(*(self.objects[key].stream_ids for key in keys)))
+        found = {one: self.stream(one).extents.among(keys) for one in stream_ids}
+        return {stream_id: places for stream_id, places in found.items() if places}
+
+    def is_settled(self, node: NodeState) -> bool:
+        """Return true if a fenced node's log holds nothing that is needed."""
+        return node.is_recovered and node.node_id not in self.tails.values()
+
+    def uploaded_extents(self, stream: StreamState) -> Extents:
+        """Return the extents of a stream whose records are in objects, up to the first tail."""
+        if not self.tails:
+            return stream.extents
+        places = stream.extents.among(self.tails)
+        return stream.extents.until(places[0]) if places else stream.extents
+
+    def uploaded_end(self, stream: StreamState) -> int:
+        """Return the end of what is in objects of a stream, up to the first tail."""
+        uploaded = self.uploaded_extents(stream)
+        if len(uploaded) == len(stream.extents):
+            return stream.end_offset
+        return uploaded[-1].end_offset if uploaded else stream.extents[0].start_offset
 
     def unreferenced_objects(self) -> list[str]:
         """Return the keys of committed objects that no stream refers to any more."""

@@ -35,6 +35,7 @@ from lakehead.storage.metadata.records import CloseStream, OpenStream, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore, RetryStats
+from lakehead.storage.stream.inherited_tail import commit_tails
 from lakehead.storage.stream.log_cache import CachedBatch, LogCache
 from lakehead.storage.stream.reader import ColdReader
 from lakehead.storage.stream.recovery import BLOCK_SIZE, Owner, log_in_cluster, recover_wal
@@ -199,6 +200,8 @@ class StreamEngine:
     async def _start_wal(self, in_cluster: LogSealer, found: LogIdentity | None) -> None:
         """Commit what the WAL holds of earlier epochs, and begin this one's."""
         self.uploader.positions_last = found is not None and found.end >= 0
+        if self._wal.objects is None:
+            await commit_tails(self._wal, self.uploader, self.node.node_id, self._scope)
         recovered = await recover_wal(
             self._wal,
             self.metadata,
@@ -261,10 +264,10 @@ class StreamEngine:
         await self.hand_overs.run(stream_ids)
 
     async def take_over(self, node: NodeState, open_log: OpenUnrecoveredWal) -> int:
-        """Commit what a node, fenced in the epoch given, left in its log, so that its streams may
-        be opened (`NodeState.is_recovered`); return how many objects that were. May be repeated,
-        and tried by several. Raises EntryRejected (it is not fenced), what `open_log` raises,
-        StoreUnavailable, WalCorrupted, CorruptObject.
+        """Commit what a node, fenced in the epoch given, left in its log; return how many objects
+        that were. Its streams may be opened (`NodeState.is_recovered`) before all of it is
+        uploaded. May be repeated, and tried by several. Raises EntryRejected (it is not fenced),
+        what `open_log` raises, StoreUnavailable, WalCorrupted, CorruptObject.
         """
         return await self._takeovers.run(node, open_log)
 

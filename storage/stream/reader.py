@@ -22,7 +22,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import CorruptObject, ObjectNotFound, StorageError
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.stream_object import IndexItem, ObjectIndex
-from lakehead.storage.metadata.extents import Extents
+from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Entry, ReplaceObjects
 from lakehead.storage.metadata.state import MetadataImage
@@ -360,6 +360,7 @@ class ColdReader:
         self._run_size_max = min(RUN_SIZE_MAX, cache_size // 8, in_flight_max // 4)
         self._wanted: dict[BlockName, _Wanted] = {}
         self._new: dict[str, list[_Wanted]] = {}
+        self._next_entry: asyncio.Future[None] | None = None
 
     def expect_states(self, stream_ids: Iterable[int]) -> None:
         """Begin to read the indexes in which the states of streams are that will be opened soon: of
@@ -377,13 +378,15 @@ class ColdReader:
         """Return whole batches from the one that contains `offset`: at least one, else up to
         `max_bytes`; fewer when a damaged block follows, or the store takes its time.
 
-        `offset` lies within the extents. Raises StoreUnavailable, ObjectNotFound, CorruptObject.
+        `offset` lies within the extents. If it lies in an inherited tail, this waits until that is
+        uploaded. Raises StoreUnavailable, ObjectNotFound, CorruptObject.
         """
         reader = self.readahead.reader(stream_id, offset)
         misses, began = self.stats.misses, self._clock.monotonic()
         taken = _Taken(offset, max_bytes)
         while True:
-            if taken.found and self._clock.monotonic() - began > _FETCH_S:
+            is_late = self._clock.monotonic() - began > _FETCH_S
+            if taken.found and (is_late or self._is_in_tail(extents(), taken.position)):
                 break
             try:
                 part = await self._block_at(stream_id, extents, taken.position, taken.room)
@@ -450,6 +453,9 @@ class ColdReader:
         """Follow the metadata log: drop what is cached of objects from which records were
         forgotten. If entries were passed over, those may be all that no stream refers to.
         """
+        if self._next_entry is not None:
+            self._next_entry.set_result(None)
+            self._next_entry = None
         if entry is None:
             self.blocks.drop(
                 {key for key in self.blocks.object_keys() if not _is_needed(state, key)}
@@ -472,12 +478,36 @@ class ColdReader:
         """Return an object's index, cached. Raises as `IndexCache.get`."""
         return await self.indexes.get(key)
 
+    async def wait_uploaded(self, extents: Callable[[], Extents]) -> None:
+        """Wait until no extent of a stream lies in an inherited tail."""
+        while (tails := self._metadata.state.tails) and extents().among(tails):
+            await self._entry()
+
+    async def _extent_at(self, extents: Callable[[], Extents], offset: int) -> Extent | None:
+        """Return the extent that holds an offset, once its records are in objects; None if none
+        does.
+        """
+        while self._is_in_tail(extents(), offset):
+            await self._entry()
+        return extents().find(offset)
+
+    def _is_in_tail(self, extents: Extents, offset: int) -> bool:
+        tails = self._metadata.state.tails
+        extent = extents.find(offset) if tails else None
+        return extent is not None and extent.object_key in tails
+
+    async def _entry(self) -> None:
+        """Wait until an entry of the metadata log is applied."""
+        if self._next_entry is None:
+            self._next_entry = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._next_entry)
+
     async def _block_at(
         self, stream_id: int, extents: Callable[[], Extents], offset: int, max_bytes: int
     ) -> tuple[BlockName, Block] | None:
         """Return the block that holds an offset; None when no extent does."""
         for attempt in range(1, _ATTEMPTS + 1):
-            extent = extents().find(offset)
+            extent = await self._extent_at(extents, offset)
             if extent is None:
                 return None
             try:
@@ -663,6 +693,8 @@ class ColdReader:
         if place < 0:
             return None
         key = ahead.extents[place].object_key
+        if key in self._metadata.state.tails:
+            return None
         if key != ahead.reader.object_key:
             first = max(ahead.expected, place)
             for extent in ahead.extents[first : place + INDEXES_AHEAD]:

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lakehead.storage.errors import WalCorrupted
 from lakehead.storage.event_logger import event_logger
@@ -36,6 +36,8 @@ from lakehead.storage.wal.protocol import (
     SealedObject,
     WalFloor,
     WalOwner,
+    WalRange,
+    WalRecord,
     WriteAheadLog,
 )
 
@@ -249,7 +251,8 @@ async def _upload_records(
 ) -> int | None:
     """Upload and commit the log's records above the committed offsets; return their end."""
     position = None
-    blocks = recovered_blocks(wal, metadata.state, owner.node_id, block_size, newer_epochs=True)
+    choice = Uncommitted(metadata.state, owner.node_id, newer_epochs=True)
+    blocks = chosen_blocks(wal, choice, block_size)
     async with aclosing(written_blocks(blocks, uploader, scope)) as upload_sets:
         async for upload_set in upload_sets:
             position = upload_set.wal_position
@@ -315,15 +318,17 @@ async def _reopen(metadata: MetadataLog, owner: Owner, upload_set: UploadSet) ->
         _log.warning("epochs_found_in_wal", node_id=owner.node_id, epochs=len(opened))
 
 
-async def recovered_blocks(
-    wal: WriteAheadLog,
-    state: MetadataImage,
-    node_id: int,
-    block_size: int,
-    *,
-    newer_epochs: bool = False,
-) -> AsyncGenerator[tuple[CacheBlock, int], None]:
-    """Yield blocks of about `block_size` bytes to upload, with the WAL position each ends at.
+class Choice(Protocol):
+    """Chooses records of a log, which come in its order."""
+
+    def takes(self, record: WalRecord) -> bool:
+        """Return true for a record that is to be uploaded. Raises WalCorrupted where one before it
+        is missing.
+        """
+
+
+class Uncommitted:
+    """Chooses the records that count and are in no object.
 
     A record counts if its stream is still open on this node under the epoch it was written in, and
     continues the stream's committed end. Others are in objects already, or belong to a stream that
@@ -331,37 +336,78 @@ async def recovered_blocks(
     One that leaves a gap behind the end raises WalCorrupted: records that were acknowledged in
     between are in no known place. An epoch that is newer than those of the metadata shows that the
     metadata were rebuilt from objects, of which none had been written under it: with `newer_epochs`
-    its records count. A block has one epoch of a stream.
+    its records count.
     """
-    known: dict[int, tuple[int, int]] = {}
+
+    def __init__(self, state: MetadataImage, node_id: int, *, newer_epochs: bool = False) -> None:
+        self._state = state
+        self._node_id = node_id
+        self._newer_epochs = newer_epochs
+        self._known: dict[int, tuple[int, int]] = {}
+
+    def takes(self, record: WalRecord) -> bool:
+        """See `Choice`."""
+        stream_id = record.stream_id
+        epoch, end = self._reached(stream_id)
+        is_known = record.epoch == epoch or (self._newer_epochs and record.epoch > epoch >= 0)
+        record_end = record.base_offset + record.count
+        if not is_known or record_end <= end:
+            return False
+        if record.base_offset != end:
+            raise self._gap(stream_id, record.epoch, record.base_offset, end)
+        self._known[stream_id] = record.epoch, record_end
+        return True
+
+    def takes_from(self, span: WalRange) -> int | None:
+        """Return from which offset on the records of a range count; None: none of them does. Some
+        may be in objects already. Raises WalCorrupted where one before the range is missing.
+        """
+        epoch, end = self._reached(span.stream_id)
+        if span.epoch != epoch or span.end_offset <= end:
+            return None
+        if span.start_offset > end:
+            raise self._gap(span.stream_id, span.epoch, span.start_offset, end)
+        self._known[span.stream_id] = epoch, span.end_offset
+        return end
+
+    def _reached(self, stream_id: int) -> tuple[int, int]:
+        at = self._known.get(stream_id)
+        if at is None:
+            at = self._known[stream_id] = _epoch_and_end(self._state, stream_id, self._node_id)
+        return at
+
+    def _gap(self, stream_id: int, epoch: int, start: int, end: int) -> WalCorrupted:
+        return WalCorrupted(
+            f"the write-ahead log of node {self._node_id} goes on with stream {stream_id}, "
+            f"epoch {epoch}, at offset {start}, but the data before ends at {end}"
+        )
+
+
+async def chosen_blocks(
+    wal: WriteAheadLog, choice: Choice, block_size: int
+) -> AsyncGenerator[tuple[CacheBlock, int], None]:
+    """Yield blocks of about `block_size` bytes to upload, with the WAL position each ends at. A
+    block has one epoch of a stream.
+    """
     block = CacheBlock()
     position = None
     async for record in wal.recover():
-        stream_id = record.stream_id
-        at = known.get(stream_id)
-        if at is None:
-            at = known[stream_id] = _epoch_and_end(state, stream_id, node_id)
-        epoch, end = at
-        is_known = record.epoch == epoch or (newer_epochs and record.epoch > epoch >= 0)
-        if not is_known or record.base_offset + record.count <= end:
+        if not choice.takes(record):
             position = record.end_position
             continue
-        if record.base_offset != end:
-            raise WalCorrupted(
-                f"the write-ahead log of node {node_id} goes on with stream {stream_id}, epoch "
-                f"{record.epoch}, at offset {record.base_offset}, but the data before ends at {end}"
-            )
-        if record.epoch > epoch and stream_id in block.batches and position is not None:
+        before = block.batches.get(record.stream_id)
+        if before and before[-1].epoch != record.epoch and position is not None:
             yield block, position
             block = CacheBlock()
         position = record.end_position
-        end += record.count
-        known[stream_id] = record.epoch, end
-        timestamp = max_timestamp(record.payload)
-        batch = CachedBatch(record.base_offset, end, record.epoch, timestamp, record.payload)
-        block.add(stream_id, batch)
+        block.add(record.stream_id, _cached(record))
         if block.size >= block_size:
             yield block, position
             block = CacheBlock()
     if position is not None:
         yield block, position
+
+
+def _cached(record: WalRecord) -> CachedBatch:
+    end, payload = record.base_offset + record.count, record.payload
+    return CachedBatch(record.base_offset, end, record.epoch, max_timestamp(payload), payload)

@@ -85,10 +85,14 @@ def log_loss(state: MetadataImage, node_id: int, found: LogIdentity | None) -> L
     the cluster's store, where its own is not.
     """
     node = state.nodes.get(node_id)
-    if node is None or not node.log.log_id or node.is_recovered or is_it(node, found):
+    if node is None or not node.log.log_id or state.is_settled(node) or is_it(node, found):
         return None
+    in_tails = state.places_in(state.tails_of(node_id))
     streams = tuple(
-        stream for stream in state.streams.values() if stream.is_open and stream.node_id == node_id
+        stream
+        for stream in state.streams.values()
+        if stream.stream_id in in_tails
+        or (stream.is_open and stream.node_id == node_id and not node.is_recovered)
     )
     return LogLoss(node=node, streams=streams, found=found) if streams else None
 

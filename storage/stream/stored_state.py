@@ -12,6 +12,7 @@ from lakehead.storage.format.producer_headers import StateBatch, parse_producer_
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import HEADERS, TAIL
 from lakehead.storage.metadata.state import ObjectState, StreamState
 from lakehead.storage.metadata.table import Table
 from lakehead.storage.stream.log_cache import CachedBatch
@@ -71,11 +72,11 @@ class StoredStateReader:
         """See `Stream.load_state`."""
         objects, state = self._services.metadata.state.objects, self._state()
         sources = state.state_sources
-        # Group commits of a WAL have none, and after a crash they are many.
+        # Group commits of a WAL have none, and after a crash they are many; nor have tails.
         newest_first = [
             extent
             for extent in reversed(sources)
-            if extent.end_offset > state.state_from and not _is_wal(objects, extent)
+            if extent.end_offset > state.state_from and not _has_no_state(objects, extent)
         ]
         found: list[bytes] = []
         end_offset = -1
@@ -140,6 +141,6 @@ class StoredStateReader:
         return found
 
 
-def _is_wal(objects: Table[str, ObjectState], extent: Extent) -> bool:
+def _has_no_state(objects: Table[str, ObjectState], extent: Extent) -> bool:
     known = objects.get(extent.object_key)
-    return known is not None and known.kind == "wal"
+    return known is not None and known.kind in {"wal", TAIL, HEADERS}

@@ -181,12 +181,14 @@ class Stream:
         """Return the first record whose timestamp is `timestamp` or later, if there is one. Raises
         as `fetch`.
         """
+        await self._engine.reader.wait_uploaded(self._extents)
         return await self._timestamps().first_since(timestamp)
 
     async def offset_of_max_timestamp(self) -> RecordTime | None:
         """Return the record with the greatest timestamp, the first of them; None for an empty
         stream. Raises as `fetch`.
         """
+        await self._engine.reader.wait_uploaded(self._extents)
         return await self._timestamps().latest()
 
     async def trim(self, offset: int) -> None:

@@ -2,10 +2,12 @@
 its streams may be opened anywhere.
 
 A log of objects in the cluster's store is sealed, and one entry lists its objects. Any other log is
-opened in the place of its node, which fences the node where it writes, and read; the records that
-count are uploaded, and one entry commits all of them. That entry moves the node's floor beyond its
-last epoch, which marks the node as recovered. So a recovering node may be killed at any time and
-another begins again; of several that try, one commits and the others find nothing left to do.
+opened in the place of its node, which fences the node where it writes, and read. Of a log of
+records, one entry makes what counts part of its streams, as an inherited tail, and another one
+commits it when it is uploaded. Of a log of objects in another store, and at a feature level without
+tails, one entry commits all at once. The first entry moves the node's floor beyond its last epoch,
+which marks the node as recovered. So a recovering node may be killed at any time and another begins
+again; of several that try, one commits and the others find nothing left to do.
 """
 
 from __future__ import annotations
@@ -21,14 +23,21 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.metadata.records import CommittedObject, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.inherited_tail import (
+    TAILS_LEVEL,
+    commit_tails,
+    find_tail,
+    inheritance,
+)
 from lakehead.storage.stream.recovery import (
     BLOCK_SIZE,
     Owner,
     RecoveringNode,
+    Uncommitted,
+    chosen_blocks,
     commit_left_in_cluster,
     discard_uncommitted,
     floor_of,
-    recovered_blocks,
     take_objects,
     written_blocks,
 )
@@ -82,6 +91,8 @@ class Takeovers:
                 return 0
             found = await log.identify(reach=state.nodes[node.node_id].log.position)
             refuse_wrong_log(state, node.node_id, found, node.wal or "this")
+            if log.objects is None and state.metadata_version >= TAILS_LEVEL:
+                return await self._inherit(node, log)
             return await self._copy(node, log)
         except StorageError:
             if not _is_due(await self._metadata.refresh(), node):
@@ -127,6 +138,45 @@ class Takeovers:
             rng=self._rng,
         )
 
+    async def _inherit(self, node: NodeState, log: WriteAheadLog) -> int:
+        """Let the node's streams be opened, then upload what its log holds of them."""
+        state, position = self._metadata.state, None
+        if not state.nodes[node.node_id].is_recovered:
+            owner = Owner(node.node_id, node.epoch, self._taker())
+            floor = WalFloor(node.epoch, 0)
+            await commit_left_in_cluster(self._in_cluster(node), self._metadata, owner, floor)
+            position = await self._inherit_tail(node, owner, log)
+        found = await commit_tails(log, self._uploader, node.node_id, self._scope)
+        position = found.position or position
+        if position is not None:
+            await _trim(log, position)
+        _log.info("log_taken_over", node_id=node.node_id, epoch=node.epoch, objects=found.objects)
+        return found.objects
+
+    async def _inherit_tail(self, node: NodeState, owner: Owner, log: WriteAheadLog) -> int | None:
+        """Make what counts in a log part of its streams; return where the log ends."""
+        end, began = WalFloor(node.epoch + 1, 0), self._clock.monotonic()
+        tail = await find_tail(log, self._metadata.state, node.node_id)
+        seconds = round(self._clock.monotonic() - began, 3)
+        objects = []
+        if tail.ranges:
+            with self._uploader.hurry():
+                objects.append(await self._uploader.write_tail(tail.ranges, tail.infos))
+        failpoint("tail_found")
+
+        def plan(state: MetadataImage) -> Sequence[Record]:
+            if floor_of(state, node.node_id) >= end:
+                return ()
+            if not objects:
+                return (owner.commit((), end),)
+            taker = self._writer.node_id, self._writer.node_epoch
+            return (inheritance(node.node_id, node.epoch, taker, objects),)
+
+        await self._metadata.commit_with(plan)
+        failpoint("tail_inherited")
+        _log.info("tail_inherited", dead_id=node.node_id, streams=len(tail.ranges), seconds=seconds)
+        return tail.position
+
     async def _copy(self, node: NodeState, log: WriteAheadLog) -> int:
         """Upload and commit what counts in a log that is not in the cluster's store."""
         owner = Owner(node.node_id, node.epoch, self._taker())
@@ -137,7 +187,8 @@ class Takeovers:
         sealed = None if objects is None else await objects.seal(now, before=end.epoch)
         written: list[CommittedObject] = []
         position = None
-        blocks = recovered_blocks(log, self._metadata.state, node.node_id, BLOCK_SIZE)
+        choice = Uncommitted(self._metadata.state, node.node_id)
+        blocks = chosen_blocks(log, choice, BLOCK_SIZE)
         async with aclosing(written_blocks(blocks, self._uploader, self._scope)) as upload_sets:
             async for upload_set in upload_sets:
                 position = upload_set.wal_position
@@ -161,10 +212,10 @@ class Takeovers:
 
 def _is_due(state: MetadataImage, node: NodeState) -> bool:
     """Return true if a node is still in the epoch that is to be recovered, and no node has
-    done it.
+    done all of it.
     """
     now = state.nodes.get(node.node_id)
-    return now is not None and now.epoch == node.epoch and not now.is_recovered
+    return now is not None and now.epoch == node.epoch and not state.is_settled(now)
 
 
 async def _trim(log: WriteAheadLog, position: int) -> None:

@@ -69,6 +69,7 @@ def is_to_give_back(state: MetadataImage, survivor: NodeState, dead: NodeState) 
     return all(
         user.is_fenced
         and user.host_id != survivor.host_id
+        and user.node_id not in state.tails.values()
         and (user.is_recovered or user.node_id not in open_by)
         for user in users
     )

@@ -15,7 +15,7 @@ WAL fill up, and unlimited before producers would have to wait.
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,11 +30,12 @@ from lakehead.storage.errors import LakeheadError, OutcomeUnknown
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName
-from lakehead.storage.format.object_writer import ObjectWriter
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
 from lakehead.storage.format.producer_headers import producer_headers
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import (
+    TAIL,
     CloseStream,
     CommitObjects,
     CommittedObject,
@@ -343,14 +344,7 @@ class Uploader:
 
     async def _write_object(self, planned: PlannedObject, upload_set: UploadSet) -> None:
         created_ms = self._clock.now_ms()
-        writer = ObjectWriter(
-            kind=planned.kind,
-            cluster_id=self._writer.cluster_id,
-            node_id=self._writer.node_id,
-            node_epoch=self._writer.node_epoch,
-            writer_id=self._writer.incarnation,
-            created_ms=created_ms,
-        )
+        writer = self._object_writer(planned.kind, created_ms)
         epochs, infos = dict[int, int](), dict[int, StreamInfo]()
         for part in planned.parts:
             batches = upload_set.block.batches[part.stream_id][part.first : part.end]
@@ -359,17 +353,7 @@ class Uploader:
             epochs[part.stream_id] = batches[-1].epoch
             infos[part.stream_id] = info
             await _add_batches(writer, batches)
-        written = writer.finish()
-        key = self._next_key()
-        await put_if_absent(
-            self._store,
-            key,
-            written.pieces,
-            Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S),
-            on_unknown=partial(self._put_unknown, key),
-        )
-        self.stats.objects += 1
-        self.stats.bytes += written.size
+        key, written = await self._put(writer)
         upload_set.objects.append(
             CommittedObject(
                 key=key,
@@ -391,6 +375,50 @@ class Uploader:
                 ),
             )
         )
+
+    async def write_tail(
+        self, ranges: Sequence[CommittedRange], infos: Mapping[int, StreamInfo]
+    ) -> CommittedObject:
+        """Write an object that has the descriptions of these ranges' streams, with headers, and no
+        records: those lie in a log yet.
+        """
+        created_ms = self._clock.now_ms()
+        writer = self._object_writer(TAIL, created_ms)
+        for stream_id in sorted(infos):
+            writer.begin_stream(infos[stream_id])
+        key, written = await self._put(writer)
+        return CommittedObject(
+            key=key, kind=TAIL, size=written.size, created_ms=created_ms, ranges=tuple(ranges)
+        )
+
+    @property
+    def taker(self) -> tuple[int, int]:
+        """Id and epoch of the node that uploads."""
+        return self._writer.node_id, self._writer.node_epoch
+
+    def _object_writer(self, kind: str, created_ms: int) -> ObjectWriter:
+        return ObjectWriter(
+            kind=kind,
+            cluster_id=self._writer.cluster_id,
+            node_id=self._writer.node_id,
+            node_epoch=self._writer.node_epoch,
+            writer_id=self._writer.incarnation,
+            created_ms=created_ms,
+        )
+
+    async def _put(self, writer: ObjectWriter) -> tuple[str, WrittenObject]:
+        """Write a finished object under a new name."""
+        written, key = writer.finish(), self._next_key()
+        await put_if_absent(
+            self._store,
+            key,
+            written.pieces,
+            Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S),
+            on_unknown=partial(self._put_unknown, key),
+        )
+        self.stats.objects += 1
+        self.stats.bytes += written.size
+        return key, written
 
     def _next_key(self) -> str:
         """Return a name that was never used: the node epoch and the counter make it unique."""

@@ -62,7 +62,10 @@ BACKUP_ALONE = {
     "restore_published",
 }
 """Fail-points that only backups and restores come to: test_backup."""
-CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
+CLUSTER_ALONE = {
+    *("hand_over_stopped", "left_log_opened", "left_log_committed"),
+    *("tail_found", "tail_inherited", "tail_uploaded", "tail_committed"),
+}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
 SHARE_GROUPS_ALONE = {"dead_letters_begun", "dead_letters_written"}
 """Fail-points that only share groups come to: test_share_letter_kills."""

@@ -191,13 +191,19 @@ async def test_takers_of_one_host_do_not_end_each_other(
         await check_streams(taker, said.ends)
 
 
-@pytest.mark.parametrize("kind", ["block", "object"])
-@pytest.mark.parametrize("failpoint", ["left_log_opened", "left_log_committed"])
+@pytest.mark.parametrize(
+    ("kind", "failpoint"),
+    [
+        ("object", "left_log_opened"),
+        ("object", "wal_objects_committed"),
+        ("block", "left_log_opened"),
+        ("block", "tail_inherited"),
+        ("block", "tail_committed"),
+    ],
+)
 async def test_a_taker_that_dies_is_followed_by_another(
     tmp_path: Path, kind: str, failpoint: str
 ) -> None:
-    if (kind, failpoint) == ("object", "left_log_committed"):
-        failpoint = "wal_objects_committed"
     store = f"file:{tmp_path / 'store'}"
     wal = f"block:{tmp_path / 'wal'}?size=24MiB&slices=3" if kind == "block" else "object:"
     async with node_that_takes(store, wal) as (taker, _):

@@ -1,14 +1,15 @@
 """A model of opening streams before the rest of a dead owner's log is uploaded.
 
-The design is in docs/storage/recovery.md, "Opening before uploading"; it is not implemented. One
-stream, and nodes with a log each. A recovering node ends the writer of the log, reads how far it
-reaches, and commits that as a *tail*: offsets that lie in that log and in no object yet. From then
-on the stream may be opened behind its tails. Their records are committed later, in order.
+docs/storage/recovery.md, "Opening before uploading". One stream, and nodes with a log each. A
+recovering node ends the writer of the log, reads how far it reaches, and commits that as a *tail*:
+offsets of the stream that lie in that log and in no object yet. From then on the stream may be
+opened behind its tails, and grow. Records of tails are committed in their places later, in any
+order.
 
 A process may crash at any step, and be fenced while it lives; a fenced one goes on until it is
 ended or notices. It may start again in its next epoch, then with its own log. The entries that a
 recovering node puts may land late, after its end, or never; which number an entry gets, the models
-`boundary` and `takeover` are about.
+`boundary` and `takeover` are about. `inherited_tail_twin` takes the real code along.
 
 `Guards` are the rules that make it safe. With any one of them off, some promise breaks.
 """
@@ -36,19 +37,17 @@ class Guards(NamedTuple):
     open_after_proof: bool = True
     """A stream of a fenced node may be opened when the ends of its log are proven."""
     begin_behind_tails: bool = True
-    """A new owner begins behind the tails, not at the committed end."""
+    """A new owner begins behind the tails, not where they begin."""
     prove_behind_tails: bool = True
-    """The part of a log that counts begins behind the known tails, not at the committed end."""
-    in_order: bool = True
-    """The committed end moves without a gap: tail by tail, then the owner's data."""
+    """The part of a log that counts begins behind the known tails, not where they begin."""
+    in_place: bool = True
+    """The records of a tail take the offsets of the tail, wherever the stream ends by then."""
     own_tails_at_start: bool = True
     """A node that comes back commits the tails in its log, though it owns the stream no more."""
     trim_after_commit: bool = True
     """A log is trimmed when its tails are committed, not when they are proven."""
     floor_after_tails: bool = True
     """A node counts as recovered when its tails are committed: then it may be forgotten."""
-    recovers_while_starting: bool = True
-    """A node that waits at its start for another log's tail recovers that log like any node."""
 
 
 ALL = Guards()
@@ -119,14 +118,16 @@ class Process(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything. `acked`: values by offset, as producers know them."""
+    """Everything. `committed`: values by offset, None where a record lies in a log. `acked`: values
+    by offset, as producers know them.
+    """
 
     members: tuple[Member, ...]
     processes: tuple[Process, ...]
     logs: tuple[Log, ...]
     owner: int = 0
     epoch: int = 1
-    committed: tuple[str, ...] = ()
+    committed: tuple[str | None, ...] = ()
     tails: tuple[Tail, ...] = ()
     acked: frozenset[tuple[int, str]] = frozenset()
     sent: frozenset[Sent] = frozenset()
@@ -138,7 +139,12 @@ class State(NamedTuple):
     @property
     def end(self) -> int:
         """The offset at which a new owner begins."""
-        return self.tails[-1].end if self.tails else len(self.committed)
+        return len(self.committed)
+
+    @property
+    def uploaded(self) -> int:
+        """The offset at which the first tail begins."""
+        return self.tails[0].start if self.tails else self.end
 
     def is_live(self, node: int, epoch: int) -> bool:
         """Return true if an epoch of a node is its newest, and not fenced."""
@@ -198,8 +204,6 @@ class InheritedTail:
                     yield from self._start(state, node, process)
                 case "starting":
                     yield from self._settle_own(state, node, process)
-                    if self.guards.recovers_while_starting:
-                        yield from self._recover(state, node, process)
                 case "up":
                     yield from self._write(state, node, process)
                     yield from self._upload(state, node, process)
@@ -235,29 +239,24 @@ class InheritedTail:
         """Commit what counts in the own log: its tails, and what follows if it owns the stream."""
         if not state.is_live(node, process.epoch):
             return
-        mine = state.tails and state.tails[0].node == node
-        if mine and self.guards.own_tails_at_start:
-            tail, log = state.tails[0], state.logs[node]
-            values = _values(log, tail.start, tail.end)
+        tail = next((one for one in state.tails if one.node == node), None)
+        if tail is not None and self.guards.own_tails_at_start:
+            values = _values(state.logs[node], tail.start, tail.end)
             if len(values) < tail.end - tail.start:
-                yield f"{node}: does not find a tail", state._replace(damage=_missing(tail, log))
+                damage = _missing(tail, state.logs[node])
+                yield f"{node}: does not find a tail", state._replace(damage=damage)
                 return
-            grown = state._replace(committed=state.committed + values, tails=state.tails[1:])
-            yield f"{node}: commits a tail of its own", grown
+            yield f"{node}: commits a tail of its own", self._filled(state, tail, values)
             return
-        has_tail = any(tail.node == node for tail in state.tails)
-        if has_tail and self.guards.own_tails_at_start:
-            return  # another log's tail is before it
         if state.owner == node:
-            start, end, damage = self._readable(state, node)
+            start, end, damage = self.readable(state, node)
             if damage:
                 yield f"{node}: finds a gap in its log", state._replace(damage=damage)
                 return
             if end > start:
-                if len(state.committed) == start:
-                    values = _values(state.logs[node], start, end)
-                    grown = state._replace(committed=state.committed + values)
-                    yield f"{node}: commits the rest of its own log", grown
+                values = _values(state.logs[node], start, end)
+                grown = state._replace(committed=state.committed[:start] + values)
+                yield f"{node}: commits the rest of its own log", grown
                 return
         empty = _log(state, node, Log(holder=node))
         up = _process(empty, node, process._replace(phase="up"))
@@ -306,8 +305,8 @@ class InheritedTail:
             or not state.is_live(node, process.epoch)
         ):
             return
-        log, end = state.logs[node], len(state.committed)
-        if process.unacked or (state.tails and self.guards.in_order):
+        log, end = state.logs[node], state.end
+        if process.unacked:
             return
         own = [one for one in log.landed if one is not None and one.epoch == process.opened]
         fresh = [one for one in own if one.offset >= end]
@@ -324,7 +323,7 @@ class InheritedTail:
         is_own = state.owner == node and process.opened == 0
         if not state.is_live(node, process.epoch) or not (is_own or (owner.is_fenced and may)):
             return
-        start = state.end if self.guards.begin_behind_tails else len(state.committed)
+        start = state.end if self.guards.begin_behind_tails else state.uploaded
         opened = process._replace(opened=state.epoch + 1, next_offset=start)
         after = _process(state, node, opened)._replace(owner=node, epoch=state.epoch + 1)
         yield f"{node}: opens at {start}", after
@@ -381,16 +380,16 @@ class InheritedTail:
 
     def _read(self, state: State, node: int) -> Iterator[Step]:
         process, other = state.processes[node], state.processes[node].target
-        start, end, damage = self._readable(state, other)
+        start, end, damage = self.readable(state, other)
         if damage:
             yield f"{node}: finds a gap in the log of {other}", state._replace(damage=damage)
             return
         epoch = state.members[other].epoch
         yield from self._send(state, Sent(node, process.epoch, other, epoch, start, end))
 
-    def _readable(self, state: State, other: int) -> tuple[int, int, str]:
+    def readable(self, state: State, other: int) -> tuple[int, int, str]:
         """Return what counts in a log, by its index and what follows; or what is missing."""
-        start = state.end if self.guards.prove_behind_tails else len(state.committed)
+        start = state.end if self.guards.prove_behind_tails else state.uploaded
         if state.owner != other:
             return start, start, ""
         log, end = state.logs[other], start
@@ -420,18 +419,29 @@ class InheritedTail:
             if not (is_empty or continues) and self.guards.proof_continues:
                 yield f"{label}, refused", state
                 return
-            tails = state.tails if is_empty else (*state.tails, Tail(*sent[2:3], *sent[4:6]))
-            yield f"{label}, proven", _judged(state._replace(tails=tails), self.guards, sent.node)
+            after = state
+            if not is_empty:
+                after = state._replace(
+                    tails=(*state.tails, Tail(*sent[2:3], *sent[4:6])),
+                    committed=state.committed + (None,) * (sent.end - sent.start),
+                )
+            yield f"{label}, proven", _judged(after, self.guards, sent.node)
 
     def _commit_tail(
         self, state: State, tail: Tail, values: tuple[str, ...], label: str
     ) -> Iterator[Step]:
-        if self.guards.in_order and state.tails[:1] != (tail,):
+        if tail not in state.tails:
             yield f"{label}, refused", state
             return
-        left = tuple(one for one in state.tails if one != tail)
-        after = state._replace(committed=state.committed + values, tails=left)
+        after = self._filled(state, tail, values)
         yield f"{label}, committed", _judged(after, self.guards, tail.node)
+
+    def _filled(self, state: State, tail: Tail, values: tuple[str, ...]) -> State:
+        """Return the state with the records of a tail in their places."""
+        left = tuple(one for one in state.tails if one != tail)
+        start = tail.start if self.guards.in_place else state.end - len(values)
+        before, behind = state.committed[:start], state.committed[start + len(values) :]
+        return state._replace(committed=before + values + behind, tails=left)
 
     # ------------------------------------------------------------- what must hold
 
@@ -439,7 +449,7 @@ class InheritedTail:
     def _lost(state: State) -> str | None:
         """Acknowledged records are committed, or where the metadata says that they are."""
         for offset, value in sorted(state.acked):
-            if offset < len(state.committed):
+            if offset < state.end and state.committed[offset] is not None:
                 if state.committed[offset] != value:
                     return f"{value} was acknowledged at {offset}: {state.committed} is committed"
                 continue

@@ -41,12 +41,57 @@ JUDGED_BY_BOTH = (
     r.TrimStream,
     r.DeleteStream,
     r.CommitObjects,
+    r.InheritTail,
+    r.CommitTail,
     r.ControllerLease,
     r.TakeTable,
     r.TableProgress,
 )
 judged = record_values.filter(lambda record: isinstance(record, JUDGED_BY_BOTH))
+Objects = tuple[r.CommittedObject, ...]
+TAIL_KEYS = st.sampled_from(["data/t0", "data/t1"])
+
+
+def objects_of(kind: str, keys: st.SearchStrategy[str]) -> st.SearchStrategy[Objects]:
+    """One object with a range of stream 0."""
+    spans = st.builds(
+        r.CommittedRange,
+        stream_id=st.just(0),
+        epoch=SMALL,
+        start_offset=st.integers(0, 1),
+        end_offset=st.integers(1, 2),
+        max_timestamp=st.just(1),
+        size=st.just(1),
+        state=st.sampled_from(["", r.HEADERS]),
+    )
+    return st.builds(
+        r.CommittedObject,
+        key=keys,
+        kind=st.just(kind),
+        size=st.just(1),
+        created_ms=st.just(1),
+        ranges=spans.map(lambda span: (span,)),
+    ).map(lambda one: (one,))
+
+
 ownership: st.SearchStrategy[Record] = st.one_of(
+    st.builds(
+        r.InheritTail,
+        node_id=st.just(0),
+        node_epoch=SMALL,
+        taker_id=NODES,
+        taker_epoch=SMALL,
+        objects=objects_of(r.TAIL, TAIL_KEYS),
+    ),
+    st.builds(
+        r.CommitTail,
+        node_id=st.just(0),
+        taker_id=NODES,
+        taker_epoch=SMALL,
+        sources=TAIL_KEYS.map(lambda key: (key,)),
+        objects=objects_of("so", st.sampled_from(["data/s0", "data/s1"])),
+        streams=st.just((0,)),
+    ),
     st.builds(
         r.RegisterNode,
         node_id=NODES,

@@ -192,7 +192,7 @@ def recover_nothing(patch: Patch) -> None:
         return
         yield
 
-    patch.setattr(recovery, "recovered_blocks", mutant)
+    patch.setattr(recovery, "chosen_blocks", mutant)
 
 
 def forget_producers_with_their_records(patch: Patch) -> None:

@@ -15,9 +15,11 @@ from lakehead.storage.metadata.layout import BOUNDARIES, Boundary, checkpoint_ke
 from lakehead.storage.metadata.records import (
     CloseStream,
     CommitObjects,
+    CommitTail,
     CommittedObject,
     Entry,
     FenceNode,
+    InheritTail,
     OpenStream,
     RegisterNode,
     ReplaceObjects,
@@ -149,14 +151,18 @@ class MetadataOracle:
             case CloseStream():
                 epoch, node_id, _ = self._streams[record.stream_id]
                 self._streams[record.stream_id] = (epoch, node_id, False)
-            case CommitObjects():
+            case CommitObjects() | InheritTail():
                 self._judge_commit(record)
+            case CommitTail():
+                if not self.is_current(record.taker_id, record.taker_epoch):
+                    self._broken(f"a tail that node {record.taker_id} commits in its past counts")
+                self._judge_objects(record.objects)
             case ReplaceObjects():
                 self._judge_objects(record.objects)
             case _:
                 pass
 
-    def _judge_commit(self, record: CommitObjects) -> None:
+    def _judge_commit(self, record: CommitObjects | InheritTail) -> None:
         committer = (record.node_id, record.node_epoch)
         if record.taker_id >= 0:
             if self._nodes.get(record.node_id) != (record.node_epoch, True):

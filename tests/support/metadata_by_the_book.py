@@ -74,6 +74,8 @@ class Cluster:
     partitions: dict[str, list[int]] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
+    logs: dict[str, int] = field(default_factory=dict)
+    """By key of an object, the node whose records it has, or stands for."""
     next_stream: int = 0
     term: int = -1
     level: int = 1
@@ -93,6 +95,12 @@ class Cluster:
             for stream in self.streams.values()
             for _, _, key in (*stream.extents, *stream.state_extents)
         }
+
+    def inherited(self) -> dict[str, int]:
+        """Tail objects that a stream refers to, and the nodes in whose logs their records are."""
+        held = self.held()
+        tails = (key for key, kind in self.objects.items() if kind == "tail" and key in held)
+        return {key: self.logs[key] for key in tails}
 
 
 def read_cluster(meta: Path) -> Cluster:
@@ -167,6 +175,7 @@ def read_checkpoint(path: Path) -> Cluster:
         },
         streams=streams,
         objects={row["key"]: row["kind"] for row in objects},
+        logs={row["key"]: row["node_id"] for row in objects},
         next_stream=head["next_stream_id"],
         term=head["term"],
         level=next((row["level"] for row in tables.get("features", [])), 1),
@@ -228,7 +237,14 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
     elif kind.endswith("Stream"):
         _apply_stream(cluster, kind, record)
     elif kind == "CommitObjects":
+        demand(all(one["kind"] != "tail" for one in record["objects"]), "a tail")
         _commit(cluster, record)
+    elif kind == "InheritTail":
+        demand(len(record["objects"]) > 0, "no object")
+        demand(all(one["kind"] == "tail" for one in record["objects"]), "no tail")
+        _commit(cluster, {**record, "wal_epoch": record["node_epoch"] + 1})
+    elif kind == "CommitTail":
+        _commit_tail(cluster, record)
     elif kind == "DropObjects":
         for key in record["keys"]:
             demand(key in cluster.objects and key not in cluster.held(), "in use")
@@ -277,6 +293,7 @@ def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         demand(number in cluster.nodes, "no such node")
         mine = [s for s in cluster.streams.values() if s.is_open and s.node == number]
         demand(not mine, "it has streams")
+        demand(number not in cluster.inherited().values(), "its log has a tail")
         cluster.retired[number] = cluster.nodes.pop(number).epoch
 
 
@@ -289,6 +306,8 @@ def _apply_log(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     else:
         demand(node.log[0] != "", "nothing to lose")
         node.lost = (*node.log[:2], record["streams"])
+        for key, owner in cluster.inherited().items():
+            cluster.objects[key] = "headers" if owner == number else "tail"
         node.log = (record["log_id"], -1, -1)
 
 
@@ -376,6 +395,37 @@ def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         del cluster.streams[number]
 
 
+def _commit_tail(cluster: Cluster, record: dict[str, Any]) -> None:
+    demand(cluster.live(record["taker_id"], record["taker_epoch"]), "taker not live")
+    sources = record["sources"]
+    demand(len(sources) > 0, "no source")
+    for key in sources:
+        demand(cluster.objects.get(key) == "tail", "no tail")
+        demand(cluster.logs.get(key) == record["node_id"], "a tail of another node")
+    for item in record["objects"]:
+        key = item["key"]
+        demand(key.startswith(("data/", "wal/")) and key not in cluster.objects, "a new key")
+        cluster.objects[key] = item["kind"]
+    for number, stream in cluster.streams.items():
+        old = [extent for extent in stream.extents if extent[2] in sources]
+        new = [
+            (span["start_offset"], span["end_offset"], item["key"])
+            for item in record["objects"]
+            for span in item["ranges"]
+            if span["stream_id"] == number
+        ]
+        demand(not old or number in record["streams"], "a stream is left out")
+        demand(_covered(old) == _covered(new), "other offsets")
+        kept = [extent for extent in stream.extents if extent[2] not in sources]
+        stream.extents = sorted(kept + new)
+    for key in sources:
+        cluster.objects[key] = "headers"
+
+
+def _covered(extents: list[tuple[int, int, str]]) -> set[int]:
+    return {offset for start, end, _ in extents for offset in range(start, end)}
+
+
 def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
     number, epoch = record["node_id"], record["node_epoch"]
     if record.get("taker_id", -1) < 0:
@@ -399,6 +449,7 @@ def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
         key = item["key"]
         demand(key.startswith(("data/", "wal/")) and key not in cluster.objects, "a new key")
         cluster.objects[key] = item["kind"]
+        cluster.logs[key] = number
         for span in item["ranges"]:
             stream = cluster.streams.get(span["stream_id"])
             if stream is None:

@@ -28,7 +28,7 @@ from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import FileStore, MemoryStore
 from lakehead.storage.stream import registration
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.recovery import recovered_blocks
+from lakehead.storage.stream.recovery import Uncommitted, chosen_blocks
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
@@ -481,7 +481,8 @@ async def test_a_gap_in_the_current_epoch_is_an_error_of_recovery(newer_epochs: 
     async def recover(state: MetadataImage, *offsets: int) -> int:
         count = 0
         wal = await gap_log(*offsets)
-        async for block, _ in recovered_blocks(wal, state, 0, 1 << 20, newer_epochs=newer_epochs):
+        choice = Uncommitted(state, 0, newer_epochs=newer_epochs)
+        async for block, _ in chosen_blocks(wal, choice, 1 << 20):
             count += sum(map(len, block.batches.values()))
         return count
 
