@@ -61,6 +61,13 @@ def producer_headers(batches: Sequence[Buffer]) -> bytes:
     return b"".join(found)
 
 
+def head_of(batch: Buffer) -> bytes:
+    """Return the part of a batch of which `producer_headers` makes the same as of all of it."""
+    if len(batch) >= HEADER_SIZE and batch[_FLAGS_POSITION] & CONTROL:
+        return bytes(batch)
+    return bytes(batch[:HEADER_SIZE])
+
+
 class GatheredHeaders:
     """The part that counts of a stream's batches, gathered as they come."""
 
@@ -74,8 +81,7 @@ class GatheredHeaders:
         """Add the next batch, one RecordBatch."""
         if len(batch) < HEADER_SIZE or producer_id(batch) == NO_PRODUCER_ID:
             return
-        is_control = batch[_FLAGS_POSITION] & CONTROL
-        self._pieces.append(bytes(batch if is_control else batch[:HEADER_SIZE]))
+        self._pieces.append(head_of(batch))
         self._fold()
 
     def add_encoded(self, data: bytes) -> None:

@@ -4,7 +4,7 @@ A node that recovers another's log has to know where its streams end before it r
 So the writer adds an index at the beginning of each piece of the ring (16 MiB), where it is found
 without a pointer. It covers positions that were released when it was made, from where the index
 before it ended. So a whole index proves that all it covers is durable. Other positions are scanned:
-the last piece, one whose index would be too large, encrypted logs.
+the last piece, the beginning of a piece with very many records, encrypted logs.
 
 An index is the body of padding, which a scan passes over. Its header has the checksum of the body::
 
@@ -22,15 +22,15 @@ from collections import deque
 
 import msgspec
 
-from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.producer_headers import head_of, producer_headers
 from lakehead.storage.format.record_batch import HEADER_SIZE, max_timestamp
 from lakehead.storage.wal.protocol import Buffer, WalRange
 
 MAGIC = b"LKHDINDX"
 _HEAD = struct.Struct(">8sI")
 SIZE_MAX = 1024 * 1024
-_APPENDS_MAX = 16_384
-"""Appends that one index covers at most: more would hold the loop up."""
+APPENDS_MAX = 16_384
+"""Appends that one index covers at most, the newest ones: more would hold the loop up."""
 
 
 class LogIndex(msgspec.Struct, frozen=True, array_like=True):
@@ -42,9 +42,11 @@ class LogIndex(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Append:
-    """An append, until an index covers it; its record ends at `end`."""
+    """What an index has to know of an append, until one covers it. Its record ends at `end`;
+    `head` is the header of its batch, or the whole of a control batch.
+    """
 
-    __slots__ = ("base_offset", "count", "end", "epoch", "payload", "stream_id")
+    __slots__ = ("base_offset", "count", "end", "epoch", "head", "size", "stream_id")
 
     def __init__(
         self, end: int, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
@@ -54,7 +56,8 @@ class _Append:
         self.epoch = epoch
         self.base_offset = base_offset
         self.count = count
-        self.payload = payload
+        self.head = head_of(payload)
+        self.size = len(payload)
 
 
 class IndexBuilder:
@@ -74,6 +77,8 @@ class IndexBuilder:
     ) -> None:
         """Note an append whose record ends at position `end`."""
         self._appends.append(_Append(end, stream_id, epoch, base_offset, count, payload))
+        if len(self._appends) > APPENDS_MAX:
+            self._start = self._appends.popleft().end
 
     def take(self, released: int) -> bytes:
         """Return the body of the index of what was released since the last one; empty if there is
@@ -81,7 +86,7 @@ class IndexBuilder:
         """
         start = self._start
         covered = self.skip(released)
-        if not covered or len(covered) > _APPENDS_MAX:
+        if not covered:
             return b""
         body = encode_index(LogIndex(start, self._start, tuple(_ranges(covered))))
         return body if len(body) <= SIZE_MAX else b""
@@ -107,11 +112,11 @@ def _ranges(appends: list[_Append]) -> list[WalRange]:
             start_offset=run[0].base_offset,
             end_offset=run[-1].base_offset + run[-1].count,
             max_timestamp=max(
-                (max_timestamp(one.payload) for one in run if len(one.payload) >= HEADER_SIZE),
+                (max_timestamp(one.head) for one in run if len(one.head) >= HEADER_SIZE),
                 default=-1,
             ),
-            size=sum(len(one.payload) for one in run),
-            headers=producer_headers([one.payload for one in run]),
+            size=sum(one.size for one in run),
+            headers=producer_headers([one.head for one in run]),
         )
         for (stream_id, epoch), run in runs.items()
     ]

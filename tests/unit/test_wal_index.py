@@ -1,13 +1,21 @@
 """A block WAL says in its ring which offsets lie in it: found without reading the records."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from lakehead.storage.format.producer_headers import producer_headers
 from lakehead.storage.wal import BlockWal, BlockWalSettings
 from lakehead.storage.wal.block_format import RECORD
-from lakehead.storage.wal.block_index import MAGIC, LogIndex, decode_index, encode_index
+from lakehead.storage.wal.block_index import (
+    APPENDS_MAX,
+    MAGIC,
+    IndexBuilder,
+    LogIndex,
+    decode_index,
+    encode_index,
+)
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.protocol import WalPart, WalRange
 from tests.support.encryption_keys import MemoryKeys
@@ -25,8 +33,8 @@ async def surveyed(wal: BlockWal) -> list[WalPart]:
 async def written(
     settings: BlockWalSettings = INDEXED, keys: MemoryKeys | None = None
 ) -> MemoryDevice:
-    """A log of two streams, some laps' quarter of it, whose process died."""
-    device = await new_device(ring_length=512 * 1024)
+    """A log of two streams, a part of its ring, whose process died."""
+    device = await new_device(ring_length=1024 * 1024)
     wal = await open_small(device, settings, None if keys is None else keys.data_keys(seed=1))
     listener = await started(wal, 1)
     for number in range(BATCHES):
@@ -92,6 +100,37 @@ async def test_records_that_cross_the_ends_of_pieces_are_scanned_and_not_kept_in
         assert len(wal._index) <= 3
     parts = await surveyed(await open_small(device.crash(), INDEXED))
     assert offsets(parts, 1) == list(range(20))
+
+
+async def test_a_log_without_indexes_is_scanned_and_gets_them_from_the_next_epoch_on() -> None:
+    """Earlier releases wrote none."""
+    device = await written(replace(INDEXED, index_interval=0))
+    wal = await open_small(device, INDEXED)
+    assert not any(part.ranges for part in await surveyed(wal))
+    listener, end = await started(wal, 2), BATCHES + BATCHES // 2
+    for number in range(BATCHES, end):
+        batch = make_batch(number, 1, size=2000)
+        ends = [wal.append(stream_id, 2, number, 1, batch) for stream_id in (1, 2)]
+        await listener.wait_released(ends[-1])
+    parts = await surveyed(await open_small(device.crash(), INDEXED))
+    assert [offsets(parts, one) for one in (1, 2)] == [list(range(end))] * 2
+    spans = [span for part in parts for span in part.ranges]
+    assert spans
+    assert min(span.start_offset for span in spans) >= BATCHES
+
+
+def test_an_index_of_too_many_appends_has_the_newest() -> None:
+    builder = IndexBuilder(0, 1 << 24)
+    more = 10
+    for number in range(APPENDS_MAX + more):
+        builder.add(100 * (number + 1), 1, 1, number, 1, b"")
+        assert len(builder) <= APPENDS_MAX
+    index = decode_index(builder.take(1 << 30))
+    assert index is not None
+    assert index.start == 100 * more
+    assert [(span.start_offset, span.end_offset) for span in index.ranges] == [
+        (more, APPENDS_MAX + more)
+    ]
 
 
 async def test_an_encrypted_log_has_no_index() -> None:
