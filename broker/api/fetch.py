@@ -31,7 +31,7 @@ from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.cluster.read_replicas import TailSource
 from lakehead.broker.network.connection import Connection, Slot
-from lakehead.broker.partition.cold_reads import spared
+from lakehead.broker.partition.cold_reads import UploadWaits, spared
 from lakehead.broker.partition.fetch_session import FetchPlan, Wanted
 from lakehead.broker.partition.partition import Partition, Topic
 from lakehead.broker.protocol.api import Api
@@ -188,6 +188,7 @@ class FetchCall:
         self._cold_pending: set[Wanted] = set()
         self._cold_bytes = 0
         self._cold_ready: dict[Wanted, Records | StorageError] = {}
+        self._uploads = UploadWaits(self._services.cold_reads, self._wake)
         self._results: list[tuple[Wanted, PartitionResult]] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
         self._is_cut_off = False
@@ -328,6 +329,7 @@ class FetchCall:
     def _stop(self) -> None:
         """Wait for nothing any more."""
         self._is_finished = True
+        self._uploads.close()
         for timer in self._timers:
             timer.cancel()
         for partition in self._watched:
@@ -512,6 +514,8 @@ class FetchCall:
         pending = self._cold_pending
         is_full = self._cold_bytes + room > self._max_bytes or len(pending) >= COLD_READS_MAX
         if wanted in pending or (pending and is_full) or (self._is_late and self._cold_ready):
+            return
+        if self._uploads.is_due(partition.stream, wanted.want.fetch_offset):
             return
         if not self._has_memory(room):
             return

@@ -35,6 +35,7 @@ from lakehead.broker.api.share_acknowledgements import (
 from lakehead.broker.api.turns import Turns, elements_max
 from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.network.connection import Connection, Slot
+from lakehead.broker.partition.cold_reads import UploadWaits
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.decode import decode
@@ -153,6 +154,7 @@ class ShareFetchCall:
         self._watched: dict[Place, LedSharePartition] = {}
         self._cold: _Cold | None = None
         """The first partition that is not in memory."""
+        self._uploads = UploadWaits(self._services.cold_reads, self._is_woken.set)
         self._warmed: tuple[_Cold, Sequence[memoryview]] | None = None
         """The last cold read."""
         self._results: dict[Place, SharePartitionResult] = {}
@@ -184,6 +186,7 @@ class ShareFetchCall:
                 try:
                     await self._fetch(member, session)
                 finally:
+                    self._uploads.close()
                     self._unwatch()
         self._respond(member, acknowledged)
 
@@ -383,7 +386,8 @@ class ShareFetchCall:
         else:
             pieces = partition.stream.fetch_cached(offset, min(max(room, 1), _READ_SIZE))
         if pieces is None:
-            self._cold = self._cold or cold
+            if not self._uploads.is_due(partition.stream, offset):
+                self._cold = self._cold or cold
             return []
         new = max(offset, machine.end_offset)
         return list(_batches(pieces, offset, min(end, new + self._records_left)))

@@ -1,7 +1,8 @@
 """Reads from the object store, shared by the requests that want the same."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter, itemgetter
 
@@ -27,6 +28,7 @@ class ColdReads:
     def __init__(self, scope: TaskScope) -> None:
         self._scope = scope
         self._tasks: dict[tuple[int, int], asyncio.Task[Found]] = {}
+        self._uploads: dict[tuple[int, int], asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -42,6 +44,55 @@ class ColdReads:
             self._tasks[place] = task
             task.add_done_callback(lambda _: self._tasks.pop(place, None))
         return task
+
+    def upload_of(self, stream: Stream, offset: int) -> asyncio.Task[None] | None:
+        """Return the task that waits for the upload of the record at an offset, if it lies in an
+        inherited tail; None: `start` can read it. Raises StreamClosed.
+        """
+        if not stream.is_in_tail(offset):
+            return None
+        place = (stream.stream_id, offset)
+        task = self._uploads.get(place)
+        if task is None:
+            task = self._scope.spawn_apart(
+                _wait_uploaded(stream, offset), name=f"wait for stream {stream.stream_id}"
+            )
+            self._uploads[place] = task
+            task.add_done_callback(lambda _: self._uploads.pop(place, None))
+        return task
+
+
+class UploadWaits:
+    """The uploads that a request waits for; `wake` is called at the end of each."""
+
+    def __init__(self, reads: ColdReads, wake: Callable[[], None]) -> None:
+        self._reads = reads
+        self._wake = wake
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def is_due(self, stream: Stream, offset: int) -> bool:
+        """Return true if the record at an offset is not uploaded yet, and wait for that. Raises
+        StreamClosed.
+        """
+        task = self._reads.upload_of(stream, offset)
+        if task is not None and task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        return task is not None
+
+    def close(self) -> None:
+        """Wait no more."""
+        for task in self._tasks:
+            task.remove_done_callback(self._ended)
+        self._tasks.clear()
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._wake()
+
+
+async def _wait_uploaded(stream: Stream, offset: int) -> None:
+    with suppress(StorageError):  # the stream was closed, which the request finds out itself
+        await stream.wait_uploaded(offset)
 
 
 async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:

@@ -22,7 +22,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import CorruptObject, ObjectNotFound, StorageError
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.format.stream_object import IndexItem, ObjectIndex
-from lakehead.storage.metadata.extents import Extent, Extents
+from lakehead.storage.metadata.extents import Extents
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Entry, ReplaceObjects
 from lakehead.storage.metadata.state import MetadataImage
@@ -386,7 +386,7 @@ class ColdReader:
         taken = _Taken(offset, max_bytes)
         while True:
             is_late = self._clock.monotonic() - began > _FETCH_S
-            if taken.found and (is_late or self._is_in_tail(extents(), taken.position)):
+            if taken.found and (is_late or self.is_in_tail(extents(), taken.position)):
                 break
             try:
                 part = await self._block_at(stream_id, extents, taken.position, taken.room)
@@ -478,20 +478,18 @@ class ColdReader:
         """Return an object's index, cached. Raises as `IndexCache.get`."""
         return await self.indexes.get(key)
 
-    async def wait_uploaded(self, extents: Callable[[], Extents]) -> None:
+    async def wait_all_uploaded(self, extents: Callable[[], Extents]) -> None:
         """Wait until no extent of a stream lies in an inherited tail."""
         while (tails := self._metadata.state.tails) and extents().among(tails):
             await self._entry()
 
-    async def _extent_at(self, extents: Callable[[], Extents], offset: int) -> Extent | None:
-        """Return the extent that holds an offset, once its records are in objects; None if none
-        does.
-        """
-        while self._is_in_tail(extents(), offset):
+    async def wait_uploaded(self, extents: Callable[[], Extents], offset: int) -> None:
+        """Wait until the record at an offset does not lie in an inherited tail."""
+        while self.is_in_tail(extents(), offset):
             await self._entry()
-        return extents().find(offset)
 
-    def _is_in_tail(self, extents: Extents, offset: int) -> bool:
+    def is_in_tail(self, extents: Extents, offset: int) -> bool:
+        """Return true if the record at an offset lies in an inherited tail."""
         tails = self._metadata.state.tails
         extent = extents.find(offset) if tails else None
         return extent is not None and extent.object_key in tails
@@ -507,7 +505,8 @@ class ColdReader:
     ) -> tuple[BlockName, Block] | None:
         """Return the block that holds an offset; None when no extent does."""
         for attempt in range(1, _ATTEMPTS + 1):
-            extent = await self._extent_at(extents, offset)
+            await self.wait_uploaded(extents, offset)
+            extent = extents().find(offset)
             if extent is None:
                 return None
             try:

@@ -162,6 +162,16 @@ class Stream:
             raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
         return found
 
+    def is_in_tail(self, offset: int) -> bool:
+        """Return true if the record at an offset lies in an inherited tail, and in no object yet:
+        `fetch` waits until it is uploaded. Raises StreamClosed.
+        """
+        return self._engine.reader.is_in_tail(self._extents(), offset)
+
+    async def wait_uploaded(self, offset: int) -> None:
+        """Wait until the record at an offset lies in no inherited tail. Raises StreamClosed."""
+        await self._engine.reader.wait_uploaded(self._extents, offset)
+
     async def load_state(self) -> StoredState:
         """Return the newest partition state in objects: a whole one, or the incremental ones that
         make one up. `state_batches` gives the batches after it.
@@ -181,14 +191,14 @@ class Stream:
         """Return the first record whose timestamp is `timestamp` or later, if there is one. Raises
         as `fetch`.
         """
-        await self._engine.reader.wait_uploaded(self._extents)
+        await self._engine.reader.wait_all_uploaded(self._extents)
         return await self._timestamps().first_since(timestamp)
 
     async def offset_of_max_timestamp(self) -> RecordTime | None:
         """Return the record with the greatest timestamp, the first of them; None for an empty
         stream. Raises as `fetch`.
         """
-        await self._engine.reader.wait_uploaded(self._extents)
+        await self._engine.reader.wait_all_uploaded(self._extents)
         return await self._timestamps().latest()
 
     async def trim(self, offset: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -10,6 +11,9 @@ from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
 from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.metadata import records as r
+from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch
+from lakehead.storage.stream.upload import UploadSet
 from tests.integration.test_node_protocol import DeafStore, batch, running, until, with_topic
 from tests.support.node_client import LIMIT_S, Client
 
@@ -199,3 +203,61 @@ async def test_a_search_that_outlasts_the_session_is_served_by_the_next_leader()
         assert (await search).error_code == ErrorCode.not_leader_or_follower
         store.gate.set()
         assert (await client.list_offsets(asked)).offset == 0
+
+
+async def inherit_records(node: Node, stream_id: int, payload: bytes) -> r.CommitTail:
+    """Have a stream open behind a record that is in the log of another node, and return the entry
+    that brings its object.
+    """
+    metadata, uploader = node.engine.metadata, node.engine.uploader
+    await metadata.commit(
+        [
+            r.RegisterNode(node_id=7, epoch=0, incarnation="i", host="127.0.0.1", port=1),
+            r.AssignStreams(node_id=7, stream_ids=(stream_id,)),
+        ]
+    )
+    await until(lambda: not metadata.state.stream(stream_id).is_open)
+    state = metadata.state
+    infos = {stream_id: state.stream_info(stream_id, None)}
+    epoch = state.stream(stream_id).epoch + 1
+    block = CacheBlock()
+    block.add(stream_id, CachedBatch(0, 1, epoch, 0, memoryview(payload)))
+    upload_set = UploadSet(block=block, infos=infos)
+    await uploader.write(upload_set, in_few=True)
+    described = {stream_id: msgspec.structs.replace(infos[stream_id], headers=b"")}
+    tail = await uploader.write_tail(upload_set.objects[0].ranges, described)
+    await metadata.commit(
+        [
+            r.OpenStream(stream_id=stream_id, epoch=epoch, node_id=7, node_epoch=0),
+            r.FenceNode(node_id=7, epoch=0),
+            r.InheritTail(node_id=7, node_epoch=0, taker_id=0, taker_epoch=0, objects=(tail,)),
+            r.AssignStreams(node_id=0, stream_ids=(stream_id,)),
+        ]
+    )
+    await until(lambda: metadata.state.stream(stream_id).epoch > epoch)
+    return r.CommitTail(
+        node_id=7,
+        taker_id=0,
+        taker_epoch=0,
+        sources=(tail.key,),
+        objects=tuple(upload_set.objects),
+        streams=(stream_id,),
+    )
+
+
+async def test_a_fetch_of_records_that_another_node_still_uploads_ends_at_its_deadline() -> None:
+    """It holds no memory for them meanwhile, and has them as soon as they are there."""
+    async with running() as node:
+        client = await with_topic(node)
+        stream_id = node.topics.by_name["t"].stream_ids[0]
+        commit_tail = await inherit_records(node, stream_id, batch())
+        await until(lambda: node.topics.partition("t", 0) is not None)
+        client.fetch({0: 0}, wait_ms=100)
+        found = (await client.fetched())[0]
+        assert (found.error_code, bytes(found.records or b"")) == (0, b"")
+        assert found.high_watermark == 1
+        client.fetch({0: 0}, wait_ms=60_000)
+        await asyncio.sleep(0.05)
+        assert node.memory.responses.used == 0
+        await node.engine.metadata.commit([commit_tail])
+        assert read_header((await client.fetched())[0].records).base_offset == 0
