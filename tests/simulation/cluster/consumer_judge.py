@@ -88,13 +88,15 @@ class ConsumerJudge:
 
     # ------------------------------------------------------------- offsets
 
-    def commit(self, index: int, member_id: str, offset: int) -> None:
-        """A commit was taken, with a response: see rule 3."""
+    def commit(self, index: int, member_id: str, offset: int, before: int) -> None:
+        """A commit was taken, with a response; `before` was committed when the member sent it: see
+        rule 3. A member that slept may read the response after others have committed more.
+        """
         self.commits += 1
         partition = self._partitions[index]
         self._expect(
-            offset >= partition.committed,
-            f"{member_id} has committed {offset} of partition {index} after {partition.committed}",
+            offset >= before,
+            f"{member_id} has committed {offset} of partition {index} after {before}",
         )
         partition.committed = max(partition.committed, offset)
 

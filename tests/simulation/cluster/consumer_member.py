@@ -218,7 +218,7 @@ class ConsumerMember:
         }
 
     async def _commit(self, index: int) -> None:
-        offset = self._position[index]
+        offset, before = self._position[index], self._judge.committed(index)
         response = await self._to_coordinator(
             _COMMIT, "OffsetCommitRequest", **self._commit_of(index, offset)
         )
@@ -226,7 +226,7 @@ class ConsumerMember:
             return
         code = response.topics[0].partitions[0].error_code
         if code is ErrorCode.none:
-            self._judge.commit(index, self._id, offset)
+            self._judge.commit(index, self._id, offset, before)
         elif code in COORDINATOR_AGAIN:
             self._coordinator = None
         elif code not in _NOT_MINE:

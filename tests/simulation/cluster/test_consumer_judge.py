@@ -1,4 +1,6 @@
-"""The judge of consumer groups finds a partition with two members, and no more than that."""
+"""The judge of consumer groups finds a partition with two members and a commit that goes back, and
+no more than that.
+"""
 
 from typing import cast
 
@@ -46,3 +48,18 @@ def test_a_member_that_wakes_up_after_its_session_takes_no_partition() -> None:
         world.adopt("c", is_heard=True)
     world.virtual_s += SESSION_S
     world.adopt("c", is_heard=True)
+
+
+def test_a_commit_that_was_sent_after_a_greater_one_was_taken_goes_back() -> None:
+    judge = World().judge
+    judge.commit(0, "a", 45, judge.committed(0))
+    with pytest.raises(Violation, match="b has committed 37 of partition 0 after 45"):
+        judge.commit(0, "b", 37, judge.committed(0))
+
+
+def test_a_member_that_slept_may_hear_late_of_a_commit() -> None:
+    judge = World().judge
+    before = judge.committed(0)
+    judge.commit(0, "b", 45, judge.committed(0))
+    judge.commit(0, "a", 37, before)
+    assert judge.committed(0) == 45
