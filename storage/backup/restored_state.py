@@ -7,6 +7,7 @@ and configs. Everything that a process of the lost cluster may still do ends her
   cluster may have reached since. So no name of an object is used twice, even where both clusters
   write, and a node with the same id starts without its old write-ahead log.
 - The secret by which nodes recognise each other is a new one.
+- Inherited tails that were not uploaded are lost with the logs that hold them.
 - Streams are closed, and their next epochs are far beyond too. By the leader epoch a client notices
   that records which it has seen are gone (KIP-320).
 - Producer ids that the lost cluster may have given out since are not given out again.
@@ -20,7 +21,7 @@ from immutables import Map
 
 from lakehead.storage.format.feature_level import NEWEST_LEVEL
 from lakehead.storage.metadata.records import DropObjects
-from lakehead.storage.metadata.rules import apply_records
+from lakehead.storage.metadata.rules import apply_records, end_tails
 from lakehead.storage.metadata.state import (
     ControllerState,
     KnownLog,
@@ -46,6 +47,7 @@ def restored_state(state: MetadataImage, *, node_secret: str, time_ms: int) -> M
     if state.unreferenced:  # they were not copied
         dropped = DropObjects(keys=tuple(state.unreferenced_objects()))
         state = apply_records(state, [dropped], time_ms)
+    state = end_tails(state, sorted(state.tails))
     number = state.next_entry + ENTRIES_STEP
     open_streams: dict[int, int] = {}
     for stream in state.streams.values():

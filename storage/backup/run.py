@@ -11,7 +11,6 @@ less to copy each time.
 """
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -55,18 +54,27 @@ _SHORT_MS = 30_000
 _SETTLING_MAX = 5
 _RETRY_S = 0.1
 _RETRY_MAX_S = 5.0
+_TAIL_LOOKS = 10
 
 
 def _nodes_in_cluster(state: MetadataImage) -> list[NodeState]:
     return [node for node in open_nodes(state) if node.wal == IN_CLUSTER]
 
 
-def _logs_elsewhere(state: MetadataImage) -> tuple[LogElsewhere, ...]:
-    owners = Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
+def logs_elsewhere(state: MetadataImage) -> tuple[LogElsewhere, ...]:
+    """Return the nodes in whose logs, outside of the store, streams may have records."""
+    streams: dict[int, set[int]] = {}
+    for stream in state.streams.values():
+        node = state.nodes.get(stream.node_id)
+        if stream.is_open and node is not None and node.wal != IN_CLUSTER:
+            streams.setdefault(node.node_id, set()).add(stream.stream_id)
+    for node_id in set(state.tails.values()):
+        streams.setdefault(node_id, set()).update(state.places_in(state.tails_of(node_id)))
     return tuple(
-        LogElsewhere(node_id=node.node_id, wal=node.wal or "unknown", streams=owners[node.node_id])
-        for node in open_nodes(state)
-        if node.wal != IN_CLUSTER
+        LogElsewhere(
+            node_id=node_id, wal=state.nodes[node_id].wal or "unknown", streams=len(of_node)
+        )
+        for node_id, of_node in sorted(streams.items())
     )
 
 
@@ -143,6 +151,7 @@ class Backups:
         StoreUnavailable, OutcomeUnknown, UnsupportedFormat.
         """
         begun = self._clock.monotonic()
+        await self._wait_uploaded()
         copied = Copied()
         for turn in range(_ROUNDS_MAX):
             turn_begun = self._clock.monotonic()
@@ -178,6 +187,17 @@ class Backups:
             copied_bytes=copied.bytes,
             took_ms=round((self._clock.monotonic() - begun) * 1000),
         )
+
+    async def _wait_uploaded(self) -> None:
+        """Wait for the upload of inherited tails, which takes seconds. One whose log is lost is not
+        waited for long.
+        """
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+        for _ in range(_TAIL_LOOKS):
+            await self._log.refresh(surely=True)
+            if not self._log.state.tails:
+                return
+            await backoff.wait()
 
     async def _refuse_cluster(self) -> None:
         if await self._target.list(META):
@@ -229,7 +249,7 @@ class Backups:
             objects=len(named),
             size=sum(named.values()),
             tail_objects=len(self._tails.indexes),
-            logs_elsewhere=_logs_elsewhere(state),
+            logs_elsewhere=logs_elsewhere(state),
             damaged=tuple(sorted(copied.damaged)),
         )
 

@@ -183,10 +183,16 @@ def _accept_log_loss(state: MetadataImage, record: r.AcceptLogLoss, time_ms: int
         log_id=node.log.log_id, epoch=node.log.epoch, time_ms=time_ms, streams=record.streams
     )
     node = replace(node, log=KnownLog(log_id=record.log_id), lost_log=lost)
-    gone = [
-        replace(_object_of(state, key), kind=r.HEADERS) for key in state.tails_of(record.node_id)
-    ]
-    return _set_objects(replace(state, nodes=state.nodes.set(record.node_id, node)), gone)
+    state = replace(state, nodes=state.nodes.set(record.node_id, node))
+    return end_tails(state, state.tails_of(record.node_id))
+
+
+def end_tails(state: MetadataImage, keys: Iterable[str]) -> MetadataImage:
+    """Return the state in which no record of these tail objects is waited for: of the objects only
+    the headers count.
+    """
+    ended = [replace(_object_of(state, key), kind=r.HEADERS) for key in keys]
+    return _set_objects(state, ended)
 
 
 def _fence_node(state: MetadataImage, record: r.FenceNode, _: int) -> MetadataImage:
@@ -685,8 +691,7 @@ def _commit_tail(state: MetadataImage, record: r.CommitTail, time_ms: int) -> Me
         for stream_id in _object_of(state, key).stream_ids:
             left = state.stream(stream_id).extents.among((key,))
             _require(not left, f"stream {stream_id} has records in {key} still")
-    kept = [replace(_object_of(state, key), kind=r.HEADERS) for key in record.sources]
-    return _set_objects(state, kept)
+    return end_tails(state, record.sources)
 
 
 def _substitute(state: MetadataImage, record: r.ReplaceObjects, time_ms: int) -> MetadataImage:

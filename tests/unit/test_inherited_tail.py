@@ -10,6 +10,9 @@ import pytest
 from lakehead.broker.cluster.metadata_image import delta_of
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.positions import TopicPartition
+from lakehead.storage.backup.manifest import LogElsewhere
+from lakehead.storage.backup.restored_state import restored_state
+from lakehead.storage.backup.run import logs_elsewhere
 from lakehead.storage.errors import CorruptObject, EntryRejected, StorageError, WalCorrupted
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.checkpoints import state_of, tables_of
@@ -133,6 +136,15 @@ def test_an_accepted_loss_ends_the_tails_in_the_lost_log() -> None:
     state = after(log, FENCE, REACHED, MOVED, register(0, 1), loss)
     assert not state.tails
     refuse(state, DONE, "not a tail of node 0")
+
+
+def test_a_restored_cluster_waits_for_no_tail() -> None:
+    """The log that holds it is lost with its machine, and named in the backup."""
+    state = after(FENCE, REACHED, MOVED)
+    restored = restored_state(state, node_secret="", time_ms=0)
+    assert not restored.tails
+    assert restored.objects["data/tail"].kind == r.HEADERS
+    assert logs_elsewhere(state)[0] == LogElsewhere(node_id=0, wal="unknown", streams=1)
 
 
 async def test_tails_survive_in_checkpoints() -> None:
