@@ -305,7 +305,8 @@ class Node:
             self.scope.spawn_loop(self.audit_topic.run, name="write audit events")
         if (forwarder := self.services.telemetry.forwarder) is not None:
             self.scope.spawn_loop(forwarder.run, name="forward metrics of clients")
-        if (traces := self.dispatcher.traces) is not None:
+        self.dispatcher.traces = traces = _request_traces(self)
+        if traces is not None:
             self.scope.spawn_loop(traces.run, name="trace requests")
             self.scope.spawn_loop(traces.forwarder.run, name="send traces")
         if self.maintenance is not None:
@@ -507,7 +508,6 @@ async def _build(
     transaction_coordinator, transactions = _transactions(
         control, topics, cache, client, producer_ids, lifecycle.session, settings, clock, scope
     )
-    dispatcher.traces = _request_traces(settings, configs, clock, rng)
     memory = RequestMemory(settings.request_memory_size)
     producer = NodeProducer(client, cache, clock, node_id=settings.node_id)
     share_coordinator, share_partitions, share_states = _share_groups(
@@ -776,17 +776,16 @@ def _client_telemetry(
     )
 
 
-def _request_traces(
-    settings: Settings, configs: Callable[[], BrokerValues], clock: Clock, rng: random.Random
-) -> "RequestTraces | None":
+def _request_traces(node: Node) -> "RequestTraces | None":
     """Return what traces requests, if there is a collector. Raises SettingsError."""
+    settings = node.services.settings
     if not settings.trace_otlp_endpoint:
         return None
     from lakehead.broker.telemetry.request_traces import RequestTraces
 
     endpoint, headers = settings.trace_otlp_endpoint, settings.trace_otlp_headers
     forwarder = OtlpForwarder(endpoint, headers, "trace", "traces")
-    return RequestTraces(settings.node_id, configs, clock, rng, forwarder)
+    return RequestTraces(settings.node_id, node.configs, node.clock, node.services.rng, forwarder)
 
 
 def _audit_topic(

@@ -156,7 +156,7 @@ def test_a_part_in_maintenance_has_its_own_labels_and_the_interval_of_a_setting(
     parts = [job_named(name).maintenance for name in MAINTENANCE_JOBS]
     assert [name for name in JOB_NAMES if job_named(name).maintenance] == sorted(MAINTENANCE_JOBS)
     labels = [label for part in parts if part for label in part.figures]
-    assert len(set(labels)) == len(labels) == 6
+    assert len(set(labels)) == len(labels) == 7
     for part in parts:
         assert part is not None
         assert {one.name for one in fields(part.empty)} >= set(part.figures.values())

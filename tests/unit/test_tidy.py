@@ -180,7 +180,7 @@ def test_what_is_imported_is_declared(folder: str, extras: tuple[str, ...]) -> N
 def test_requirements_are_pinned_by_hash_and_name_no_place() -> None:
     files = sorted((ROOT / "requirements").glob("*.txt"))
     assert [file.stem for file in files] == [
-        *("base", "build", "checkov", "dev", "emulator", "lake", "plots"),
+        *("base", "build", "checkov", "deployment", "dev", "emulator", "lake", "plots", "site"),
     ]
     for file in files:
         text = file.read_text()
