@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from tests.kills.kill_campaign import campaign
-from tests.kills.kill_checks import faults
+from tests.kills.kill_checks import faults, vectors_made
 
 
 def main() -> None:
@@ -22,13 +22,13 @@ def main() -> None:
     ):
         running.let_loose(kills=given.count, seconds=given.seconds)
         running.settle()
-        found = faults(running)
+        found, vectors = faults(running), vectors_made(running)
         tally, records = running.tally, len(running.history.acknowledged)
     for job, runs in sorted(tally.runs.items()):
         print(f"{job}: {runs} runs, {tally.kills[job]} killed")
     for refusal, times in tally.refusals.most_common(10):
         print(f"refused {times} times: {refusal}")
-    print(f"{records} records of the table's topic acknowledged")
+    print(f"{records} records of the table's topic acknowledged, {vectors} deletion vectors")
     print("\n".join(found) if found else "nothing is lost, nothing is there twice, nothing leaks")
     sys.exit(bool(found))
 

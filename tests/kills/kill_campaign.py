@@ -1,10 +1,11 @@
 """Jobs that are killed at every step, several at once, on a cluster whose producers go on.
 
-A real broker with three topics: `orders` declares a table, which is an Iceberg table too and has an
-entry in a catalog, and has little room (retention waits for the table), `state` is compacted by
-keys, `plain` is neither. Job after job is started as a process
-of its own, up to `TOGETHER` at a time, the same one twice too; most end by a fail-point or by
-signal 9 at a random moment. At the end all jobs run once more in peace, and `kill_checks` judges.
+A real broker with four topics: `orders` declares a table, which is an Iceberg table too,
+`customers` a table by upsert with deletion vectors, `state` is compacted by keys, `plain` is none
+of these. Both tables have an entry in a catalog, and their topics little room (retention waits for
+the tables). Job after job is started as a process of its own, up to `TOGETHER` at a time, the same
+one twice too; most end by a fail-point or by signal 9 at a random moment. At the end all jobs run
+once more in peace, and `kill_checks` judges.
 """
 
 import os
@@ -35,8 +36,13 @@ from tests.support.unity_server import UnityServer, unity_server
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 2
 TOGETHER = 3
-TABLE, KEYED, PLAIN = "orders", "state", "plain"
-CATALOG, ICEBERG_TABLE, ENTRY = "kills", "shop.orders", "unity.shop.orders"
+_STRIDE = 7919
+PATIENT = {**IDEMPOTENT, "message.timeout.ms": 0}
+"""A producer whose records are in time however long the machine stands still."""
+TABLE, UPSERTED, KEYED, PLAIN = "orders", "customers", "state", "plain"
+CATALOG, ICEBERG_TABLE = "kills", "shop.orders"
+ENTRIES: Mapping[str, str] = {TABLE: "unity.shop.orders", UPSERTED: "unity.shop.customers"}
+"""The names in the catalog of the tables of topics."""
 TOPICS: Mapping[str, Mapping[str, str]] = {
     TABLE: {
         "retention.bytes": "60000",
@@ -45,28 +51,39 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
         "lakehead.table.iceberg.catalog": CATALOG,
         "lakehead.table.iceberg.name": ICEBERG_TABLE,
         "lakehead.table.catalog": CATALOG,
-        "lakehead.table.catalog.name": ENTRY,
+        "lakehead.table.catalog.name": ENTRIES[TABLE],
+    },
+    UPSERTED: {
+        "retention.bytes": "60000",
+        "lakehead.table.enable": "true",
+        "lakehead.table.mode": "upsert",
+        "lakehead.table.deletion.vectors": "true",
+        "lakehead.table.catalog": CATALOG,
+        "lakehead.table.catalog.name": ENTRIES[UPSERTED],
     },
     KEYED: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
     PLAIN: {},
 }
 JOBS: Mapping[str, tuple[str, ...]] = {
-    "materialize": ("materialize", TABLE, "--workers", "1"),
-    "optimize": ("optimize", TABLE),
-    "vacuum": ("vacuum", TABLE),
+    **{
+        f"{job} {topic}": (job, topic, *more)
+        for job, more in (("materialize", ("--workers", "1")), ("optimize", ()), ("vacuum", ()))
+        for topic in (TABLE, UPSERTED)
+    },
     "compact-objects": ("compact-objects", "--count", "4", "--target", "1"),
     "compact-topics": ("compact-topics",),
     "apply-retention": ("apply-retention",),
     "sweep": ("sweep", "--yes", "--grace", "30", "--margin", "30"),
 }
-PLACES: Mapping[str, str] = {
-    "materialize": "materialize_",
-    "optimize": "optimize_",
-    "vacuum": "vacuum_",
-    "compact-objects": "compact_",
-    "compact-topics": "compaction_",
-    "apply-retention": "metadata_entry_",
-    "sweep": "garbage_",
+PLACES: Mapping[str, tuple[str, ...]] = {
+    f"materialize {TABLE}": ("materialize_", "table_"),
+    f"materialize {UPSERTED}": ("materialize_", "merge_", "table_"),
+    **{f"optimize {topic}": ("optimize_", "table_") for topic in (TABLE, UPSERTED)},
+    **{f"vacuum {topic}": ("vacuum_",) for topic in (TABLE, UPSERTED)},
+    "compact-objects": ("compact_",),
+    "compact-topics": ("compaction_",),
+    "apply-retention": ("metadata_entry_",),
+    "sweep": ("garbage_",),
 }
 """What the names of a job's fail-points begin with."""
 
@@ -79,22 +96,24 @@ def places() -> dict[str, list[str]]:
             names |= set(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     commits = {"metadata_entry_planned", "metadata_entry_put"}
     return {
-        job: sorted({name for name in names if name.startswith(prefix)} | commits)
-        for job, prefix in PLACES.items()
+        job: sorted({name for name in names if name.startswith(prefixes)} | commits)
+        for job, prefixes in PLACES.items()
     }
 
 
 class KeyedThread:
-    """A producer of records with keys; `newest` is what of each was acknowledged last."""
+    """A producer of records with keys; `newest` is what of each was acknowledged last. Every third
+    record has one of all `keys`, the others one of the first `hot`, so that rounds replace some
+    rows of a file and not all. One in `nulls` values is null (0: none).
+    """
 
-    KEYS = 40
-
-    def __init__(self, bootstrap: str) -> None:
-        self.newest: dict[bytes, bytes] = {}
+    def __init__(self, bootstrap: str, topic: str, *, keys: int, hot: int, nulls: int = 0) -> None:
+        self.newest: dict[bytes, bytes | None] = {}
         self.failed: list[str] = []
-        self._producer = Producer({"bootstrap.servers": bootstrap, **IDEMPOTENT})
+        self._topic, self._keys, self._hot, self._nulls = topic, keys, hot, nulls
+        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT})
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keyed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=topic, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -107,16 +126,25 @@ class KeyedThread:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            key, value = b"k%d" % (number % self.KEYS), b"%d" % number
+            # Keys that follow one another are far apart, so that vectors are not runs of rows.
+            key_number = number * _STRIDE % (self._hot if number % 3 else self._keys)
+            is_null = self._nulls and number % self._nulls == 0
+            key, value = b"k%d" % key_number, None if is_null else b"%d" % number
 
-            def answered(error: object, _: object, key: bytes = key, value: bytes = value) -> None:
+            def answered(
+                error: object, _: object, key: bytes = key, value: bytes | None = value
+            ) -> None:
                 if error is None:
                     self.newest[key] = value
                 else:
                     self.failed.append(str(error))
 
             self._producer.produce(
-                KEYED, key=key, value=value, partition=number % PARTITIONS, on_delivery=answered
+                self._topic,
+                key=key,
+                value=value,
+                partition=key_number % PARTITIONS,
+                on_delivery=answered,
             )
             self._producer.poll(0.005)
             number += 1
@@ -153,7 +181,7 @@ class KillCampaign:
         }
         self.tally = Tally()
         self.broker = BrokerProcess(folder, (*HASTY, "--no-maintain"))
-        self.keyed: KeyedThread | None = None
+        self.keyed: dict[str, KeyedThread] = {}
         self._rng = random.Random(seed)
         self._producers: list[ProducerThread] = []
         self._running: list[tuple[str, float, subprocess.Popen[str]]] = []
@@ -179,15 +207,21 @@ class KillCampaign:
         ]
         for made in admin.create_topics(new).values():
             made.result(20)
-        self.keyed = KeyedThread(self.broker.bootstrap)
-        self.keyed.start()
+        self.keyed = {
+            KEYED: KeyedThread(self.broker.bootstrap, KEYED, keys=40, hot=40),
+            UPSERTED: KeyedThread(
+                self.broker.bootstrap, UPSERTED, keys=100_000, hot=2000, nulls=10
+            ),
+        }
+        for keyed in self.keyed.values():
+            keyed.start()
         producer = ProducerThread(
             "orders",
             self.broker.bootstrap,
             TABLE,
             partitions=PARTITIONS,
             history=self.history,
-            config=IDEMPOTENT,
+            config=PATIENT,
             records_per_s=300,
         )
         plain = ProducerThread(
@@ -196,7 +230,7 @@ class KillCampaign:
             PLAIN,
             partitions=PARTITIONS,
             history=History(),
-            config=IDEMPOTENT,
+            config=PATIENT,
             records_per_s=100,
         )
         self._producers = [producer, plain]
@@ -220,18 +254,20 @@ class KillCampaign:
         """Stop producing, upload everything, and run each job to its end."""
         for one in self._producers:
             assert one.finish() == 0
-        assert self.keyed is not None
-        self.keyed.finish()
+        for keyed in self.keyed.values():
+            keyed.finish()
         assert self.broker.stop() == 0, self.broker.log
+        fill = [f"materialize {topic}" for topic in (TABLE, UPSERTED)]
         for name in (
-            "materialize",
-            "optimize",
+            *fill,
+            f"optimize {TABLE}",
+            f"optimize {UPSERTED}",
             "compact-objects",
             "compact-topics",
             "apply-retention",
-            "materialize",  # for the catalogs, which have not heard of OPTIMIZE
+            *fill,  # for the catalogs, which have not heard of OPTIMIZE
         ):
-            more = ("--wait", "120") if name == "materialize" else ()  # whose lease a kill left
+            more = ("--wait", "120") if name in fill else ()  # whose lease a kill left
             done = self.lakehead(*JOBS[name], *more)
             assert done.returncode == 0, (name, done.stderr)
 

@@ -1,14 +1,22 @@
 """What must hold when the killing is over."""
 
 import asyncio
+import json
+import os
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
-from deltalake import DeltaTable
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog import load_catalog
 
 import lakehead
+from lakehead.lake.tables.deletion_vectors import DeletionVector
+from lakehead.lake.tables.delta_table import open_table
 from lakehead.lake.tables.iceberg import VERSION
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
@@ -28,16 +36,18 @@ from lakehead.storage.object_store import FileStore
 from tests.checker.history import Sent, value_of
 from tests.kills.kill_campaign import (
     CATALOG,
-    ENTRY,
+    ENTRIES,
     ICEBERG_TABLE,
     KEYED,
     PARTITIONS,
     PLAIN,
     TABLE,
+    UPSERTED,
     KillCampaign,
 )
 
 _VALUE_BYTES = 200
+_LONG_AGO_S = 1_000_000_000
 
 
 def faults(done: KillCampaign) -> list[str]:
@@ -45,18 +55,48 @@ def faults(done: KillCampaign) -> list[str]:
     return [
         *(f"traceback: {one}" for one in done.tally.tracebacks),
         *_table_faults(done),
+        *_upserted_faults(done),
         *_keyed_faults(done),
         *_plain_faults(done),
         *_object_faults(done.store),
         *_iceberg_faults(done),
         *_entry_faults(done),
         *_table_file_faults(done),
+        *_vector_file_faults(done),
     ]
 
 
-def table_of(done: KillCampaign) -> DeltaTable:
-    """The Delta table of the topic that declares one."""
-    return DeltaTable(str(done.data / "tables" / TABLE))
+def table_of(done: KillCampaign, topic: str = TABLE) -> DeltaTable:
+    """The Delta table of a topic that declares one."""
+    return DeltaTable(str(done.data / "tables" / topic))
+
+
+def _upserted_faults(done: KillCampaign) -> list[str]:
+    """The table by upsert has each key once, with its newest value, and none that was deleted: as
+    Lakehead reads it and as delta-rs does.
+    """
+    table = open_table(str(done.data / "tables" / UPSERTED))
+    assert table is not None
+    wanted = sorted(
+        (key, value) for key, value in done.keyed[UPSERTED].newest.items() if value is not None
+    )
+    query = QueryBuilder().register("t", table_of(done, UPSERTED))
+    found = [f"producer: {error}" for error in done.keyed[UPSERTED].failed]
+    for reader, rows in (
+        ("Lakehead", table.rows(["_key", "value"], None)),
+        ("delta-rs", pa.table(query.execute("SELECT _key, value FROM t"))),
+    ):
+        held = sorted(
+            zip(rows.column("_key").to_pylist(), rows.column("value").to_pylist(), strict=True)
+        )
+        if held != wanted:
+            wrong = sorted(set(held) ^ set(wanted))[:3]
+            found.append(
+                f"{reader} reads {len(held)} rows of {UPSERTED}, not {len(wanted)}: {wrong}"
+            )
+    if not wanted:
+        found.append(f"nothing was produced to {UPSERTED}")
+    return found
 
 
 def _table_faults(done: KillCampaign) -> list[str]:
@@ -105,30 +145,32 @@ def _iceberg_faults(done: KillCampaign) -> list[str]:
 
 
 def _entry_faults(done: KillCampaign) -> list[str]:
-    """The catalog has one entry, which leads to the table and has its columns."""
-    catalog, schema, name = ENTRY.split(".")
-    entries = done.entries.tables(catalog, schema)
-    if [one["name"] for one in entries] != [name]:
-        return [f"the catalog has {[one['name'] for one in entries]}"]
-    [entry] = entries
-    columns = [field.name for field in table_of(done).schema().fields]
+    """The catalog has one entry of each table, which leads to the table and has its columns."""
+    catalog, schema, _ = ENTRIES[TABLE].split(".")
+    entries = {one["name"]: one for one in done.entries.tables(catalog, schema)}
+    names = {topic: name.split(".")[-1] for topic, name in ENTRIES.items()}
+    if sorted(entries) != sorted(names.values()):
+        return [f"the catalog has {sorted(entries)}"]
     found = []
-    if entry["storage_location"] != (done.data / "tables" / TABLE).as_uri():
-        found.append(f"the entry leads to {entry['storage_location']}")
-    if [one["name"] for one in entry["columns"]] != columns:
-        found.append(f"the entry has the columns {entry['columns']}")
+    for topic, name in names.items():
+        entry = entries[name]
+        columns = [field.name for field in table_of(done, topic).schema().fields]
+        if entry["storage_location"] != (done.data / "tables" / topic).as_uri():
+            found.append(f"the entry of {topic} leads to {entry['storage_location']}")
+        if [one["name"] for one in entry["columns"]] != columns:
+            found.append(f"the entry of {topic} has the columns {entry['columns']}")
     return found
 
 
 def _keyed_faults(done: KillCampaign) -> list[str]:
     """The newest record of each key is there."""
-    assert done.keyed is not None
+    keyed = done.keyed[KEYED]
     rows = lakehead.scan(str(done.store), KEYED).read_all().to_pylist()
     newest = {row["key"]: row["value"] for row in rows}
-    found = [f"producer: {error}" for error in done.keyed.failed]
+    found = [f"producer: {error}" for error in keyed.failed]
     return found + [
         f"key {key!r} is {newest.get(key)!r}, not {value!r}"
-        for key, value in done.keyed.newest.items()
+        for key, value in keyed.newest.items()
         if newest.get(key) != value
     ]
 
@@ -178,3 +220,32 @@ def _table_file_faults(done: KillCampaign) -> list[str]:
     }
     wanted = {uri.removeprefix(f"{folder}/").removeprefix("file://") for uri in table.file_uris()}
     return [] if there == wanted else [f"files of the table: {sorted(there ^ wanted)[:5]}"]
+
+
+def vectors_made(done: KillCampaign) -> int:
+    """Return how many deletion vectors commits of the table by upsert have added."""
+    return sum("deletionVector" in action.get("add", {}) for action in _log_actions(done))
+
+
+def _log_actions(done: KillCampaign) -> Iterator[dict[str, Any]]:
+    for entry in sorted((done.data / "tables" / UPSERTED / "_delta_log").glob("*.json")):
+        yield from map(json.loads, entry.read_text().splitlines())
+
+
+def _vector_file_faults(done: KillCampaign) -> list[str]:
+    """Each file and each vector that a version of the table by upsert names is there, and after a
+    vacuum that takes all files for old ones no other is.
+    """
+    folder = done.data / "tables" / UPSERTED
+    for path in folder.iterdir():
+        os.utime(path, (_LONG_AGO_S, _LONG_AGO_S))
+    if (vacuum := done.lakehead("vacuum", UPSERTED)).returncode:
+        return [f"vacuum: {vacuum.stderr}"]
+    wanted: set[str] = set()
+    for action in _log_actions(done):
+        for named in (action[kind] for kind in ("add", "remove") if kind in action):
+            wanted.add(unquote(named["path"]))
+            if descriptor := named.get("deletionVector"):
+                wanted |= {DeletionVector.of(descriptor).path or ""} - {""}
+    there = {path.name for path in folder.iterdir() if path.is_file()}
+    return [] if there == wanted else [f"files of {UPSERTED}: {sorted(there ^ wanted)[:5]}"]
