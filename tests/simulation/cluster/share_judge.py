@@ -347,8 +347,10 @@ class ShareJudge:
                     or last.state_epoch != verdict.state_epoch
                     or last.member_id == verdict.member_id
                 )
-                # As in Kafka, a verdict on a record that is done already has no effect.
-                is_done = offset in state.used_up or state.verdicts[offset] > 1
+                # As in Kafka, a verdict on a record that is done already has no effect. So has one
+                # of a state that has ended: an operator has moved the group.
+                is_over = max(book.states) > verdict.state_epoch
+                is_done = is_over or offset in state.used_up or state.verdicts[offset] > 1
                 what = f"{verdict.member_id} has ended {verdict.key.text} {offset}"
                 self._expect(is_mine or is_done, f"{what}, which {last} has")
                 state.ended.add(offset)

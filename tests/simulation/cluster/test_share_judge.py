@@ -46,9 +46,9 @@ class World:
         )
         self.shares.loaded(NODE, KEY, self.shares.loading(KEY), state)
 
-    def give(self, member_id: str) -> None:
+    def give(self, member_id: str, *, count: int = 1, at_s: float = 0.0) -> None:
         """A member gets record 0."""
-        node = SimpleNamespace(name=NODE, clock=SimpleNamespace(monotonic=lambda: 0.0))
+        node = SimpleNamespace(name=NODE, clock=SimpleNamespace(monotonic=lambda: at_s))
         stream = SimpleNamespace(stream_id=1, epoch=0)
         led = SimpleNamespace(key=KEY, partition=SimpleNamespace(stream=stream))
         request = SimpleNamespace(member_id=member_id, deadline_ms=1000)
@@ -56,12 +56,13 @@ class World:
             cast(Member, node),
             cast(LedSharePartition, led),
             cast(AcquireRequest, request),
-            [AcquiredRecords(0, 0, 1)],
+            [AcquiredRecords(0, 0, count)],
         )
 
-    def accept(self, member_id: str, state_epoch: int) -> None:
-        accepted = {0: AcknowledgeType.ACCEPT}
-        self.shares.sent(Verdict(KEY, member_id, accepted, {0: 1}, state_epoch))
+    def accept(self, member_id: str, state_epoch: int) -> Verdict:
+        verdict = Verdict(KEY, member_id, {0: AcknowledgeType.ACCEPT}, {0: 1}, state_epoch)
+        self.shares.sent(verdict)
+        return verdict
 
 
 @pytest.mark.parametrize("again", ["a", "b"])
@@ -78,3 +79,21 @@ def test_a_verdict_from_before_a_group_was_moved_counts_for_its_member_alone(aga
     else:
         with pytest.raises(Violation, match="from 1, and 0 is not done"):
             world.load(2, 1)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_verdict_on_another_members_record_is_confirmed_after_a_move_alone(
+    is_moved: bool,
+) -> None:
+    """The record is before the start of the new state: the verdict has no effect, as in Kafka."""
+    world = World()
+    world.begin(1, 0)
+    world.give("a")
+    world.give("b", count=2, at_s=2.0)
+    verdict = world.accept("a", 1)
+    if is_moved:
+        world.begin(2, 1)
+        world.shares.confirm(verdict)
+    else:
+        with pytest.raises(Violation, match=r"a has ended crew:.* 0, which .*'b'"):
+            world.shares.confirm(verdict)
