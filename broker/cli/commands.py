@@ -90,6 +90,11 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "Copy files, Delta tables and topics into topics: each record once, whatever is "
             "killed.",
         ),
+        "import": Command(
+            "kafka_import.import_topics",
+            "Import topics of an Apache Kafka cluster: configs, committed records at their "
+            "offsets, and the positions of consumer groups.",
+        ),
     },
     "Tables": {
         "sql": Command("sql.sql", "Open a Spark SQL shell in which every topic is a view."),

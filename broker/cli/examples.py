@@ -245,6 +245,16 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         Example("All of a cluster", "lakehead verify --processes 4"),
         Example("A hundredth of it, each night", "lakehead verify --sample 1 --seed 27"),
     ),
+    "import": (
+        Example(
+            "All topics of a cluster, into a new one in S3",
+            "lakehead import kafka-1:9092 -p s3://bucket/prefix",
+        ),
+        Example(
+            "Compare both sides of a topic, record by record",
+            "lakehead import kafka-1:9092 -p s3://bucket/prefix --topic orders --verify",
+        ),
+    ),
     "backup": (
         Example(
             "A copy in another region, made once",

@@ -62,6 +62,13 @@ BACKUP_ALONE = {
     "restore_published",
 }
 """Fail-points that only backups and restores come to: test_backup."""
+IMPORT_ALONE = {
+    "import_positions_uploaded",
+    "import_records_appended",
+    "import_topic_made",
+    "import_topic_uploaded",
+}
+"""Fail-points that only imports come to: test_kafka_import."""
 CLUSTER_ALONE = {
     *("hand_over_stopped", "left_log_opened", "left_log_committed"),
     *("tail_found", "tail_inherited", "tail_uploaded", "tail_committed"),
@@ -89,7 +96,7 @@ def failpoints() -> list[str]:
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
-    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE | BACKUP_ALONE
+    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE | BACKUP_ALONE | IMPORT_ALONE
     return sorted(found - alone)
 
 

@@ -1,0 +1,1 @@
+"""Topics of another Kafka cluster, brought into a store with their offsets kept."""

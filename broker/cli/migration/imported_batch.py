@@ -1,0 +1,93 @@
+"""Record batches of imported records, each at the offset that it had.
+
+The format of records is in `lakehead.storage.format.batch_writer`; here each has a timestamp and
+headers of its own, and offsets between records may be missing.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from lakehead.storage.format.compression import recompressed
+from lakehead.storage.format.record_batch import (
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    read_header,
+    sealed,
+)
+from lakehead.storage.format.records import KafkaRecord
+from lakehead.storage.format.varint import encode_varint
+
+_NULL = encode_varint(-1)
+
+
+def encode_imported(
+    records: Sequence[KafkaRecord], base_offset: int, codec: int
+) -> tuple[bytearray, int]:
+    """Return a batch of records that covers the offsets from `base_offset` to the last record, and
+    the newest timestamp (ms).
+    """
+    first_ms = records[0].timestamp
+    body = b"".join(_encoded(one, base_offset, first_ms) for one in records)
+    newest = max(one.timestamp for one in records)
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=0,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=records[-1].offset - base_offset,
+        base_timestamp=first_ms,
+        max_timestamp=newest,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=-1,
+        base_sequence=NO_SEQUENCE,
+        record_count=len(records),
+    )
+    batch = bytearray(sealed(header, body))
+    if codec:
+        plain = memoryview(batch)
+        return recompressed(plain, read_header(plain), memoryview(body), codec, None), newest
+    return batch, newest
+
+
+def _encoded(record: KafkaRecord, base_offset: int, first_ms: int) -> bytes:
+    parts = [
+        b"\0",  # attributes
+        encode_varint(record.timestamp - first_ms),
+        encode_varint(record.offset - base_offset),
+        *_bytes(record.key),
+        *_bytes(record.value),
+        encode_varint(len(record.headers)),
+    ]
+    for name, value in record.headers:
+        parts += (*_bytes(name.encode()), *_bytes(value))
+    body = b"".join(parts)
+    return encode_varint(len(body)) + body
+
+
+def _bytes(data: bytes | None) -> tuple[bytes, ...]:
+    return (_NULL,) if data is None else (encode_varint(len(data)), data)
+
+
+class RecordDigest:
+    """The number of records of a partition, and a digest of their offsets, timestamps, keys, values
+    and headers. Batches and their codecs do not count.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, records: Iterable[KafkaRecord]) -> None:
+        """Add records, in the order of offsets."""
+        for record in records:
+            self.records += 1
+            self._digest.update(_encoded(record, 0, 0))
+
+    @property
+    def hex(self) -> str:
+        """The digest so far."""
+        return self._digest.hexdigest()
