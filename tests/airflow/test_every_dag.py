@@ -28,14 +28,17 @@ LAST = "lakehead_attest"
 
 
 def made_cluster(root: Path) -> None:
-    """Topic people with three keys, in ten small objects, and its table declared."""
+    """Topic people with three keys, in ten small objects, and its table declared; and a topic of
+    records that are older than its retention.
+    """
     for number in range(10):
         keyed = [
             TestRecord(offset=n, key=f"k{n % 3}".encode(), value=json.dumps({"id": n}).encode())
             for n in range(number * 9, number * 9 + 9)
         ]
         write_topic(root, "people", {0: keyed})
-    configure(root, "people", TABLE)
+    configure(root, "people", TABLE | {"retention.ms": "-1"})
+    write_topic(root, "old", {0: [TestRecord(offset=0, timestamp=1000, value=b"v")]})
 
 
 def test_each_dag_does_its_work(tmp_path: Path) -> None:
@@ -55,6 +58,7 @@ def test_each_dag_does_its_work(tmp_path: Path) -> None:
         airflow.succeeded(attested, RUN_S)
         assert airflow.result(attested, "attest.summary")["rows"] == 60
     kept = [n for n in range(90) if n % 3 != 1]
+    assert lakehead.scan(f"file:{root}", "old").read_all().num_rows == 0
     batches = lakehead.scan(f"file:{root}", "people", columns=["offset"])
     assert [row["offset"] for batch in batches for row in batch.to_pylist()] == kept
     table = DeltaTable(root / "tables/people").to_pyarrow_table()
