@@ -142,7 +142,7 @@ async def _newest_complete(
     source: ObjectStore, state: MetadataImage, there: set[str]
 ) -> RestorePoint | None:
     missing = {key for key in named_objects(state) if key not in there}
-    complete = None if missing else state
+    complete = None if missing or state.tails else state
     position_ms = complete_ms = -1
     while True:
         entry = await _entry(source, state.next_entry)
@@ -159,7 +159,7 @@ async def _newest_complete(
             }
         state = state.refuse(entry)
         position_ms = entry.time_ms
-        if not missing:
+        if not missing and not state.tails:
             complete, complete_ms = state, position_ms
         await asyncio.sleep(0)
     if complete is None:

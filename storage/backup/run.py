@@ -153,11 +153,15 @@ class Backups:
         begun = self._clock.monotonic()
         await self._wait_uploaded()
         copied = Copied()
+        pause = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
         for turn in range(_ROUNDS_MAX):
             turn_begun = self._clock.monotonic()
             position_ms = self._clock.now_ms()
             await self._log.refresh(surely=True)
             state = await self._tails.add_to(self._log)
+            if state.tails:  # of a dead node: its records are on their way into objects
+                await pause.wait()
+                continue
             if self._last is not None and self._last[0] is state:
                 break
             missing = {k: n for k, n in named_objects(state).items() if k not in self._held}
@@ -174,7 +178,8 @@ class Backups:
                 break
         else:
             raise StoreUnavailable(
-                f"objects of {self._source.uri} are deleted faster than they are copied"
+                f"objects of {self._source.uri} are deleted faster than they are copied, or the "
+                "records of a dead node are not in objects yet"
             )
         failpoint("backup_objects_copied")
         await self._refuse_cluster()

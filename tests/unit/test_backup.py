@@ -6,13 +6,17 @@ import asyncio
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from immutables import Map
 
 import lakehead
-from lakehead.storage.backup.manifest import Manifest
+from lakehead.storage.backup.manifest import Manifest, read_state
 from lakehead.storage.backup.pruning import kept_numbers
+from lakehead.storage.backup.run import Backups
+from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.jobs.compact_objects import JOB as COMPACT
@@ -21,7 +25,9 @@ from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, find_leaks
 from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
@@ -341,3 +347,25 @@ def test_the_first_of_each_hour_is_kept_and_the_two_newest() -> None:
     assert kept_numbers(backups, 3) == {12, 16, 20, 21, 22}
     assert kept_numbers(backups, 0) == {21, 22}
     assert kept_numbers(backups[:1], 0) == {0}
+
+
+async def test_it_waits_for_the_records_of_a_dead_node(tmp_path: Path) -> None:
+    """While streams have inherited tails, records of theirs lie on a disk alone."""
+    await asyncio.to_thread(write, tmp_path)
+    source, clock, rng = FileStore(tmp_path / "store"), SystemClock(), random.Random(5)
+    log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
+    target = FileStore(tmp_path / "backup")
+    backups = await Backups.open(source, target, log, clock=clock, rng=rng, keep_hours=0)
+    looks = 0
+    real = backups._tails.add_to
+
+    async def with_a_tail(log: MetadataLog) -> MetadataImage:
+        nonlocal looks
+        looks += 1
+        state = await real(log)
+        return replace(state, tails=Map({"data/00/1-1-1": 1})) if looks == 1 else state
+
+    backups._tails.add_to = with_a_tail  # type: ignore[method-assign]
+    done = await backups.make()
+    assert looks == 2
+    assert not (await read_state(target, done.manifest)).tails
