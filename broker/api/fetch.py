@@ -188,7 +188,8 @@ class FetchCall:
         self._cold_pending: set[Wanted] = set()
         self._cold_bytes = 0
         self._cold_ready: dict[Wanted, Records | StorageError] = {}
-        self._uploads = UploadWaits(self._services.cold_reads, self._wake)
+        self._uploads: UploadWaits | None = None
+        """Kept until the request stops: it leads back here, and garbage would hold records."""
         self._results: list[tuple[Wanted, PartitionResult]] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
         self._is_cut_off = False
@@ -329,7 +330,9 @@ class FetchCall:
     def _stop(self) -> None:
         """Wait for nothing any more."""
         self._is_finished = True
-        self._uploads.close()
+        if self._uploads is not None:
+            self._uploads.close()
+            self._uploads = None
         for timer in self._timers:
             timer.cancel()
         for partition in self._watched:
@@ -515,6 +518,8 @@ class FetchCall:
         is_full = self._cold_bytes + room > self._max_bytes or len(pending) >= COLD_READS_MAX
         if wanted in pending or (pending and is_full) or (self._is_late and self._cold_ready):
             return
+        if self._uploads is None:
+            self._uploads = UploadWaits(self._services.cold_reads, self._wake)
         if self._uploads.is_due(partition.stream, wanted.want.fetch_offset):
             return
         if not self._has_memory(room):

@@ -23,6 +23,7 @@ from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch, seal_batch
 
 NOISE = b"\xff" * 40
+UNLIMITED = "9223372036854775807"
 BOMB = bytes(cramjam.zstd.compress(bytes(300 << 20)))
 """More than what a batch may inflate to."""
 
@@ -150,10 +151,10 @@ def test_retention_goes_on_past_a_batch_that_cannot_be_read(
         return sorted(work.words for work in works)
 
     cluster.write([good(0, 1), invalid(2, 30)], [invalid(0, 5)])
-    cluster.declare("pause")
+    cluster.declare("pause", retention_wait_ms=UNLIMITED)
     assert isinstance(cluster.catch_up().error, RecordUnreadable)
     assert due() == ["trim to 2"]
-    cluster.declare(on_error)
+    cluster.declare(on_error, retention_wait_ms=UNLIMITED)
     assert cluster.catch_up().error is None
     assert due() == ["trim to 32", "trim to 5"]
 

@@ -516,7 +516,7 @@ def test_commands_about_topics_log_in_by_a_client_s_settings(
     created = topics(password, "create", "commanded")
     assert created.stdout == "created topic commanded with 1 partition\n"
     assert topics(password, "alter", "commanded", "--set", "retention.ms=1").returncode == 0
-    assert topics(password, "delete", "commanded").returncode == 0
+    assert topics(password, "delete", "commanded", "--yes").returncode == 0
     refused = topics("wrong", "create", "commanded")
     assert refused.returncode == 1
     assert "uthentication failed" in refused.stderr
