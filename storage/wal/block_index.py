@@ -42,7 +42,7 @@ class LogIndex(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Append:
-    """What an index has to know of an append, until one covers it. Its record ends at `end`;
+    """The facts of an append that an index needs, until one covers it. Its record ends at `end`;
     `head` is the header of its batch, or the whole of a control batch.
     """
 

@@ -24,8 +24,8 @@ from lakehead.storage.object_store import ObjectStore
 
 @dataclass(slots=True, kw_only=True)
 class ImportedTopic:
-    """What a run did for a topic: records that came, the sum of the ends of its partitions, and
-    configs that do not exist here.
+    """The result of a run for one topic: records that came, the sum of the ends of its partitions,
+    and configs that do not exist here.
     """
 
     topic: str
