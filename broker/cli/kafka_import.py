@@ -1,7 +1,7 @@
 """`lakehead import`: topics of an Apache Kafka cluster, with offsets and groups' positions."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,13 +16,13 @@ from lakehead.broker.cli.cluster import (
     store_uri,
 )
 from lakehead.broker.cli.listing import JsonOption, show_rows
-from lakehead.broker.cli.migration.run import compared, import_positions, import_topic
-from lakehead.broker.cli.migration.source_cluster import SourceCluster
-from lakehead.broker.cli.migration.target_store import opened_target
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.record_batch import CODECS
 from lakehead.storage.jobs.job import DamageFound
+
+if TYPE_CHECKING:
+    from lakehead.broker.cli.migration.source_cluster import SourceCluster
 
 
 def import_topics(
@@ -70,6 +70,8 @@ def import_topics(
     if compression not in CODECS:
         raise SettingsError(f"--compression is one of {', '.join(CODECS)}")
     configure_logs("warning")
+    from lakehead.broker.cli.migration.source_cluster import SourceCluster
+
     cluster = SourceCluster(source, command_config)
     if verify:
         run(_verify(cluster, store_uri(path), topic or [], as_json))
@@ -83,13 +85,16 @@ def import_topics(
 
 
 async def _import(
-    source: SourceCluster,
+    source: "SourceCluster",
     uri: str,
     names: list[str],
     codec: int,
     offsets_partitions: int,
     as_json: bool,
 ) -> None:
+    from lakehead.broker.cli.migration.run import import_positions, import_topic
+    from lakehead.broker.cli.migration.target_store import opened_target
+
     topics = source.topics(names)
     store = open_at(uri)
     rows: list[dict[str, Any]] = []
@@ -120,7 +125,9 @@ async def _import(
     typer.echo(f"lakehead: positions of {groups} groups imported", err=True)
 
 
-async def _verify(source: SourceCluster, uri: str, names: list[str], as_json: bool) -> None:
+async def _verify(source: "SourceCluster", uri: str, names: list[str], as_json: bool) -> None:
+    from lakehead.broker.cli.migration.run import compared
+
     store = open_at(uri)
     try:
         state = await read_state(store)
