@@ -26,8 +26,8 @@ from lakehead.storage.format.varint import encode_varint
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """Key and value of a record; no value means that the key is deleted."""
-Headers: TypeAlias = Sequence[tuple[str, bytes]]
-"""Names and values of the headers of a record."""
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+"""Names and values of the headers of a record; None: a null value."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _NO_LEADER_EPOCH = -1
@@ -59,16 +59,22 @@ def encode_batch(
 
 
 def encode_record(
-    offset_delta: int, key: bytes | None, value: bytes | None, encoded_headers: bytes
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    encoded_headers: bytes,
+    timestamp_delta: int = 0,
 ) -> bytes:
-    """Return one record, length included, that bears the timestamp of its batch."""
+    """Return one record, length included. Deltas are from the base offset and the base timestamp
+    (ms) of its batch.
+    """
     record = b"".join(
         (
             b"\0",  # attributes
-            b"\0",  # timestamp delta
+            encode_varint(timestamp_delta),
             encode_varint(offset_delta),
-            _NULL if key is None else encode_varint(len(key)) + key,
-            _NULL if value is None else encode_varint(len(value)) + value,
+            _encode_bytes(key),
+            _encode_bytes(value),
             encoded_headers,
         )
     )
@@ -113,9 +119,12 @@ def encode_headers(headers: Headers) -> bytes:
     """Return the headers of a record."""
     parts = [encode_varint(len(headers))]
     for name, value in headers:
-        key = name.encode()
-        parts += (encode_varint(len(key)), key, encode_varint(len(value)), value)
+        parts += (_encode_bytes(name.encode()), _encode_bytes(value))
     return b"".join(parts)
+
+
+def _encode_bytes(data: bytes | None) -> bytes:
+    return _NULL if data is None else encode_varint(len(data)) + data
 
 
 _NULL = encode_varint(-1)

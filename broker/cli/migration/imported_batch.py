@@ -1,12 +1,12 @@
 """Record batches of imported records, each at the offset that it had.
 
-The format of records is in `lakehead.storage.format.batch_writer`; here each has a timestamp and
-headers of its own, and offsets between records may be missing.
+Each record has a timestamp and headers of its own, and offsets between records may be missing.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from lakehead.storage.format.batch_writer import encode_headers, encode_record
 from lakehead.storage.format.compression import recompressed
 from lakehead.storage.format.record_batch import (
     MAGIC,
@@ -17,9 +17,6 @@ from lakehead.storage.format.record_batch import (
     sealed,
 )
 from lakehead.storage.format.records import KafkaRecord
-from lakehead.storage.format.varint import encode_varint
-
-_NULL = encode_varint(-1)
 
 
 def encode_imported(
@@ -54,22 +51,13 @@ def encode_imported(
 
 
 def _encoded(record: KafkaRecord, base_offset: int, first_ms: int) -> bytes:
-    parts = [
-        b"\0",  # attributes
-        encode_varint(record.timestamp - first_ms),
-        encode_varint(record.offset - base_offset),
-        *_bytes(record.key),
-        *_bytes(record.value),
-        encode_varint(len(record.headers)),
-    ]
-    for name, value in record.headers:
-        parts += (*_bytes(name.encode()), *_bytes(value))
-    body = b"".join(parts)
-    return encode_varint(len(body)) + body
-
-
-def _bytes(data: bytes | None) -> tuple[bytes, ...]:
-    return (_NULL,) if data is None else (encode_varint(len(data)), data)
+    return encode_record(
+        record.offset - base_offset,
+        record.key,
+        record.value,
+        encode_headers(record.headers),
+        record.timestamp - first_ms,
+    )
 
 
 class RecordDigest:
