@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from lakehead.broker.cli.migration.imported_batch import RecordDigest
 from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
-from lakehead.broker.cli.migration.target_store import OFFSETS_TOPIC, TargetStore
+from lakehead.broker.cli.migration.target_store import TargetStore
 from lakehead.broker.cluster.replication_control import OFFSETS_CONFIGS
 from lakehead.broker.configs.topic_configs import parse_topic_configs
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.errors import RequestRefused

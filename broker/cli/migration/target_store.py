@@ -41,7 +41,6 @@ from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 
 IMPORT_NODE = 2_000_000_000
 """The node id of an import."""
-OFFSETS_TOPIC = "__consumer_offsets"
 _UPLOAD_BYTES = 64 * 1024 * 1024
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 512 * 1024

@@ -18,6 +18,7 @@ from lakehead.broker.coordinator.group.record_formats import (
 )
 from lakehead.broker.coordinator.log import CoordinatorLog
 from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import RequestRefused
@@ -25,8 +26,6 @@ from lakehead.storage.format.batch_writer import KeyValue
 from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import TaskScope, log_failure
-
-_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ async def corrected_offsets(
 
     Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat.
     """
-    topic = state.topics.get(_OFFSETS_TOPIC)
+    topic = state.topics.get(OFFSETS_TOPIC)
     found: dict[int, list[KeyValue]] = {}
     scope = TaskScope(log_failure)
     try:
@@ -89,7 +88,7 @@ async def corrected_offsets(
                 continue
             batches = [batch async for batch in stored_batches(store, stream)]
             log = CoordinatorLog(
-                _StoredLog(state=stream, batches=batches), clock, scope, name=_OFFSETS_TOPIC
+                _StoredLog(state=stream, batches=batches), clock, scope, name=OFFSETS_TOPIC
             )
             await log.replay()
             corrections: list[KeyValue] = [
