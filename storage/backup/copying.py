@@ -4,7 +4,6 @@ Contents are copied, not stored bytes: each store encrypts by its own settings. 
 same name is the same object, so one that the target has is not copied again.
 """
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import check_item, parse_index
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
+from lakehead.storage.stream.reader import ReadBudget, Ticket
 from lakehead.storage.tasks import task_group
 
 _AT_ONCE = 16
@@ -42,28 +42,6 @@ class Copied:
     damaged: list[str] = field(default_factory=list)
 
 
-class _Room:
-    """Room for objects in memory: of `_BYTES_AT_ONCE` bytes, or one that is larger."""
-
-    def __init__(self) -> None:
-        self._used = 0
-        self._changed = asyncio.Condition()
-
-    async def take(self, size: int) -> None:
-        """Wait until there is room for `size` bytes, and take it."""
-        async with self._changed:
-            await self._changed.wait_for(
-                lambda: not self._used or self._used + size <= _BYTES_AT_ONCE
-            )
-            self._used += size
-
-    async def give_back(self, size: int) -> None:
-        """Give back room that was taken."""
-        async with self._changed:
-            self._used -= size
-            self._changed.notify_all()
-
-
 async def copy_objects(
     source: ObjectStore,
     target: ObjectStore,
@@ -74,17 +52,18 @@ async def copy_objects(
     """Copy objects, given by key and size. Raises StoreUnavailable, OutcomeUnknown: what was copied
     by then stays.
     """
-    result, room, waiting = Copied(), _Room(), iter(objects.items())
+    result, budget, waiting = Copied(), ReadBudget(_BYTES_AT_ONCE), iter(objects.items())
     total, done = sum(objects.values()), 0
 
     async def copy() -> None:
         nonlocal done
         for key, size in waiting:
-            await room.take(size)
+            ticket = Ticket(0, size, is_urgent=True)
+            await budget.acquire(ticket)
             try:
                 await _copy_one(source, target, key, rng, result)
             finally:
-                await room.give_back(size)
+                budget.release(ticket)
             done += size
             on_progress(done, total)
 
