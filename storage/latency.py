@@ -55,4 +55,8 @@ class Timing:
 
     def stop(self) -> None:
         """Count the operation: it ends now."""
-        self._histogram.observe(self._clock.monotonic() - self._began)
+        self._histogram.observe(self.passed_s())
+
+    def passed_s(self) -> float:
+        """Return the seconds since the operation began."""
+        return self._clock.monotonic() - self._began

@@ -7,7 +7,7 @@ path an addition. Names follow Prometheus: base units (seconds, bytes), a counte
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -37,6 +37,7 @@ from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
 if TYPE_CHECKING:
     from lakehead.broker.telemetry.request_traces import RequestTraces
 
+T = TypeVar("T")
 Value = float | LatencyHistogram
 Values = Value | Mapping[str, Value] | None
 """A value, a value for each value of the label, or None: this node has no such part."""
@@ -926,20 +927,24 @@ _METADATA = (
 # Metrics of clients.
 
 
-def _forwarded(read: Callable[[OtlpForwarder], float]) -> Callable[[ObservedNode], Values]:
+def _if_there(
+    part: Callable[[ObservedNode], T | None], read: Callable[[T], float]
+) -> Callable[[ObservedNode], Values]:
+    """Return a count of a part that a node may not have; 0 without it."""
+
     def value(node: ObservedNode) -> Values:
-        forwarder = node.services.telemetry.forwarder
-        return 0 if forwarder is None else read(forwarder)
+        found = part(node)
+        return 0 if found is None else read(found)
 
     return value
+
+
+def _forwarded(read: Callable[[OtlpForwarder], float]) -> Callable[[ObservedNode], Values]:
+    return _if_there(lambda n: n.services.telemetry.forwarder, read)
 
 
 def _traced(read: "Callable[[RequestTraces], float]") -> Callable[[ObservedNode], Values]:
-    def value(node: ObservedNode) -> Values:
-        traces = node.dispatcher.traces
-        return 0 if traces is None else read(traces)
-
-    return value
+    return _if_there(lambda n: n.dispatcher.traces, read)
 
 
 _TELEMETRY = (

@@ -107,13 +107,12 @@ class RequestTraces:
 class TracedRequest(Timing):
     """A request with a span."""
 
-    __slots__ = ("_began_s", "_span", "_traces")
+    __slots__ = ("_span", "_traces")
 
     def __init__(self, latency: LatencyHistogram, traces: RequestTraces, span: Span) -> None:
         super().__init__(latency, traces.clock)
         self._traces = traces
         self._span = span
-        self._began_s = traces.clock.monotonic()
 
     def note(self, event: str) -> None:
         """Add an event that happens now to the span."""
@@ -127,8 +126,7 @@ class TracedRequest(Timing):
 
     def _now_ns(self) -> int:
         """Return the time by the monotonic clock since the begin, which is by the wall clock."""
-        passed = self._traces.clock.monotonic() - self._began_s
-        return self._span.start_time_unix_nano + int(passed * _NS_PER_S)
+        return self._span.start_time_unix_nano + int(self.passed_s() * _NS_PER_S)
 
 
 def _text(key: str, value: str) -> KeyValue:
