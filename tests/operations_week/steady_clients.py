@@ -18,7 +18,7 @@ EXPECTED = frozenset(
         KafkaError._TIMED_OUT,
     }
 )
-"""librdkafka reports with these that it connects anew, which any restart of a broker brings."""
+"""librdkafka reports these while it connects again, as after the restart of a broker."""
 
 
 class Errors:

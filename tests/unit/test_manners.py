@@ -58,7 +58,7 @@ def test_help_shows_each_example_whole(lakehead: CommandLine) -> None:
 
 
 def complete(words: str, shell: str = "bash") -> list[str]:
-    """What a shell offers at the end of `words`, and the modules that were loaded for it."""
+    """The completions of `words` in a shell, and the modules that were loaded for them."""
     script = (
         "import sys, atexit\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
