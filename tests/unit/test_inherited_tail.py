@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
@@ -27,7 +26,7 @@ from lakehead.storage.wal import MemoryWal, WalOwner
 from tests.unit.test_metadata_rules import committed, register, start
 from tests.unit.test_object_wal_recovery import running
 from tests.unit.test_stream_engine import append, read_all
-from tests.unit.test_takeover import Place, fence, some_node_died
+from tests.unit.test_takeover import Place, fence, some_node_died, two_takers
 
 FENCE = r.FenceNode(node_id=0, epoch=0)
 REACHED = r.InheritTail(
@@ -200,13 +199,7 @@ async def test_streams_take_and_upload_records_while_readers_wait_for_the_tail(
 ) -> None:
     store, place = MemoryStore(), Place("records")
     written = await some_node_died(store, place)
-    async with AsyncExitStack() as stack:
-        one, two = [
-            (await stack.enter_async_context(
-                running(store, place.own, node_id=n, partitions=0, seed=n)
-            ))[0]
-            for n in (1, 2)
-        ]  # fmt: skip
+    async with two_takers(store, place) as (one, two):
         await inherit_and_die(one, place, monkeypatch)
         streams = await open_all(one)
         await extend(streams, written)

@@ -67,6 +67,18 @@ async def some_node_died(store: MemoryStore, place: Place, batches: int = 9) -> 
         return [[*bases, await append(s)] for s, bases in zip(streams, written, strict=True)]
 
 
+@asynccontextmanager
+async def two_takers(
+    store: MemoryStore, place: Place
+) -> AsyncIterator[tuple[StreamEngine, StreamEngine]]:
+    """Nodes 1 and 2, which have no streams."""
+    async with (
+        running(store, place.own, node_id=1, partitions=0, seed=1) as (one, _),
+        running(store, place.own, node_id=2, partitions=0, seed=2) as (two, _),
+    ):
+        yield one, two
+
+
 PLACES = ("cluster", "elsewhere", "records")
 
 
@@ -74,13 +86,7 @@ PLACES = ("cluster", "elsewhere", "records")
 async def test_several_takers_leave_everything_once_and_the_streams_go_on(name: str) -> None:
     store, place = MemoryStore(), Place(name)
     written = await some_node_died(store, place)
-    async with AsyncExitStack() as stack:
-        takers = [
-            (await stack.enter_async_context(
-                running(store, place.own, node_id=n, partitions=0, seed=n)
-            ))[0]
-            for n in (1, 2)
-        ]  # fmt: skip
+    async with two_takers(store, place) as takers:
         node = await fence(takers[0], 0)
         with pytest.raises(EntryRejected, match="WAL there is not recovered"):
             await takers[0].open_streams([0])
@@ -187,13 +193,7 @@ async def test_a_node_that_is_alive_or_has_come_back_is_not_taken() -> None:
 async def test_a_stream_that_was_assigned_elsewhere_is_opened_there_alone() -> None:
     store, place = MemoryStore(), Place("cluster")
     await some_node_died(store, place)
-    async with AsyncExitStack() as stack:
-        one, two = [
-            (await stack.enter_async_context(
-                running(store, place.own, node_id=n, partitions=0, seed=n)
-            ))[0]
-            for n in (1, 2)
-        ]  # fmt: skip
+    async with two_takers(store, place) as (one, two):
         await one.take_over(await fence(one, 0), place.left)
         await assign(one, 2, [0, 1])
         with pytest.raises(EntryRejected, match="assigned to node 2"):
