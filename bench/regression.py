@@ -42,7 +42,10 @@ ALLOWED = 0.05
 ROUNDS, RECORDS = 6, 150_000
 ROUNDS_MIN = 5
 """Fewer agree by chance too often: five do so once in 32 runs."""
-CONSUME = "consume-recent"
+CONSUME, CONSUME_OLDER = "consume-recent", "consume-older"
+CACHE_BYTES = 192 * 2**20
+"""Of each broker: a run's topic is in it, and the topic of two runs before is not."""
+_OLDER_RUNS = 2
 JUDGED = ("mb_per_second", "cpu_seconds_per_gb")
 PACKAGES = ("lakehead", "broker", "storage", "lake", "connectors")
 _LOAD = next(load for load in LOADS if load.name == PRODUCE)
@@ -107,24 +110,35 @@ def _git(*arguments: str) -> bytes:
     return done.stdout
 
 
-def measured(server: ServerProcess, topic: str, records: int) -> dict[str, Figures]:
-    """Produce, consume the same, and delete it."""
-    with workloads.made_topic(server, topic, {}):
-        return {
-            PRODUCE: workloads.produce(server, topic, _LOAD, records),
-            CONSUME: workloads.consume(server, topic, _LOAD, records),
-        }
+def measured(server: ServerProcess, run: int, records: int) -> dict[str, Figures]:
+    """Produce a topic, consume it, and consume the one of two runs before, which no client has read
+    since it left the cache.
+    """
+    workloads.create_topic(server, _topic(run), {})
+    found = {
+        PRODUCE: workloads.produce(server, _topic(run), _LOAD, records),
+        CONSUME: workloads.consume(server, _topic(run), _LOAD, records),
+    }
+    if run > _OLDER_RUNS:
+        older = _topic(run - _OLDER_RUNS)
+        found[CONSUME_OLDER] = workloads.consume(server, older, _LOAD, records)
+    return found
+
+
+def _topic(run: int) -> str:
+    return f"run-{run}"
 
 
 def rounds_of(
     base: ServerProcess, this: ServerProcess, count: int, records: int
 ) -> Iterator[Round]:
-    """Measure both in turn, after a run of each that does not count."""
+    """Measure both in turn, after runs of each that do not count."""
     for server in (base, this):
-        measured(server, "warm", records)
-    for number in range(1, count + 1):
+        for run in range(1, _OLDER_RUNS + 1):
+            measured(server, run, records)
+    for number in range(_OLDER_RUNS + 1, _OLDER_RUNS + 1 + count):
         order = (base, this) if number % 2 else (this, base)
-        found = {id(server): measured(server, f"round-{number}", records) for server in order}
+        found = {id(server): measured(server, number, records) for server in order}
         yield {load: (found[id(base)][load], found[id(this)][load]) for load in found[id(base)]}
 
 
@@ -170,7 +184,7 @@ def main() -> None:
 
 def _broker(folder: Path, root: Path) -> ServerProcess:
     """A broker of a checkout; `-P`: the present folder may hold another one."""
-    return lakehead_server(folder, under=("-P",), root=root)
+    return lakehead_server(folder, "--cache.size", str(CACHE_BYTES), under=("-P",), root=root)
 
 
 def _made(folder: Path) -> Path:
