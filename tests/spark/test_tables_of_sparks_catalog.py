@@ -8,13 +8,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lakehead.lake.source.catalog_table import create_table
 from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
 from tests.support.group_commits import commit_offsets
 from tests.support.topic_writer import write_topic
 
 pytest.importorskip("pyspark.sql.datasource", reason="Spark 3.5 has no data sources in Python")
+
+from lakehead.lake.source.catalog_table import create_table
 
 CATALOG = "spark.sql.catalog.spark_catalog"
 
