@@ -15,11 +15,13 @@ list it (object WAL).
 
     FAILOVERS=20       kills for each WAL, and a quarter as many pauses
     SECURITY=SASL_SSL  clients by TLS and SCRAM, access rules, mutual TLS between nodes
+    ENCRYPTED=1        objects and logs are encrypted, by a key file
 """
 
 import contextlib
 import functools
 import os
+import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -42,6 +44,7 @@ from bench.cluster.log_events import log_events
 from bench.figures import Figure
 from bench.lakehead_cluster import ClusterNode, LakeheadCluster, Place
 from bench.new_space import wait_filled
+from lakehead.storage.encryption.key_file import add_key
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.secure_cluster import SecureCluster
@@ -99,6 +102,10 @@ def _measure(folder: Path, wal: str, cause: str, runs: int) -> list[Figure]:
 
 
 def _cluster(folder: Path, *flags: str, wal: str, wal_size: int = WAL_SIZE) -> LakeheadCluster:
+    if os.environ.get("ENCRYPTED") == "1":
+        keys = folder / "keys"
+        add_key(keys, "bench", rng=random.SystemRandom())
+        flags += ("--encryption.key.provider", "file", "--encryption.key.file", str(keys))
     if os.environ.get("SECURITY") != "SASL_SSL":
         return LakeheadCluster(folder, *flags, nodes=NODES, wal=wal, wal_size=wal_size)
     secure = SecureCluster.make(folder / "ca", ("localhost", "127.0.0.1"))

@@ -57,8 +57,8 @@ from lakehead.storage.wal.block_format import (
     sector_up,
     stamp,
 )
-from lakehead.storage.wal.block_index import IndexBuilder
-from lakehead.storage.wal.block_recovery import IndexReader, Ring, RingScan, recovered, surveyed
+from lakehead.storage.wal.block_index import IndexBuilder, encrypt_index, encrypted_size
+from lakehead.storage.wal.block_recovery import Ring, RingScan, index_places, recovered, surveyed
 from lakehead.storage.wal.block_settings import BlockWalSettings, BlockWalStats
 from lakehead.storage.wal.device import WalDevice, aligned_buffer, write_failure
 from lakehead.storage.wal.protocol import (
@@ -189,8 +189,8 @@ class BlockWal:
         """Yield the parts of the log, by its indexes as far as there are any. Raises as `recover`;
         damage to records that an index covers is not seen.
         """
-        header, scan, interval = self._store.header, self._scan(), self._settings.index_interval
-        parts = surveyed(scan, IndexReader(self._device, self._ring, header, interval))
+        header, scan = self._store.header, self._scan()
+        parts = surveyed(scan, index_places(self._ring, header, self._settings.index_interval))
         return recovered(parts, scan, self._device, header, self._set_recovered)
 
     def _scan(self) -> RingScan:
@@ -240,7 +240,7 @@ class BlockWal:
         self._epoch = epoch
         self._listener = listener
         interval = self._settings.index_interval
-        if self._cipher is None and self._ring.length > interval > 0:
+        if self._ring.length > interval > 0:
             self._index = IndexBuilder(self._released, interval)
 
     def append(
@@ -370,7 +370,10 @@ class BlockWal:
             start, end = start + padding, start + padding
             self._block = Block.none_at(start)
         index = self._index_at(start)
-        if index and start + sector_up(RECORD.size + len(index)) + sector_up(size) <= space_end:
+        index_size = encrypted_size(index) if self._cipher is not None else len(index)
+        if index and start + sector_up(RECORD.size + index_size) + sector_up(size) <= space_end:
+            if self._cipher is not None:
+                index = encrypt_index(index, self._cipher, start)
             lap = lap_of(start, self._ring.length)
             self._sealed.append(Block.index(start, index, start - end, lap, self._epoch))
             end = self._sealed[-1].end

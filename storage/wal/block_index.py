@@ -4,12 +4,16 @@ A node that recovers another's log has to know where its streams end before it r
 So the writer adds an index at the beginning of each piece of the ring (16 MiB), where it is found
 without a pointer. It covers positions that were released when it was made, from where the index
 before it ended. So a whole index proves that all it covers is durable. Other positions are scanned:
-the last piece, the beginning of a piece with very many records, encrypted logs.
+the last piece, and the beginning of a piece with very many records.
 
 An index is the body of padding, which a scan passes over. Its header has the checksum of the body::
 
     magic 8 bytes, length u32, then MessagePack: [from, to, [[stream id, epoch, start offset,
     end offset, max timestamp, bytes, headers], ...]]
+
+An epoch with a key encrypts its indexes as it does its records, since the headers name producers
+and control batches are whole. Such an index has another magic, and its length counts the tag, which
+covers the 12 bytes of both too. So it is bound to the log, the epoch and its position.
 
 A range is of one stream and one stream epoch, in the order of the log; `headers` are those of
 `lakehead.storage.format.producer_headers`.
@@ -22,11 +26,13 @@ from collections import deque
 
 import msgspec
 
+from lakehead.storage.encryption.log_cipher import TAG_SIZE, LogCipher
 from lakehead.storage.format.producer_headers import head_of, producer_headers
 from lakehead.storage.format.record_batch import HEADER_SIZE, max_timestamp
 from lakehead.storage.wal.protocol import Buffer, WalRange
 
 MAGIC = b"LKHDINDX"
+ENCRYPTED_MAGIC = b"LKHDINDE"
 _HEAD = struct.Struct(">8sI")
 SIZE_MAX = 1024 * 1024
 APPENDS_MAX = 16_384
@@ -130,12 +136,47 @@ def encode_index(index: LogIndex) -> bytes:
 
 def decode_index(body: Buffer) -> LogIndex | None:
     """Return the index that a body is whose checksum holds; None if it is none that is known."""
+    data = _data_of(body, MAGIC)
+    return None if data is None else _decoded(data)
+
+
+def encrypted_size(body: bytes) -> int:
+    """Return the bytes that an index of this body has when it is encrypted."""
+    return len(body) + TAG_SIZE
+
+
+def encrypt_index(body: bytes, cipher: LogCipher, position: int) -> bytes:
+    """Return the body of an index encrypted, for the record header at `position`. To be called once
+    for a position, where no record begins.
+    """
+    head = _HEAD.pack(ENCRYPTED_MAGIC, len(body) - _HEAD.size + TAG_SIZE)
+    return head + cipher.encrypt(position, memoryview(body)[_HEAD.size :], head)
+
+
+def decrypt_index(body: Buffer, cipher: LogCipher, position: int) -> LogIndex | None:
+    """Return the index that an encrypted body is whose checksum holds; None if it is none that is
+    known. Raises ValueError if it is not what was encrypted there.
+    """
+    data = _data_of(body, ENCRYPTED_MAGIC)
+    if data is None:
+        return None
+    plain = cipher.decrypt(position, data, bytes(body[: _HEAD.size]))
+    if plain is None:
+        raise ValueError("the index fails its authentication")
+    return _decoded(plain)
+
+
+def _data_of(body: Buffer, expected: bytes) -> Buffer | None:
     if len(body) < _HEAD.size:
         return None
     magic, length = _HEAD.unpack_from(body)
-    if magic != MAGIC:
+    if magic != expected:
         return None
+    return memoryview(body)[_HEAD.size : _HEAD.size + length]
+
+
+def _decoded(data: Buffer) -> LogIndex | None:
     try:
-        return msgspec.msgpack.decode(bytes(body[_HEAD.size : _HEAD.size + length]), type=LogIndex)
+        return msgspec.msgpack.decode(bytes(data), type=LogIndex)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

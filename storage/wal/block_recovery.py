@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, TypeVar
+from typing import NamedTuple, Protocol, TypeGuard, TypeVar
 
 from crc32c import crc32c
 
@@ -35,7 +35,7 @@ from lakehead.storage.wal.block_format import (
     sector_down,
     sector_up,
 )
-from lakehead.storage.wal.block_index import LogIndex, decode_index
+from lakehead.storage.wal.block_index import LogIndex, decode_index, decrypt_index
 from lakehead.storage.wal.device import WalDevice, write_failure
 from lakehead.storage.wal.protocol import WalPart, WalRecord
 
@@ -157,10 +157,12 @@ class RingScan:
     ) -> None:
         self._cipher_of = cipher_of
         self._refuses_plain = refuses_plain
+        self._device = device
         self._reader = RingReader(device, ring)
         self._ring = ring
         self._header = header
         self._name = device.name
+        self._ciphers: dict[int, LogCipher] = {}
         self.end = header.trimmed
         self.indexes: dict[int, deque[LogIndex]] = {}
         """Indexes by epoch, in the order of the log: what they cover is not read."""
@@ -185,11 +187,44 @@ class RingScan:
         finally:
             await self._reader.close()
 
+    async def read_indexes(self, places: Sequence[int]) -> None:
+        """Find the indexes at these positions: what they cover is not read. Raises WalFailed, and
+        for an encrypted one what `records` does for a record.
+        """
+        reader = IndexReader(self._device, self._ring)
+        segments = {segment.epoch: segment for segment in self._header.segments}
+        async for stored in reader.read(places):
+            segment = segments.get(stored.epoch)
+            index = None if segment is None else await self._index(stored, segment)
+            if index is not None and index.end <= stored.position:
+                self.indexes.setdefault(stored.epoch, deque()).append(index)
+
+    async def _index(self, stored: StoredIndex, segment: EpochRange) -> LogIndex | None:
+        """Return an index of a segment; None: its records have to be read."""
+        if not segment.key:
+            return None if self._refuses_plain else decode_index(stored.body)
+        cipher = await self._cipher(segment)
+        if cipher is None:
+            return None
+        try:
+            return decrypt_index(stored.body, cipher, stored.position)
+        except ValueError:
+            raise WalCorrupted(
+                f"{self._name}: the index at WAL position {stored.position} (device offset "
+                f"{self._ring.offset_of(stored.position)}) is whole, and fails its authentication"
+            ) from None
+
+    async def _cipher(self, segment: EpochRange) -> LogCipher | None:
+        if not segment.key or self._cipher_of is None:
+            return None
+        cipher = self._ciphers.get(segment.epoch)
+        if cipher is None:
+            cipher = self._ciphers[segment.epoch] = await self._cipher_of(segment)
+        return cipher
+
     async def _parts(self) -> AsyncGenerator[WalPart, None]:
         for segment in self._header.segments:
-            cipher = None
-            if segment.key and self._cipher_of is not None:
-                cipher = await self._cipher_of(segment)
+            cipher = await self._cipher(segment)
             self.end = max(segment.start, self._header.trimmed)
             indexes = self.indexes.get(segment.epoch, deque())
             while segment.end is None or self.end < segment.end:
@@ -322,19 +357,37 @@ def _is_body(header: RecordHeader, body: memoryview) -> bool:
     return is_whole and body[0] == BODY_MAGIC
 
 
-class IndexReader:
-    """Reads the indexes of a slice, which lie at each `interval` bytes of its ring."""
+class StoredIndex(NamedTuple):
+    """An index at a position, as it is stored: a body whose checksum holds."""
 
-    def __init__(self, device: WalDevice, ring: Ring, header: SliceHeader, interval: int) -> None:
+    position: int
+    epoch: int
+    body: memoryview
+
+
+def index_places(ring: Ring, header: SliceHeader, interval: int) -> list[int]:
+    """Return the positions where an index of what is not trimmed may be: at each `interval` bytes
+    of the ring.
+    """
+    length, trimmed = ring.length, header.trimmed
+    if not 0 < interval < length:
+        return []
+    lap = trimmed - trimmed % length
+    places = [start + at for start in (lap, lap + length) for at in range(0, length, interval)]
+    return [place for place in places if trimmed <= place < trimmed + length]
+
+
+class IndexReader:
+    """Reads the indexes of a ring, some at once."""
+
+    def __init__(self, device: WalDevice, ring: Ring) -> None:
         self._device = device
         self._ring = ring
-        self._header = header
-        self._interval = interval
 
-    async def read(self) -> dict[int, deque[LogIndex]]:
-        """Return the valid indexes of what is not trimmed, by epoch, in the order of the log."""
-        found: dict[int, deque[LogIndex]] = {}
-        places = self._places()
+    async def read(self, places: Sequence[int]) -> AsyncGenerator[StoredIndex, None]:
+        """Yield the indexes at positions, in their order, until many of these have none. Raises
+        WalFailed.
+        """
         for first in range(0, len(places), _INDEXES_AT_ONCE):
             async with task_group() as group:
                 reads = [
@@ -342,25 +395,15 @@ class IndexReader:
                     for place in places[first : first + _INDEXES_AT_ONCE]
                 ]
             some = [one for read in reads if (one := read.result()) is not None]
-            for epoch, index in some:
-                found.setdefault(epoch, deque()).append(index)
+            for one in some:
+                yield one
             if not some:
                 break
-        return found
 
-    def _places(self) -> list[int]:
-        """Return the positions where an index may be."""
-        length, interval, trimmed = self._ring.length, self._interval, self._header.trimmed
-        if not 0 < interval < length:
-            return []
-        lap = trimmed - trimmed % length
-        places = [start + at for start in (lap, lap + length) for at in range(0, length, interval)]
-        return [place for place in places if trimmed <= place < trimmed + length]
-
-    async def _index_at(self, position: int) -> tuple[int, LogIndex] | None:
+    async def _index_at(self, position: int) -> StoredIndex | None:
         ring = self._ring
         size = min(_INDEX_READ, ring.left_in_lap(position))
-        data = await self._device.read(ring.offset_of(position), size)
+        data = await self._read(position, size)
         header = read_record_header(data, ring.seed)
         if header is None or header.kind != PADDING or not header.body_crc:
             return None
@@ -370,17 +413,22 @@ class IndexReader:
         if end > size:
             if end > ring.left_in_lap(position):
                 return None
-            data = await self._device.read(ring.offset_of(position), sector_up(end))
+            data = await self._read(position, sector_up(end))
         body = data[RECORD.size : end]
-        index = decode_index(body) if crc32c(body) == header.body_crc else None
-        if index is None or index.end > position:
-            return None
-        return header.epoch, index
+        return (
+            StoredIndex(position, header.epoch, body) if crc32c(body) == header.body_crc else None
+        )
+
+    async def _read(self, position: int, size: int) -> memoryview:
+        try:
+            return await self._device.read(self._ring.offset_of(position), size)
+        except OSError as error:
+            raise write_failure(f"{self._device.name}: a read failed", error) from error
 
 
-async def surveyed(scan: RingScan, reader: IndexReader) -> AsyncGenerator[WalPart, None]:
-    """Yield the parts of a scan that reads records only where no index covers them."""
-    scan.indexes = await reader.read()
+async def surveyed(scan: RingScan, places: Sequence[int]) -> AsyncGenerator[WalPart, None]:
+    """Yield the parts of a scan that reads records only where no index at `places` covers them."""
+    await scan.read_indexes(places)
     async with aclosing(scan.parts()) as parts:
         async for part in parts:
             yield part

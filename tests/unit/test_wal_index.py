@@ -3,13 +3,27 @@
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
+from lakehead.storage.encryption.data_keys import DataKeys
+from lakehead.storage.errors import KeyUnavailable, NotEncrypted, WalCorrupted, WalFailed
 from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.stream.inherited_tail import find_tail
 from lakehead.storage.wal import BlockWal, BlockWalSettings
-from lakehead.storage.wal.block_format import RECORD
+from lakehead.storage.wal.block import Block
+from lakehead.storage.wal.block_format import (
+    RECORD,
+    RING_OFFSET,
+    SECTOR,
+    SLICES_START,
+    SliceEntry,
+    read_record_header,
+    record_seed,
+)
 from lakehead.storage.wal.block_index import (
     APPENDS_MAX,
+    ENCRYPTED_MAGIC,
     MAGIC,
     IndexBuilder,
     LogIndex,
@@ -19,29 +33,50 @@ from lakehead.storage.wal.block_index import (
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.protocol import WalPart, WalRange
 from tests.support.encryption_keys import MemoryKeys
-from tests.support.wal_tools import new_device, open_small, recovered, started
+from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.wal_tools import RING_START, new_device, open_small, recovered, started
+from tests.unit import test_metadata_rules
 from tests.unit.test_stream_engine import make_batch
 
 INDEXED = BlockWalSettings(block_size=4096, window_size=16 * 1024, index_interval=32 * 1024)
 BATCHES = 40
+PRODUCER = 0x0102030405060708
+RING = 1024 * 1024
+
+kinds = pytest.mark.parametrize("keys", [None, MemoryKeys(random.Random(1))], ids=["plain", "key"])
 
 
 async def surveyed(wal: BlockWal) -> list[WalPart]:
     return [part async for part in wal.survey()]
 
 
+def batch_of(number: int) -> bytes:
+    record = TestRecord(offset=number, timestamp=1000 + number, key=None, value=b"v" * 2000)
+    return encode_batch([record], producer_id=PRODUCER)
+
+
 async def written(
-    settings: BlockWalSettings = INDEXED, keys: MemoryKeys | None = None
+    settings: BlockWalSettings = INDEXED, keys: MemoryKeys | None = None, seed: int = 1
 ) -> MemoryDevice:
-    """A log of two streams, a part of its ring, whose process died."""
-    device = await new_device(ring_length=1024 * 1024)
-    wal = await open_small(device, settings, None if keys is None else keys.data_keys(seed=1))
+    """A log of two streams, a part of its ring, whose process died. Its data key goes by `seed`."""
+    device = await new_device(ring_length=RING)
+    wal = await open_small(device, settings, None if keys is None else keys.data_keys(seed=seed))
     listener = await started(wal, 1)
     for number in range(BATCHES):
-        batch = make_batch(number, 1, size=2000)
-        ends = [wal.append(stream_id, 1, number, 1, batch) for stream_id in (1, 2)]
+        ends = [wal.append(stream_id, 0, number, 1, batch_of(number)) for stream_id in (0, 1)]
         await listener.wait_released(ends[-1])
     return device.crash()
+
+
+async def opened(
+    device: MemoryDevice, keys: MemoryKeys | None, settings: BlockWalSettings = INDEXED
+) -> BlockWal:
+    """The log as another process opens it, with the same provider of keys."""
+    return await open_small(device, settings, reader(keys))
+
+
+def reader(keys: MemoryKeys | None) -> DataKeys | None:
+    return None if keys is None else keys.data_keys(seed=9, writes=False)
 
 
 def offsets(parts: list[WalPart], stream_id: int) -> list[int]:
@@ -55,38 +90,85 @@ def offsets(parts: list[WalPart], stream_id: int) -> list[int]:
     return found
 
 
-async def test_a_survey_finds_every_offset_and_reads_the_last_piece_only() -> None:
-    wal = await open_small(await written(), INDEXED)
+@kinds
+async def test_a_survey_finds_every_offset_and_reads_the_last_piece_only(
+    keys: MemoryKeys | None,
+) -> None:
+    wal = await opened(await written(keys=keys), keys)
     parts = await surveyed(wal)
-    assert [offsets(parts, one) for one in (1, 2)] == [list(range(BATCHES))] * 2
+    assert [offsets(parts, one) for one in (0, 1)] == [list(range(BATCHES))] * 2
     read = [part.record for part in parts if part.record is not None]
     assert 0 < len(read) < BATCHES // 2
     assert parts[-1].end_position == (await recovered(wal))[-1].end_position
 
 
-async def test_an_index_has_what_the_states_of_partitions_need() -> None:
-    wal = await open_small(await written(), INDEXED)
+@kinds
+async def test_an_index_has_what_the_states_of_partitions_need(keys: MemoryKeys | None) -> None:
+    wal = await opened(await written(keys=keys), keys)
     span = next(span for part in await surveyed(wal) for span in part.ranges)
     records = [one for one in await recovered(wal) if one.stream_id == span.stream_id]
     covered = [
         one.payload for one in records if span.start_offset <= one.base_offset < span.end_offset
     ]
-    assert span.headers == producer_headers(covered)
+    assert span.headers == producer_headers(covered) != b""
     assert span.size == sum(map(len, covered))
 
 
-@pytest.mark.parametrize("reached", [RECORD.size, RECORD.size + 20])
-async def test_a_damaged_index_costs_a_scan_and_loses_nothing(reached: int) -> None:
-    device = await written()
-    before = await surveyed(await open_small(device, INDEXED))
-    content = device.content
-    at = content.find(MAGIC)
+@kinds
+async def test_a_takeover_finds_the_same_tail_by_indexes_as_by_records(
+    keys: MemoryKeys | None,
+) -> None:
+    device, state = await written(keys=keys), test_metadata_rules.start()
+    by_indexes = await find_tail(await opened(device, keys), state, 0)
+    scanned = await opened(device, keys, replace(INDEXED, index_interval=0))
+    assert by_indexes == await find_tail(scanned, state, 0)
+    (span,) = by_indexes.ranges
+    assert (span.stream_id, span.start_offset, span.end_offset) == (0, 0, BATCHES)
+
+
+def first_index(device: MemoryDevice, magic: bytes) -> int:
+    """Where on a device the body of the first index begins."""
+    at = device.content.find(magic)
     assert at > 0
-    content[at - RECORD.size + reached] ^= 1
-    wal = await open_small(device, INDEXED)
+    return at
+
+
+@kinds
+@pytest.mark.parametrize("reached", [0, RECORD.size, RECORD.size + 20])
+async def test_a_damaged_index_costs_a_scan_and_loses_nothing(
+    keys: MemoryKeys | None, reached: int
+) -> None:
+    device = await written(keys=keys)
+    before = await surveyed(await opened(device, keys))
+    magic = MAGIC if keys is None else ENCRYPTED_MAGIC
+    device.content[first_index(device, magic) - RECORD.size + reached] ^= 1
+    wal = await opened(device, keys)
     parts = await surveyed(wal)
-    assert [offsets(parts, one) for one in (1, 2)] == [list(range(BATCHES))] * 2
+    assert [offsets(parts, one) for one in (0, 1)] == [list(range(BATCHES))] * 2
     assert len(parts) > len(before)
+
+
+@kinds
+async def test_an_index_that_was_cut_off_by_a_crash_loses_nothing(keys: MemoryKeys | None) -> None:
+    """Of its write, the first sector has come, and nothing of what follows."""
+    device = await written(keys=keys)
+    magic = MAGIC if keys is None else ENCRYPTED_MAGIC
+    at = device.content.rfind(magic) - RECORD.size
+    device.content[at + 512 :] = bytes(len(device.content) - at - 512)
+    wal = await opened(device, keys)
+    parts, records = await surveyed(wal), await recovered(wal)
+    for one in (0, 1):
+        expected = [record.base_offset for record in records if record.stream_id == one]
+        assert offsets(parts, one) == expected == list(range(len(expected)))
+        assert BATCHES // 2 < len(expected) < BATCHES
+
+
+async def test_a_read_that_fails_is_a_failure_of_the_log() -> None:
+    device = await written()
+    wal = await opened(device, None)
+    device.reads_fail = True
+    with pytest.raises(WalFailed, match="a read failed"):
+        await surveyed(wal)
 
 
 async def test_records_that_cross_the_ends_of_pieces_are_scanned_and_not_kept_in_memory() -> None:
@@ -110,10 +192,10 @@ async def test_a_log_without_indexes_is_scanned_and_gets_them_from_the_next_epoc
     listener, end = await started(wal, 2), BATCHES + BATCHES // 2
     for number in range(BATCHES, end):
         batch = make_batch(number, 1, size=2000)
-        ends = [wal.append(stream_id, 2, number, 1, batch) for stream_id in (1, 2)]
+        ends = [wal.append(stream_id, 2, number, 1, batch) for stream_id in (0, 1)]
         await listener.wait_released(ends[-1])
     parts = await surveyed(await open_small(device.crash(), INDEXED))
-    assert [offsets(parts, one) for one in (1, 2)] == [list(range(end))] * 2
+    assert [offsets(parts, one) for one in (0, 1)] == [list(range(end))] * 2
     spans = [span for part in parts for span in part.ranges]
     assert spans
     assert min(span.start_offset for span in spans) >= BATCHES
@@ -133,25 +215,92 @@ def test_an_index_of_too_many_appends_has_the_newest() -> None:
     ]
 
 
-async def test_an_encrypted_log_has_no_index() -> None:
-    """It would show the producers of the records."""
+async def test_an_index_of_an_encrypted_log_shows_nothing_on_the_device() -> None:
+    """It has the headers of batches, which show their producers."""
+    shown = PRODUCER.to_bytes(8, "big")
+    assert shown in (await written()).content
+    content = (await written(keys=MemoryKeys(random.Random(1)))).content
+    assert ENCRYPTED_MAGIC in content
+    assert MAGIC not in content
+    assert shown not in content
+
+
+async def test_indexes_of_an_encrypted_log_need_its_key() -> None:
     keys = MemoryKeys(random.Random(1))
     device = await written(keys=keys)
-    wal = await open_small(device, INDEXED, keys.data_keys(seed=2))
-    assert not any(part.ranges for part in await surveyed(wal))
+    with pytest.raises(KeyUnavailable, match=r"is encrypted: set encryption\.key\.provider"):
+        await surveyed(await opened(device, None))
+    keys.keys[keys.current] = bytes(32)
+    with pytest.raises(KeyUnavailable, match=r"cannot decrypt .* is another one"):
+        await surveyed(await opened(device, keys))
+
+
+async def test_an_index_of_another_key_or_place_is_damage() -> None:
+    """Checksums are for accidents: these hold."""
+    keys = MemoryKeys(random.Random(1))
+    device, other = await written(keys=keys), await written(keys=keys, seed=2)
+    at = first_index(device, ENCRYPTED_MAGIC) - RECORD.size
+    device.content[at : at + SECTOR] = other.content[at : at + SECTOR]
+    with pytest.raises(WalCorrupted, match=r"index at WAL position 32768 .*its authentication"):
+        await surveyed(await opened(device, keys))
+    device = await written(keys=keys)
+    body = bytes(device.content[at + RECORD.size : at + RECORD.size + body_length(device, at)])
+    put_index(device, at + INDEXED.index_interval, body)
+    with pytest.raises(WalCorrupted, match=r"index at WAL position 65536 .*its authentication"):
+        await surveyed(await opened(device, keys))
+
+
+def seed_of(device: MemoryDevice) -> int:
+    entry = SliceEntry(node_id=0, start=SLICES_START, length=RING_OFFSET + RING)
+    return record_seed(bytes(device.content[24:40]), entry)
+
+
+def body_length(device: MemoryDevice, at: int) -> int:
+    header = read_record_header(memoryview(device.content)[at:], seed_of(device))
+    assert header is not None
+    return header.body_length
+
+
+def put_index(device: MemoryDevice, at: int, body: bytes) -> None:
+    """Write an index whose checksums hold in the place of another one."""
+    seed = seed_of(device)
+    before = read_record_header(memoryview(device.content)[at:], seed)
+    assert before is not None
+    block = Block.index(at - RING_START, body, before.gap, before.lap, before.epoch)
+    device.content[at : at + block.used] = block.complete(before.released, seed)[: block.used]
+
+
+async def test_a_plain_index_in_an_encrypted_log_is_not_believed() -> None:
+    keys = MemoryKeys(random.Random(1))
+    device = await written(keys=keys)
+    lie = msgspec.structs.replace(SPAN, stream_id=0, epoch=0, start_offset=0, end_offset=1000)
+    at = first_index(device, ENCRYPTED_MAGIC) - RECORD.size
+    put_index(device, at, encode_index(LogIndex(0, 16 * 1024, (lie,))))
+    parts = await surveyed(await opened(device, keys))
+    assert not [span for part in parts for span in part.ranges if span == lie]
+
+
+async def test_indexes_of_plain_records_are_refused_where_encryption_is_required() -> None:
+    """Else a takeover would open streams whose records it refuses to upload."""
+    keys, device = MemoryKeys(random.Random(1)), await written()
+    wal = await open_small(device, INDEXED, keys.data_keys(is_required=True))
+    with pytest.raises(NotEncrypted, match=r"record at \d+ is not encrypted"):
+        await surveyed(wal)
+
+
+SPAN = WalRange(
+    stream_id=1,
+    epoch=2,
+    start_offset=3,
+    end_offset=4,
+    max_timestamp=5,
+    size=6,
+    headers=b"h",
+)
 
 
 def test_an_index_of_an_unknown_kind_is_passed_over() -> None:
-    span = WalRange(
-        stream_id=1,
-        epoch=2,
-        start_offset=3,
-        end_offset=4,
-        max_timestamp=5,
-        size=6,
-        headers=b"h",
-    )
-    index = LogIndex(7, 8, (span,))
+    index = LogIndex(7, 8, (SPAN,))
     body = encode_index(index)
     assert decode_index(body) == index
     for other in (b"", b"?" + body[1:], body[:-1], body[:12]):
