@@ -635,7 +635,6 @@ class FetchCall:
         endpoints = self._endpoints.values()
         connection: Connection = self._slot.connection
         if self._has_records():
-            connection.has_fetched = True
             connection.fetched_at = asyncio.get_running_loop().time()
         self._slot.complete(writer.finish(self._header.correlation_id, endpoints))
 

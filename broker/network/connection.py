@@ -154,7 +154,6 @@ class Connection(asyncio.BufferedProtocol):
         "fetched_at",
         "frame_began_at",
         "gate",
-        "has_fetched",
         "is_authenticated",
         "is_in_handshake",
         "is_undecided",
@@ -231,10 +230,8 @@ class Connection(asyncio.BufferedProtocol):
         """True if it has a place only if its first request comes from another node."""
         self.last_opening: object = None
         """The dispatcher's note of the last request with records, which the next may repeat."""
-        self.has_fetched = False
-        """True if a Fetch response had records, so that the next one shows that they were taken."""
-        self.fetched_at = 0.0
-        """When the last such response was given, by the time of the event loop."""
+        self.fetched_at = float("-inf")
+        """When the last Fetch response with records was given, by the time of the event loop."""
         self.timing: Timing | None = None
         """Of the request that is about to get its place."""
 
@@ -456,6 +453,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame_wait is not None or self._waiting is not None:
             return False
         return self._frame is not None or bool(self._kept)
+
+    @property
+    def has_fetched(self) -> bool:
+        """Return true if a Fetch response had records, so that the next Fetch shows that they were
+        taken.
+        """
+        return self.fetched_at > float("-inf")
 
     @property
     def untaken(self) -> int:
