@@ -6,8 +6,15 @@ latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
 Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
 -6 find nothing. For readers of committed records the end is the last stable offset. A node that
 cannot be sure that it still leads reads the metadata first, and again after a long search.
+
+A search by time needs all records of a partition. If some lie in the log of a node that died, a
+request waits for their upload as long as its timeout allows, and `_UPLOAD_WAIT_S` at most, since
+the client's next requests wait too. Then the partition gets OFFSET_NOT_AVAILABLE, and the client
+sends the request again. Kafka's leader sends this error if it was elected just now and still lacks
+records (KIP-207), and LEADER_NOT_AVAILABLE before version 5.
 """
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -32,6 +39,9 @@ SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING
 
 NOTHING = (-1, -1)
 READ_UNCOMMITTED = 0
+_UPLOAD_WAIT_S = 5.0
+"""Seconds that the searches of a request wait for uploads, all together."""
+_KNOWS_NOT_AVAILABLE = 5
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -40,6 +50,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     is_leader = await context.services.session.ensure()
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
     turns = Turns()
+    deadline = _upload_deadline(request)
     named: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
         await turns.step()
@@ -54,7 +65,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
         if named[name, requested.partition_index] > 1:
             return _result(requested, context, error=ErrorCode.invalid_request)
         return await _offset_found(
-            name, requested, context, is_leader=is_leader, is_committed=is_committed
+            name,
+            requested,
+            context,
+            deadline,
+            is_leader=is_leader,
+            is_committed=is_committed,
         )
 
     topics = []
@@ -71,8 +87,23 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(module, "ListOffsetsResponse", topics=topics)
 
 
+def _upload_deadline(request: Any) -> float:
+    """Return until when searches wait for uploads, by the time of the event loop."""
+    wait_s = _UPLOAD_WAIT_S
+    timeout = getattr(request, "timeout", None)
+    if timeout is not None and timeout.total_seconds() > 0:
+        wait_s = min(wait_s, timeout.total_seconds())
+    return asyncio.get_running_loop().time() + wait_s
+
+
 async def _offset_found(
-    name: str, requested: Any, context: RequestContext, *, is_leader: bool, is_committed: bool
+    name: str,
+    requested: Any,
+    context: RequestContext,
+    deadline: float,
+    *,
+    is_leader: bool,
+    is_committed: bool,
 ) -> Any:
     try:
         _check_time(requested.timestamp, context.version)
@@ -83,6 +114,8 @@ async def _offset_found(
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(requested.partition_index)
         partition.check_epoch(getattr(requested, "current_leader_epoch", -1))
+        if requested.timestamp >= 0 or requested.timestamp == MAX_TIMESTAMP:
+            await _wait_uploaded(partition, deadline, context.version)
         session = context.services.session
         offset, timestamp = await _find(
             partition, requested.timestamp, session, is_committed=is_committed
@@ -117,6 +150,19 @@ def _check_time(timestamp: int, version: int) -> None:
     """Raise UNSUPPORTED_VERSION for a special timestamp that the version does not know."""
     if timestamp < 0 and (timestamp not in SPECIAL or version < SINCE.get(timestamp, 1)):
         raise KafkaError(ErrorCode.unsupported_version)
+
+
+async def _wait_uploaded(partition: Partition, deadline: float, version: int) -> None:
+    """Wait until all records of a partition are in objects, or in the log of its leader. Raises
+    OFFSET_NOT_AVAILABLE at the deadline.
+    """
+    try:
+        async with asyncio.timeout_at(deadline):
+            await partition.stream.wait_all_uploaded()
+    except TimeoutError:
+        is_known = version >= _KNOWS_NOT_AVAILABLE
+        error = ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available
+        raise KafkaError(error) from None
 
 
 async def _find(

@@ -172,6 +172,10 @@ class Stream:
         """Wait until the record at an offset lies in no inherited tail. Raises StreamClosed."""
         await self._engine.reader.wait_uploaded(self._extents, offset)
 
+    async def wait_all_uploaded(self) -> None:
+        """Wait until no record of the stream lies in an inherited tail. Raises StreamClosed."""
+        await self._engine.reader.wait_all_uploaded(self._extents)
+
     async def load_state(self) -> StoredState:
         """Return the newest partition state in objects: a whole one, or the incremental ones that
         make one up. `state_batches` gives the batches after it.
@@ -191,14 +195,14 @@ class Stream:
         """Return the first record whose timestamp is `timestamp` or later, if there is one. Raises
         as `fetch`.
         """
-        await self._engine.reader.wait_all_uploaded(self._extents)
+        await self.wait_all_uploaded()
         return await self._timestamps().first_since(timestamp)
 
     async def offset_of_max_timestamp(self) -> RecordTime | None:
         """Return the record with the greatest timestamp, the first of them; None for an empty
         stream. Raises as `fetch`.
         """
-        await self._engine.reader.wait_all_uploaded(self._extents)
+        await self.wait_all_uploaded()
         return await self._timestamps().latest()
 
     async def trim(self, offset: int) -> None:

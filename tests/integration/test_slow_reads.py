@@ -1,6 +1,7 @@
 """Reads of old data that hang, fail or want much, in a whole node: who else notices."""
 
 import asyncio
+import datetime as dt
 from typing import Any
 
 import msgspec
@@ -261,3 +262,50 @@ async def test_a_fetch_of_records_that_another_node_still_uploads_ends_at_its_de
         assert node.memory.responses.used == 0
         await node.engine.metadata.commit([commit_tail])
         assert read_header((await client.fetched())[0].records).base_offset == 0
+
+
+def search(partition: int, version: int) -> Any:
+    """A request for the first record since time 0, which may wait for 100 ms where it says so."""
+    module = schema(2, version).request_module
+    asked = entity(
+        module,
+        "ListOffsetsPartition",
+        partition_index=partition,
+        current_leader_epoch=-1,
+        timestamp=0,
+    )
+    topics = (entity(module, "ListOffsetsTopic", name="t", partitions=(asked,)),)
+    return entity(
+        module,
+        "ListOffsetsRequest",
+        replica_id=-1,
+        isolation_level=0,
+        topics=topics,
+        **({"timeout": dt.timedelta(milliseconds=100)} if version >= 10 else {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        (10, ErrorCode.offset_not_available),
+        (5, ErrorCode.offset_not_available),
+        (4, ErrorCode.leader_not_available),
+    ],
+)
+async def test_a_search_in_records_that_another_node_still_uploads_ends_at_its_deadline(
+    version: int, error: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requests behind it on its connection wait no longer."""
+    if version < 10:
+        monkeypatch.setattr("lakehead.broker.api.list_offsets._UPLOAD_WAIT_S", 0.1)
+    async with running() as node:
+        client = await with_topic(node)
+        stream_id = node.topics.by_name["t"].stream_ids[0]
+        commit_tail = await inherit_records(node, stream_id, batch())
+        await until(lambda: node.topics.partition("t", 0) is not None)
+        found = (await client.ask(2, version, search(0, version))).topics[0].partitions[0]
+        assert (found.error_code, found.offset) == (error, -1)
+        await node.engine.metadata.commit([commit_tail])
+        found = (await client.ask(2, version, search(0, version))).topics[0].partitions[0]
+        assert (found.error_code, found.offset) == (0, 0)
