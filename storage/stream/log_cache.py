@@ -8,9 +8,9 @@ its memory is free when the last of them has left. Uncommitted batches are never
 """
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection
-from itertools import accumulate, chain
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -80,27 +80,37 @@ class CacheBlock:
 
 
 class _CachedLog:
-    """The cached batches of one stream over all blocks: contiguous, in offset order."""
+    """The cached batches of one stream over all blocks: contiguous, in offset order. `evictable`
+    are those in committed objects, by block, the oldest first.
+    """
 
-    __slots__ = ("base_offsets", "batches")
+    __slots__ = ("base_offsets", "batches", "evictable")
 
     def __init__(self) -> None:
         self.base_offsets: list[int] = []
         self.batches: list[CachedBatch] = []
+        self.evictable: deque[_Evictable] = deque()
 
 
 class _Evictable:
-    """The `count` oldest batches of a stream's log, which are in committed objects. `at_once` of
-    them leave in one turn.
+    """The `count` oldest batches of a stream's log, which are in the committed objects of a block.
+    `at_once` of them leave in one turn.
     """
 
-    __slots__ = ("at_once", "count", "log", "stream_id")
+    __slots__ = ("at_once", "block", "count", "log", "stream_id")
 
-    def __init__(self, stream_id: int, log: _CachedLog, count: int, at_once: int) -> None:
+    def __init__(
+        self, stream_id: int, log: _CachedLog, block: "_CommittedBlock", count: int, at_once: int
+    ) -> None:
         self.stream_id = stream_id
         self.log = log
+        self.block = block
         self.count = count
         self.at_once = at_once
+
+
+_CommittedBlock = OrderedDict[int, _Evictable]
+"""By stream id what is left of a block, in the order of their turns."""
 
 
 class LogCache:
@@ -114,8 +124,8 @@ class LogCache:
         self.uncommitted = 0
         """Bytes that are not in committed objects yet."""
         self.active = CacheBlock()
-        self._evictable: deque[deque[_Evictable]] = deque()
-        """By committed block what is left of its streams, in the order of their turns."""
+        self._committed: deque[_CommittedBlock] = deque()
+        """The oldest first."""
         self._logs: dict[int, _CachedLog] = {}
         self._replaced: dict[int, int] = {}
         """By stream the end of what was replaced while the upload that it is from was not known
@@ -132,7 +142,7 @@ class LogCache:
         charge = self.active.add(stream_id, batch)
         self.size += charge
         self.uncommitted += charge
-        while self.size > self.capacity and self._evictable:
+        while self.size > self.capacity and self._committed:
             self._evict_some()
 
     def seal(self, stream_ids: Collection[int] | None = None) -> CacheBlock:
@@ -150,24 +160,33 @@ class LogCache:
         self.uncommitted -= block.size
         longest = max(map(len, block.batches.values()), default=0)
         turns = min(max(longest // _EVICTED_AT_ONCE, _TURNS_MIN), _TURNS_MAX)
-        evictable: deque[_Evictable] = deque()
+        committed: _CommittedBlock = OrderedDict()
         for stream_id, batches in block.batches.items():
             log = self._logs.get(stream_id)
             if log is None:  # forgotten meanwhile
                 self.size -= sum(map(_charge, batches))
             else:
                 count = len(batches)
-                evictable.append(_Evictable(stream_id, log, count, -(-count // turns)))
-        if evictable:
-            self._evictable.append(evictable)
+                one = _Evictable(stream_id, log, committed, count, -(-count // turns))
+                log.evictable.append(one)
+                committed[stream_id] = one
+        if committed:
+            self._committed.append(committed)
         for stream_id in self._replaced.keys() & block.batches.keys():
             self.replaced(stream_id, self._replaced.pop(stream_id))
         block.batches = {}
-        while self.size > self.capacity and self._evictable:
+        while self.size > self.capacity and self._committed:
             self._evict_some()
 
     def forget(self, stream_id: int) -> None:
-        """Drop what is cached of a stream that is closed here; its blocks still upload it."""
+        """Drop what is cached of a stream that is closed here. Batches that are not in committed
+        objects are charged until they are, since their block still uploads them.
+        """
+        log = self._logs.get(stream_id)
+        if log is not None:
+            while log.evictable:
+                self._evict(log.evictable[0], log.evictable[0].count)
+            self._drop_empty_blocks()
         self._logs.pop(stream_id, None)
         self._replaced.pop(stream_id, None)
 
@@ -193,16 +212,15 @@ class LogCache:
         log = self._logs.get(stream_id)
         if log is None:
             return
-        for one in chain.from_iterable(self._evictable):
-            if one.log is log:
-                old = bisect_right(
-                    log.batches, end_offset, hi=one.count, key=lambda batch: batch.end_offset
-                )
-                self._evict(one, old)
-                if one.count:
-                    break
-        left = (deque(one for one in block if one.count) for block in self._evictable)
-        self._evictable = deque(block for block in left if block)
+        is_left = False
+        while log.evictable and not is_left:
+            one = log.evictable[0]
+            old = bisect_right(
+                log.batches, end_offset, hi=one.count, key=lambda batch: batch.end_offset
+            )
+            self._evict(one, old)
+            is_left = one.count > 0
+        self._drop_empty_blocks()
         if log.batches and log.batches[0].end_offset <= end_offset:
             self._replaced[stream_id] = end_offset
 
@@ -239,22 +257,30 @@ class LogCache:
 
     def _evict_some(self) -> None:
         """Evict the oldest batches of the stream whose turn it is, in the oldest block."""
-        block = self._evictable[0]
-        oldest = block.popleft()
+        block = self._committed[0]
+        oldest = next(iter(block.values()))
         self._evict(oldest, min(oldest.count, oldest.at_once))
         if oldest.count:
-            block.append(oldest)
+            block.move_to_end(oldest.stream_id)
         elif not block:
-            self._evictable.popleft()
+            self._committed.popleft()
 
     def _evict(self, oldest: _Evictable, count: int) -> None:
+        """Evict from the front of a stream's log. Its block may be empty then."""
         log = oldest.log
         self.size -= sum(map(_charge, log.batches[:count]))
         del log.base_offsets[:count]
         del log.batches[:count]
         oldest.count -= count
+        if not oldest.count:
+            log.evictable.popleft()
+            del oldest.block[oldest.stream_id]
         if not log.batches and self._logs.get(oldest.stream_id) is log:
             del self._logs[oldest.stream_id]
+
+    def _drop_empty_blocks(self) -> None:
+        if not all(self._committed):
+            self._committed = deque(block for block in self._committed if block)
 
 
 def _charge(batch: CachedBatch) -> int:

@@ -69,7 +69,13 @@ class CacheMachine(RuleBasedStateMachine):
         while self.sealed:
             self.commit()
         self.cache.forget(stream_id)
+        assert self.cache.size == self.held(), "it is charged no more"
         self.first[stream_id] = self.ends[stream_id]
+
+    def held(self) -> int:
+        """Bytes that are charged for what can be read."""
+        batches = [batch for one in range(4) for batch in self.cache.batches_from(one, 0)]
+        return sum(len(batch.payload) + BATCH_OVERHEAD for batch in batches)
 
     @invariant()
     def what_waits_is_what_was_not_committed(self) -> None:
@@ -77,7 +83,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert cache.uncommitted == self.waiting
         assert cache.active.size + sum(block.size for block in self.sealed) == self.waiting
         assert cache.size >= cache.uncommitted
-        assert cache.size <= max(CAPACITY, cache.uncommitted) or cache._evictable
+        assert cache.size <= max(CAPACITY, cache.uncommitted) or cache._committed
 
     @invariant()
     def what_is_not_committed_is_there(self) -> None:
@@ -92,9 +98,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.uncommitted == 0
         for stream_id in range(4):
             self.cache.forget(stream_id)
-        while self.cache._evictable:
-            self.cache._evict_some()
         assert self.cache.size == 0
+        assert not self.cache._committed
 
 
 CacheMachine.TestCase.settings = settings(
