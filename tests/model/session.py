@@ -5,6 +5,11 @@ than a session old, that it was not fenced: the metadata log as it was read at t
 word of a node that had read the log by then, which may have it from a third one. Any node may sleep
 between any two steps, and any message may take as long as it likes.
 
+A third proof is for a store that fails (`agrees`): its reading of the log fails, and every other
+node has responded since that began, and knows of no fencing. Then a fencing counts from when a node
+knows of it: no other node leads before, and an entry that nobody can read is no news. Two dangers
+that `docs/cluster.md` names are not in this model: a node with a new id, and one that slept.
+
 Time passes in ticks; what counts are ages, up to a session: beyond that they are all alike.
 """
 
@@ -32,6 +37,14 @@ class Guards(NamedTuple):
     """
     checked_last: bool = True
     """A read is checked when its answer is there, not before it is prepared."""
+    from_the_attempt: bool = True
+    """That all agree proves something as of when the reading began, not of when it failed."""
+    agreed_since: bool = True
+    """Only what was sent since then counts."""
+    every_node_agrees: bool = True
+    """Also one that is not heard, since it may have come back."""
+    knows_no_more: bool = True
+    """One that knows of the fencing does not agree."""
 
 
 ALL = Guards()
@@ -76,6 +89,14 @@ class State(NamedTuple):
 
     nodes: tuple[Node, ...]
     fenced: int | None = None
+    known: int | None = None
+    """How long ago another node came to know of it."""
+    attempt: int | None = None
+    """How long ago 0 began to read the log, which fails."""
+    agreed: tuple[int, ...] = ()
+    """How long ago each node was sent the last heartbeat with which it agreed."""
+    agreement: int = SESSION
+    """The age of the third proof."""
     is_checked: bool = False
     """A read was checked before its answer is there: what `checked_last` forbids."""
     stale: bool = False
@@ -88,12 +109,13 @@ Step = tuple[str, State]
 @dataclass(frozen=True, slots=True)
 class Session:
     """The model; see the module's docstring. `lines`: who sends heartbeats to whom;
-    `readers`: who reaches the log.
+    `readers`: who reaches the log; `agrees`: there is the third proof.
     """
 
     guards: Guards = ALL
     lines: tuple[tuple[int, int], ...] = ((0, 1), (1, 2))
     readers: tuple[int, ...] = (2,)
+    agrees: bool = False
 
     @property
     def invariants(self) -> dict[str, Callable[[State], str | None]]:
@@ -102,7 +124,8 @@ class Session:
 
     def initial(self) -> State:
         """See `Model`."""
-        return State((Node(),) * (1 + max(map(max, self.lines))))
+        count = 1 + max(*map(max, self.lines), *self.readers)
+        return State((Node(),) * count, agreed=(SESSION,) * count if self.agrees else ())
 
     def steps(self, state: State) -> Iterator[Step]:
         """See `Model`."""
@@ -118,7 +141,7 @@ class Session:
                 asking = node._replace(asked=0, asked_knows=state.fenced is not None)
                 yield f"{at} asks the log", _with(state, at, asking)
             else:
-                yield f"{at} has the log's answer", _with(state, at, self._refreshed(node))
+                yield f"{at} has the log's answer", _known(state, at, self._refreshed(node))
             if node.heartbeat is None:
                 for sender, to in self.lines:
                     if sender == at:
@@ -130,8 +153,29 @@ class Session:
                 yield f"{node.heartbeat.to} answers {at}'s heartbeat", after
             else:
                 told = self._told(node, node.heartbeat, node.heartbeat.age, is_leader=at == 0)
-                yield f"{at} has {node.heartbeat.to}'s answer", _with(state, at, told)
+                after = self._agreed(state, node.heartbeat) if at == 0 else state
+                yield f"{at} has {node.heartbeat.to}'s answer", _with(after, at, told)
+        if self.agrees and state.attempt is None:
+            yield "0 begins to read the log", state._replace(attempt=0)
+        elif state.attempt is not None:
+            yield "0's reading of the log fails", self._failed(state, state.attempt)
         yield from self._read(state)
+
+    def _agreed(self, state: State, heartbeat: Heartbeat) -> State:
+        if not self.agrees or (heartbeat.knows and self.guards.knows_no_more):
+            return state
+        agreed = list(state.agreed)
+        agreed[heartbeat.to] = heartbeat.sent
+        return state._replace(agreed=tuple(agreed))
+
+    def _failed(self, state: State, attempt: int) -> State:
+        heard = {to for sender, to in self.lines if sender == 0}
+        others = range(1, len(state.nodes)) if self.guards.every_node_agrees else heard
+        oldest = attempt if self.guards.agreed_since else SESSION
+        if any(state.agreed[one] > oldest for one in others):
+            return state._replace(attempt=None)
+        age = attempt if self.guards.from_the_attempt else 0
+        return state._replace(attempt=None, agreement=min(state.agreement, age))
 
     def _refreshed(self, node: Node) -> Node:
         assert node.asked is not None
@@ -160,8 +204,9 @@ class Session:
 
     def _read(self, state: State) -> Iterator[Step]:
         leader = state.nodes[0]
-        is_current = not leader.knows and leader.proof < SESSION
-        is_stale = state.fenced is not None and state.fenced >= SESSION
+        is_current = not leader.knows and min(leader.proof, state.agreement) < SESSION
+        since = state.known if self.agrees else state.fenced
+        is_stale = since is not None and since >= SESSION
         answered = state._replace(is_checked=False, stale=state.stale or is_stale)
         if self.guards.checked_last:
             if is_current:
@@ -175,8 +220,16 @@ class Session:
 def _later(state: State) -> State:
     return state._replace(
         nodes=tuple(_aged(node) for node in state.nodes),
-        fenced=None if state.fenced is None else min(SESSION, state.fenced + 1),
+        fenced=_older(state.fenced),
+        known=_older(state.known),
+        attempt=_older(state.attempt),
+        agreed=tuple(min(SESSION, age + 1) for age in state.agreed),
+        agreement=min(SESSION, state.agreement + 1),
     )
+
+
+def _older(age: int | None) -> int | None:
+    return None if age is None else min(SESSION, age + 1)
 
 
 def _aged(node: Node) -> Node:
@@ -187,7 +240,7 @@ def _aged(node: Node) -> Node:
         fresh=min(SESSION, node.fresh + 1),
         told=min(SESSION, node.told + 1),
         passed=min(SESSION, node.passed + 1),
-        asked=None if node.asked is None else min(SESSION, node.asked + 1),
+        asked=_older(node.asked),
         heartbeat=heartbeat,
     )
 
@@ -196,3 +249,9 @@ def _with(state: State, at: int, node: Node) -> State:
     nodes = list(state.nodes)
     nodes[at] = node
     return state._replace(nodes=tuple(nodes))
+
+
+def _known(state: State, at: int, node: Node) -> State:
+    """The state with a node that may have come to know of the fencing."""
+    is_news = node.knows and at and state.known is None
+    return _with(state._replace(known=0) if is_news else state, at, node)

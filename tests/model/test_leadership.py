@@ -8,6 +8,7 @@ metadata log judge random walks through the model as the model does.
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -103,6 +104,10 @@ CHAIN = Session()
 """Node 0 hears from 1, which hears from 2, which alone reaches the log."""
 PAIR = Session(lines=((0, 1), (1, 0)), readers=(1,))
 """Two nodes that hear from each other, of which one reaches the log."""
+AGREED = Session(lines=((0, 1),), readers=(1,), agrees=True)
+"""Node 0 hears from 1, which reaches the log at times."""
+RETURNED = Session(lines=((0, 1),), readers=(2,), agrees=True)
+"""It does not hear from 2, which was fenced and may be back."""
 
 
 @pytest.mark.parametrize("model", [CHAIN, PAIR], ids=["chain", "pair"])
@@ -112,10 +117,29 @@ def test_no_read_is_answered_a_session_after_the_fencing(model: Session) -> None
     assert found.states > 1_000
 
 
+AGREEMENT = {
+    "from_the_attempt": AGREED,
+    "agreed_since": AGREED,
+    "every_node_agrees": RETURNED,
+    "knows_no_more": AGREED,
+}
+
+
+@pytest.mark.parametrize("model", [AGREED, RETURNED], ids=["agreed", "returned"])
+def test_no_read_is_answered_a_session_after_another_node_knows_of_the_fencing(
+    model: Session,
+) -> None:
+    """With the third proof. Nothing else bounds it: nobody knows, and no other node leads."""
+    found = explore(model, states_max=STATES_MAX)
+    assert found.violation is None, str(found.violation)
+    assert found.states > 1_000
+
+
 @pytest.mark.parametrize("guard", session.Guards._fields)
 def test_a_fenced_leader_answers_reads_without(guard: str) -> None:
     guards = session.ALL._replace(**{guard: False})
-    found = explore(Session(guards), states_max=STATES_MAX)
+    model = replace(AGREEMENT.get(guard, CHAIN), guards=guards)
+    found = explore(model, states_max=STATES_MAX)
     assert found.violation is not None, f"{guard} is for show"
     print(found.violation)
 
@@ -125,10 +149,11 @@ class Serving(NamedTuple):
 
     initial: Callable[[], session.State] = CHAIN.initial
     steps: Callable[[session.State], Iterable[tuple[str, session.State]]] = CHAIN.steps
+    is_found: Callable[[session.State], bool] = lambda s: s.nodes[0].proof < session.SESSION
 
     @property
     def invariants(self) -> dict[str, Callable[[session.State], str | None]]:
-        return {"serves": lambda s: "it does" if s.nodes[0].proof < session.SESSION else None}
+        return {"serves": lambda s: "it does" if self.is_found(s) else None}
 
 
 def test_a_leader_serves_by_the_word_of_others() -> None:
@@ -136,6 +161,18 @@ def test_a_leader_serves_by_the_word_of_others() -> None:
     found = explore(Serving(), states_max=STATES_MAX)
     assert found.violation is not None
     assert "1 has 2's answer" in found.violation.trace
+
+
+def test_a_fencing_that_no_node_knows_of_may_last() -> None:
+    """A node may answer reads for longer than a session after it: see docs/cluster.md."""
+    served = Serving(
+        AGREED.initial,
+        AGREED.steps,
+        lambda state: state.fenced == session.SESSION and state.agreement < session.SESSION,
+    )
+    found = explore(served, states_max=STATES_MAX)
+    assert found.violation is not None
+    assert "0's reading of the log fails" in found.violation.trace
 
 
 # ----------------------------------------------------------------- the real rules
