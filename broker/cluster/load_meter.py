@@ -1,18 +1,23 @@
 """Measure the load of this node for balancing: bytes per second of each partition, and CPU.
 
 Counters are read every `SAMPLE_S` seconds at most. Rates are smoothed over about ten seconds, so
-that a burst moves nothing.
+that a burst moves nothing. While no counter moves, partitions are not looked at one by one: a node
+may lead ten thousand that are idle.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from lakehead.broker.cluster.heartbeat import HOTTEST_MAX, NodeLoad
 from lakehead.storage.clock import Clock
 
 SAMPLE_S = 2.0
 _WINDOW_S = 10.0
+_QUIET = 1.0
+"""Bytes per second below which a stream that takes nothing any more is idle."""
 
 
 class Traffic(NamedTuple):
@@ -42,20 +47,25 @@ class _Rate:
         self.rate_out += share * (rate_out - self.rate_out)
         self.bytes_in, self.bytes_out = traffic.bytes_in, traffic.bytes_out
         self.is_known = True
+        if rate_in == rate_out == 0 and self.rate_in + self.rate_out < _QUIET:
+            self.rate_in = self.rate_out = 0.0
 
 
 class LoadMeter:
-    """Measures one node. `traffic` yields the counters of its open partitions; `cpu_seconds`
-    returns the CPU time of its process so far.
+    """Measures one node. `traffic` yields the counters of its open partitions, and `total` returns
+    the sum of them all; `cpu_seconds` returns the CPU time of its process so far.
     """
 
     def __init__(
         self,
         traffic: Callable[[], Iterable[Traffic]],
+        total: Callable[[], int],
         clock: Clock,
         cpu_seconds: Callable[[], float],
     ) -> None:
         self._traffic = traffic
+        self._total = total
+        self._total_before = -1
         self._clock = clock
         self._cpu_seconds = cpu_seconds
         self._rates: dict[int, _Rate] = {}
@@ -77,6 +87,11 @@ class LoadMeter:
         self._cpu += weight * ((used - self._cpu_before) / elapsed_s - self._cpu)
         self._cpu_before = used
         self._sampled_at += elapsed_s
+        total, load = self._total(), self._load
+        if total == self._total_before and load.bytes_in == load.bytes_out == 0:
+            self._load = msgspec.structs.replace(load, cpu=self._cpu)
+            return
+        self._total_before = total
         rates: dict[int, _Rate] = {}
         for traffic in self._traffic():
             rate = self._rates.get(traffic.stream_id)

@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable
 
 import structlog
+from immutables import Map
 
 from lakehead.broker.maintenance.beside import environment, is_lowest
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.supervisor import BackOff
 from lakehead.storage.clock import Clock
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import TablesKeeping
+from lakehead.storage.metadata.state import TablesKeeping, TopicState
 
 _STOP_S = 10.0
 """A turn of the process that takes longer is killed: it may be killed anywhere."""
@@ -59,6 +60,9 @@ class TablesBeside:
         self._clock = clock
         self._is_lake_installed = is_lake_installed
         self._is_reported = False
+        self._topics: Map[str, TopicState] | None = None
+        self._declared: list[str] = []
+        """The names of those that declare tables."""
         self._process: asyncio.subprocess.Process | None = None
         self._started_at = 0.0
         self._next_start_at = clock.monotonic()
@@ -101,7 +105,10 @@ class TablesBeside:
         state = self._metadata.state
         if not is_lowest(state, self._settings.node_id):
             return False
-        declared = [name for name, topic in state.topics.items() if topic.declares_table]
+        if state.topics is not self._topics:  # there may be ten thousand
+            self._topics = state.topics
+            self._declared = [name for name, topic in state.topics.items() if topic.declares_table]
+        declared = self._declared
         if declared and not self._is_lake_installed():
             if not self._is_reported:
                 self._is_reported = True

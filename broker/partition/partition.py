@@ -9,6 +9,8 @@ loop of the node may call in here. Every topic of the cluster is known on every 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -47,6 +49,9 @@ _RESTORED_INLINE = 256 * 1024
 """Bytes of partition states that are restored on the event loop; more in a thread beside it."""
 
 OnDone = Callable[[Exception | None], None]
+
+_PARTITIONS = attrgetter("partitions")
+_BYTES_IN, _BYTES_OUT = attrgetter("bytes_in"), attrgetter("bytes_out")
 
 _log = structlog.get_logger("broker.partition")
 
@@ -136,6 +141,15 @@ class TopicRegistry:
         """Yield the partitions that this node leads."""
         for topic in self.by_name.values():
             yield from (partition for partition in topic.partitions if partition is not None)
+
+    def total_bytes(self) -> int:
+        """Return the sum of the bytes appended to and sent from these partitions. Without a line of
+        Python for each: there may be ten thousand.
+        """
+        places = chain.from_iterable(map(_PARTITIONS, self.by_name.values()))
+        led = list(filter(None, places))
+        total: int = sum(map(_BYTES_IN, led)) + sum(map(_BYTES_OUT, led))
+        return total
 
     def find(self, key: str | bytes) -> Topic | None:
         """Return the topic of a name, or of an id of 16 bytes."""

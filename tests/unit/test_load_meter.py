@@ -16,7 +16,7 @@ class Node:
         self.cpu = 7.0
         self.counters: dict[int, list[int]] = {}
         self.samples = 0
-        self.meter = LoadMeter(self._traffic, self, lambda: self.cpu)
+        self.meter = LoadMeter(self._traffic, self._total, self, lambda: self.cpu)
 
     def now_ms(self) -> int:
         return int(self.now * 1000)
@@ -28,6 +28,9 @@ class Node:
         self.samples += 1
         for stream_id, (bytes_in, bytes_out) in self.counters.items():
             yield Traffic(stream_id, bytes_in, bytes_out)
+
+    def _total(self) -> int:
+        return sum(map(sum, self.counters.values()))
 
     def run(self, seconds: float, flows: dict[int, tuple[int, int]], cores: float = 0.0) -> None:
         """Let traffic flow: bytes per second in and out by stream."""
@@ -92,3 +95,16 @@ def test_counters_are_read_seldom_however_often_one_asks() -> None:
         node.now += 0.1
         node.meter.load()
     assert node.samples <= 10 / SAMPLE_S
+
+
+def test_partitions_of_an_idle_node_are_not_looked_at_one_by_one() -> None:
+    node = Node()
+    node.run(60, {1: (1_000_000, 0)})
+    node.run(300, {1: (0, 0)})
+    assert node.meter.load().bytes_in == 0
+    before = node.samples
+    node.run(60, {1: (0, 0)}, cores=0.5)
+    assert node.samples == before
+    assert node.meter.load().cpu == pytest.approx(0.5, rel=0.01)
+    node.run(60, {1: (1000, 0)})
+    assert node.meter.load().bytes_in == pytest.approx(1000, rel=0.01)
