@@ -21,6 +21,8 @@ from lakehead.connectors.kafka_client_config import read_client_config
 from lakehead.storage.errors import BrokerUnavailable, RequestRefused, SettingsError
 
 _CONNECT_S = 5.0
+_CONNECTS = 4
+"""Times that long, for a broker that takes the connection and is slow to respond."""
 _RESPONSE_S = 30.0
 
 
@@ -48,18 +50,23 @@ class KafkaAdmin:
             raise SettingsError(f"cannot read {config}: {error.strerror}") from None
         except (KafkaException, ValueError) as error:
             raise SettingsError(f"{config}: {_text(error)}") from None
-        try:
-            self._client.list_topics(timeout=_CONNECT_S)
-        except KafkaException:
-            self._client.poll(0)  # has the client report its errors
+        for _ in range(_CONNECTS):
+            try:
+                self._client.list_topics(timeout=_CONNECT_S)
+            except KafkaException:
+                self._client.poll(0)  # has the client report its errors
+            else:
+                return
             for reported in self._errors:
                 if reported.name() in ("_AUTHENTICATION", "_SSL"):
-                    raise RequestRefused(f"{bootstrap}: {reported.str()}") from None
-            raise BrokerUnavailable(
-                f"no broker responds at {bootstrap}: start one with `lakehead start`, "
-                "or give another address with --bootstrap-server; a listener with TLS or SASL "
-                "needs --command-config"
-            ) from None
+                    raise RequestRefused(f"{bootstrap}: {reported.str()}")
+            if self._errors:
+                break
+        raise BrokerUnavailable(
+            f"no broker responds at {bootstrap}: start one with `lakehead start`, "
+            "or give another address with --bootstrap-server; a listener with TLS or SASL "
+            "needs --command-config"
+        )
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""
@@ -143,7 +150,7 @@ class KafkaAdmin:
     @staticmethod
     def _settle(futures: Mapping[str, Any], name: str) -> None:
         try:
-            futures[name].result(_RESPONSE_S)
+            futures[name].result()  # it ends with the request
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             raise RequestRefused(f"topic {name}: {error.str()}") from None

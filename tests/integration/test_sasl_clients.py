@@ -514,6 +514,7 @@ def test_commands_about_topics_log_in_by_a_client_s_settings(
 
     password = PASSWORDS["SCRAM-SHA-256"]
     created = topics(password, "create", "commanded")
+    assert created.stderr == ""
     assert created.stdout == "created topic commanded with 1 partition\n"
     assert topics(password, "alter", "commanded", "--set", "retention.ms=1").returncode == 0
     assert topics(password, "delete", "commanded", "--yes").returncode == 0
