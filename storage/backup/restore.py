@@ -44,7 +44,13 @@ from lakehead.storage.metadata.entry import decode_entry, entry_key
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.layout import META, Listing
 from lakehead.storage.metadata.log_reader import read_checkpoint
-from lakehead.storage.metadata.records import CommitObjects, Entry, ReplaceObjects
+from lakehead.storage.metadata.records import (
+    CommitObjects,
+    CommitTail,
+    Entry,
+    InheritTail,
+    ReplaceObjects,
+)
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage, ObjectState
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -181,7 +187,7 @@ def _added(entry: Entry) -> list[str]:
     return [
         one.key
         for record in entry.records
-        if isinstance(record, CommitObjects | ReplaceObjects)
+        if isinstance(record, CommitObjects | ReplaceObjects | InheritTail | CommitTail)
         for one in record.objects
     ]
 

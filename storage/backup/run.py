@@ -11,7 +11,7 @@ less to copy each time.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -151,17 +151,10 @@ class Backups:
         StoreUnavailable, OutcomeUnknown, UnsupportedFormat.
         """
         begun = self._clock.monotonic()
-        await self._wait_uploaded()
-        copied = Copied()
-        pause = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+        copied, looks = Copied(), iter(range(_TAIL_LOOKS))
         for turn in range(_ROUNDS_MAX):
             turn_begun = self._clock.monotonic()
-            position_ms = self._clock.now_ms()
-            await self._log.refresh(surely=True)
-            state = await self._tails.add_to(self._log)
-            if state.tails:  # of a dead node: its records are on their way into objects
-                await pause.wait()
-                continue
+            position_ms, state = await self._settled(looks)
             if self._last is not None and self._last[0] is state:
                 break
             missing = {k: n for k, n in named_objects(state).items() if k not in self._held}
@@ -178,8 +171,7 @@ class Backups:
                 break
         else:
             raise StoreUnavailable(
-                f"objects of {self._source.uri} are deleted faster than they are copied, or the "
-                "records of a dead node are not in objects yet"
+                f"objects of {self._source.uri} are deleted faster than they are copied"
             )
         failpoint("backup_objects_copied")
         await self._refuse_cluster()
@@ -193,15 +185,18 @@ class Backups:
             took_ms=round((self._clock.monotonic() - begun) * 1000),
         )
 
-    async def _wait_uploaded(self) -> None:
-        """Wait for the upload of inherited tails, which takes seconds. One whose log is lost is not
-        waited for long.
+    async def _settled(self, looks: Iterator[int]) -> tuple[int, MetadataImage]:
+        """Return the newest metadata, and the time before they were read (ms). Waits for the upload
+        of inherited tails, which takes seconds, while there are `looks` left: where their log is
+        lost, a backup that names its node is better than none.
         """
         backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
-        for _ in range(_TAIL_LOOKS):
+        while True:
+            position_ms = self._clock.now_ms()
             await self._log.refresh(surely=True)
-            if not self._log.state.tails:
-                return
+            state = await self._tails.add_to(self._log)
+            if not state.tails or next(looks, None) is None:
+                return position_ms, state
             await backoff.wait()
 
     async def _refuse_cluster(self) -> None:

@@ -15,6 +15,7 @@ from immutables import Map
 import lakehead
 from lakehead.storage.backup.manifest import Manifest, read_state
 from lakehead.storage.backup.pruning import kept_numbers
+from lakehead.storage.backup.restore import find_point
 from lakehead.storage.backup.run import Backups
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
@@ -25,6 +26,7 @@ from lakehead.storage.jobs.job import run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, find_leaks
 from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
@@ -349,12 +351,16 @@ def test_the_first_of_each_hour_is_kept_and_the_two_newest() -> None:
     assert kept_numbers(backups[:1], 0) == {0}
 
 
+async def opened_log(folder: Path) -> tuple[FileStore, MetadataLog]:
+    await asyncio.to_thread(write, folder)
+    source, clock, rng = FileStore(folder / "store"), SystemClock(), random.Random(5)
+    return source, await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
+
+
 async def test_it_waits_for_the_records_of_a_dead_node(tmp_path: Path) -> None:
     """While streams have inherited tails, records of theirs lie on a disk alone."""
-    await asyncio.to_thread(write, tmp_path)
-    source, clock, rng = FileStore(tmp_path / "store"), SystemClock(), random.Random(5)
-    log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
-    target = FileStore(tmp_path / "backup")
+    source, log = await opened_log(tmp_path)
+    target, clock, rng = FileStore(tmp_path / "backup"), SystemClock(), random.Random(5)
     backups = await Backups.open(source, target, log, clock=clock, rng=rng, keep_hours=0)
     looks = 0
     real = backups._tails.add_to
@@ -369,3 +375,62 @@ async def test_it_waits_for_the_records_of_a_dead_node(tmp_path: Path) -> None:
     done = await backups.make()
     assert looks == 2
     assert not (await read_state(target, done.manifest)).tails
+
+
+async def inherit(log: MetadataLog, source: FileStore) -> r.CommitTail:
+    """Have a stream whose records lie in the log of node 7, which died; return what commits them,
+    in an object that is not there.
+    """
+    (live,) = log.state.nodes.values()
+    taker = {"taker_id": live.node_id, "taker_epoch": live.epoch}
+    stream_id, topic_id = log.state.next_stream_id, "7" * 32
+    await log.commit(
+        [
+            r.RegisterNode(node_id=7, epoch=0, incarnation="i", host="h", port=1),
+            r.CreateTopic(name="inherited", topic_id=topic_id),
+            r.CreateStream(stream_id=stream_id, topic_id=topic_id, partition=0),
+            r.OpenStream(stream_id=stream_id, epoch=0, node_id=7, node_epoch=0),
+            r.FenceNode(node_id=7, epoch=0),
+        ]
+    )
+    span = r.CommittedRange(
+        stream_id=stream_id, epoch=0, start_offset=0, end_offset=5, max_timestamp=0, size=1
+    )
+    tail, made = (
+        r.CommittedObject(key=f"data/{kind}", kind=kind, size=100, created_ms=0, ranges=(span,))
+        for kind in (r.TAIL, "so")
+    )
+    await source.create(tail.key, [bytes(100)])
+    await log.commit([r.InheritTail(node_id=7, node_epoch=0, objects=(tail,), **taker)])
+    return r.CommitTail(
+        node_id=7, sources=(tail.key,), objects=(made,), streams=(stream_id,), **taker
+    )
+
+
+async def test_a_lost_log_of_a_dead_node_does_not_keep_a_cluster_from_backups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its loss is accepted its tails stay. The backup names the node."""
+    monkeypatch.setattr("lakehead.storage.backup.run._TAIL_LOOKS", 2)
+    source, log = await opened_log(tmp_path)
+    await inherit(log, source)
+    target, clock, rng = FileStore(tmp_path / "backup"), SystemClock(), random.Random(5)
+    backups = await Backups.open(source, target, log, clock=clock, rng=rng, keep_hours=0)
+    done = await backups.make()
+    named = [(one.node_id, one.streams) for one in done.manifest.logs_elsewhere]
+    assert named == [(7, 1)]
+    restored = await asyncio.to_thread(bring_back, tmp_path / "backup", tmp_path / "restored")
+    assert "inherited" in restored.state.topics
+    assert not restored.state.tails
+
+
+async def test_a_copy_without_the_objects_of_an_inherited_tail_is_restored_as_before_it(
+    tmp_path: Path,
+) -> None:
+    source, log = await opened_log(tmp_path)
+    commit_tail = await inherit(log, source)
+    before = log.state.next_entry - 1
+    await log.commit([commit_tail])
+    assert (await find_point(source)).state.next_entry == before
+    await source.create(commit_tail.objects[0].key, [bytes(100)])
+    assert (await find_point(source)).state.next_entry == log.state.next_entry
