@@ -93,7 +93,7 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         "import": Command(
             "kafka_import.import_topics",
             "Import topics of an Apache Kafka cluster: configs, committed records at their "
-            "offsets, and the positions of consumer groups.",
+            "offsets, the positions of consumer groups, ACLs and client quotas.",
         ),
     },
     "Tables": {

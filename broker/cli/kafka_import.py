@@ -1,5 +1,8 @@
-"""`lakehead import`: topics of an Apache Kafka cluster, with offsets and groups' positions."""
+"""`lakehead import`: topics of an Apache Kafka cluster, with offsets, positions of groups, ACLs and
+quotas.
+"""
 
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +27,9 @@ from lakehead.storage.jobs.job import DamageFound
 if TYPE_CHECKING:
     from lakehead.broker.cli.migration.source_cluster import SourceCluster
 
+AS_PRODUCED = "producer"
+"""The value of --compression that leaves batches as they are, as that of compression.type."""
+
 
 def import_topics(
     source: Annotated[
@@ -43,9 +49,22 @@ def import_topics(
             help="Settings of a Kafka client (client.properties), for a source with TLS or SASL.",
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="PART",
+            help="Leave out acls, quotas, users or positions. May be repeated.",
+        ),
+    ] = None,
     compression: Annotated[
-        str, typer.Option("--compression", metavar="CODEC", help="Codec of the batches.")
-    ] = "zstd",
+        str,
+        typer.Option(
+            "--compression",
+            metavar="CODEC",
+            help="Codec of the batches; producer: they are copied as they are.",
+        ),
+    ] = AS_PRODUCED,
     offsets_partitions: Annotated[
         int,
         typer.Option(
@@ -61,17 +80,21 @@ def import_topics(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Import topics of an Apache Kafka cluster: configs, committed records at their offsets, and
-    the positions of consumer groups.
+    """Import topics of an Apache Kafka cluster: configs, committed records at their offsets, the
+    positions of consumer groups, ACLs and client quotas.
 
     The cluster at --path is a new one, before its nodes start for the first time. Run it again for
     what came meanwhile; a run that was killed goes on where it was.
     """
-    if compression not in CODECS:
-        raise SettingsError(f"--compression is one of {', '.join(CODECS)}")
+    if compression not in {AS_PRODUCED, *CODECS}:
+        raise SettingsError(f"--compression is one of {AS_PRODUCED}, {', '.join(CODECS)}")
     configure_logs("warning")
+    from lakehead.broker.cli.migration.run import PARTS
     from lakehead.broker.cli.migration.source_cluster import SourceCluster
 
+    for part in without or ():
+        if part not in PARTS:
+            raise SettingsError(f"--without is one of {', '.join(PARTS)}, not {part}")
     cluster = SourceCluster(source, command_config)
     if verify:
         run(_verify(cluster, store_uri(path), topic or [], as_json))
@@ -79,29 +102,37 @@ def import_topics(
     place = place_uri(path)
     if place.startswith("file:") and not place.endswith("/store"):
         place += "/store"  # as `lakehead start` has it in its folder
-    run(
-        _import(cluster, place, topic or [], CODECS.index(compression), offsets_partitions, as_json)
-    )
+    codec = None if compression == AS_PRODUCED else CODECS.index(compression)
+    run(_import(cluster, place, topic or [], without or [], codec, offsets_partitions, as_json))
 
 
 async def _import(
     source: "SourceCluster",
     uri: str,
     names: list[str],
-    codec: int,
+    without: list[str],
+    codec: int | None,
     offsets_partitions: int,
     as_json: bool,
 ) -> None:
-    from lakehead.broker.cli.migration.run import import_positions, import_topic
+    from lakehead.broker.cli.migration.run import (
+        POSITIONS,
+        import_access,
+        import_positions,
+        import_topic,
+    )
+    from lakehead.broker.cli.migration.source_brokers import SourceBrokers
     from lakehead.broker.cli.migration.target_store import opened_target
 
     topics = source.topics(names)
+    brokers = SourceBrokers(source.settings, random.SystemRandom())
     store = open_at(uri)
+    groups = 0
     rows: list[dict[str, Any]] = []
     try:
         async with opened_target(store, codec) as target:
             for topic in topics:
-                done = await import_topic(source, target, topic)
+                done = await import_topic(source, brokers, target, topic)
                 rows.append(
                     {
                         "topic": done.topic,
@@ -111,8 +142,11 @@ async def _import(
                         "left_out": ", ".join(done.left_out) or None,
                     }
                 )
-            groups = await import_positions(source, target, topics, offsets_partitions)
+            if POSITIONS not in without:
+                groups = await import_positions(source, target, topics, offsets_partitions)
+            access = await import_access(brokers, target, without)
     finally:
+        brokers.close()
         await store.close()
     columns = {
         "topic": "TOPIC",
@@ -122,7 +156,29 @@ async def _import(
         "left_out": "CONFIGS LEFT OUT",
     }
     show_rows(rows, columns, as_json)
-    typer.echo(f"lakehead: positions of {groups} groups imported", err=True)
+    if access.users:
+        users = [
+            {"user": one.user, "mechanism": one.mechanism, "iterations": one.iterations}
+            for one in access.users
+        ]
+        headings = {"user": "USER WITHOUT A PASSWORD", "mechanism": "MECHANISM"}
+        show_rows(users, headings | {"iterations": "ITERATIONS"}, as_json)
+    typer.echo(
+        f"lakehead: positions of {groups} groups, {access.acls} ACLs and quotas of {access.quotas} "
+        "entities are those of the source",
+        err=True,
+    )
+    for quota in access.left_out:
+        typer.echo(f"lakehead: left out: quota {quota}", err=True)
+    if access.users:
+        one = access.users[0]
+        typer.echo(
+            "lakehead: Kafka gives no passwords away: set one for each of these users, as soon as "
+            f"a node runs: kafka-configs --bootstrap-server HOST:PORT --alter --entity-type users "
+            f"--entity-name {one.user} --add-config "
+            f"'{one.mechanism}=[iterations={one.iterations},password=...]'",
+            err=True,
+        )
 
 
 async def _verify(source: "SourceCluster", uri: str, names: list[str], as_json: bool) -> None:

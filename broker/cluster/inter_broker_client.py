@@ -68,10 +68,17 @@ class PeerNetwork(Protocol):
 
 
 class TcpNetwork:
-    """Opens channels over TCP, with TLS if `context` returns a context."""
+    """Opens channels over TCP, with TLS if `context` returns a context. A longer response than
+    `response_max` bytes ends a channel.
+    """
 
-    def __init__(self, context: Callable[[], ssl.SSLContext | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+        response_max: int = _RESPONSE_MAX,
+    ) -> None:
         self._context = context
+        self._response_max = response_max
 
     async def connect(self, host: str, port: int, on_closed: Callable[[], None]) -> PeerChannel:
         """See `PeerNetwork.connect`."""
@@ -88,7 +95,7 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             _, channel = await loop.create_connection(
-                lambda: _TcpChannel(on_closed), host, port, ssl=context
+                lambda: _TcpChannel(on_closed, self._response_max), host, port, ssl=context
             )
         except OSError as error:
             raise _plain(error) from error
@@ -107,8 +114,9 @@ def _plain(error: OSError) -> OSError:
 class _TcpChannel(asyncio.Protocol):
     """A `PeerChannel` over a socket."""
 
-    def __init__(self, on_closed: Callable[[], None]) -> None:
+    def __init__(self, on_closed: Callable[[], None], response_max: int) -> None:
         self._on_closed = on_closed
+        self._response_max = response_max
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._response: asyncio.Future[memoryview] | None = None
@@ -149,13 +157,13 @@ class _TcpChannel(asyncio.Protocol):
         if len(self._received) < _LENGTH.size:
             return
         size = _LENGTH.unpack_from(self._received)[0]
-        if not 0 < size <= _RESPONSE_MAX or self._response is None:
+        if not 0 < size <= self._response_max or self._response is None:
             self._fail(MalformedFrame(f"{size} bytes from a node without a request"))
         elif len(self._received) >= _LENGTH.size + size:
-            frame = bytes(self._received[_LENGTH.size : _LENGTH.size + size])
-            del self._received[: _LENGTH.size + size]
+            frame, self._received = self._received, bytearray()
+            self._received += memoryview(frame)[_LENGTH.size + size :]
             if not self._response.done():
-                self._response.set_result(memoryview(frame))
+                self._response.set_result(memoryview(frame)[_LENGTH.size : _LENGTH.size + size])
 
     def eof_received(self) -> bool:
         """Report the end before the transport closes: clients that lost their connections at the

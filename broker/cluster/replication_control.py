@@ -233,20 +233,27 @@ def new_streams(
     state: MetadataImage, topic_id: str, partitions: range, leaders: Sequence[int]
 ) -> list[Record]:
     """Return the records that create these partitions of a topic and assign each to its leader."""
-    first = state.next_stream_id
-    stream_ids = range(first, first + len(partitions))
+    created = unassigned_streams(state, topic_id, partitions)
     shares: dict[int, list[int]] = defaultdict(list)
-    for stream_id, leader in zip(stream_ids, leaders, strict=True):
-        shares[leader].append(stream_id)
+    for stream, leader in zip(created, leaders, strict=True):
+        shares[leader].append(stream.stream_id)
     return [
-        *(
-            CreateStream(stream_id=stream_id, topic_id=topic_id, partition=partition)
-            for stream_id, partition in zip(stream_ids, partitions, strict=True)
-        ),
+        *created,
         *(
             AssignStreams(node_id=leader, stream_ids=tuple(share))
             for leader, share in sorted(shares.items())
         ),
+    ]
+
+
+def unassigned_streams(
+    state: MetadataImage, topic_id: str, partitions: range
+) -> list[CreateStream]:
+    """Return the records that create these partitions of a topic, for no node yet."""
+    first = state.next_stream_id - partitions.start
+    return [
+        CreateStream(stream_id=first + partition, topic_id=topic_id, partition=partition)
+        for partition in partitions
     ]
 
 

@@ -49,6 +49,7 @@ _LONG = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER_ID_POSITION = 43
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
@@ -140,6 +141,14 @@ def stamp(batch: bytearray | memoryview, timestamp_ms: int) -> BatchHeader:
     _LONG.pack_into(whole, MAX_TIMESTAMP_POSITION, timestamp_ms)
     _CRC.pack_into(whole, CRC_POSITION, crc32c(whole[ATTRIBUTES_POSITION:]))
     return read_header(whole)
+
+
+def without_producer(batch: memoryview) -> None:
+    """Make one whole batch one of a producer without id, and of no transaction, in place."""
+    attributes = read_header(batch).attributes & ~TRANSACTIONAL
+    _ATTRIBUTES.pack_into(batch, ATTRIBUTES_POSITION, attributes)
+    _PRODUCER.pack_into(batch, _PRODUCER_ID_POSITION, NO_PRODUCER_ID, -1, NO_SEQUENCE)
+    _CRC.pack_into(batch, CRC_POSITION, crc32c(batch[ATTRIBUTES_POSITION:]))
 
 
 def sealed(header: BatchHeader, body: Buffer) -> bytes:

@@ -1,29 +1,46 @@
-"""Record batches of imported records, each at the offset that it had.
-
-Each record has a timestamp and headers of its own, and offsets between records may be missing.
+"""Batches of the source as they are stored: with the bytes that they have there, or, where only
+some of their records are imported, built again.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from lakehead.broker.cli.migration.source_batches import SourceBatch
 from lakehead.storage.format.batch_writer import encode_headers, encode_record
 from lakehead.storage.format.compression import recompressed
 from lakehead.storage.format.record_batch import (
+    HEADER_SIZE,
     MAGIC,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     BatchHeader,
     read_header,
     sealed,
+    without_producer,
 )
-from lakehead.storage.format.records import KafkaRecord
+from lakehead.storage.format.records import KafkaRecord, inflate
+
+
+def as_stored(batch: SourceBatch, codec: int | None) -> memoryview:
+    """Return a batch without its producer, whose id means another one in the new cluster, and in
+    `codec`; None: in its own. Its memory may be that of `batch`. Raises ValueError where it does
+    not inflate.
+    """
+    header, data = batch
+    if header.producer_id != NO_PRODUCER_ID or header.is_transactional:
+        without_producer(data)
+        header = read_header(data)
+    if codec is None or codec == header.codec:
+        return data
+    records = inflate(header, data[HEADER_SIZE:])
+    return memoryview(recompressed(data, header, records, codec, None))
 
 
 def encode_imported(
     records: Sequence[KafkaRecord], base_offset: int, codec: int
 ) -> tuple[bytearray, int]:
     """Return a batch of records that covers the offsets from `base_offset` to the last record, and
-    the newest timestamp (ms).
+    the newest timestamp (ms). Offsets between records may be missing.
     """
     first_ms = records[0].timestamp
     body = b"".join(_encoded(one, base_offset, first_ms) for one in records)

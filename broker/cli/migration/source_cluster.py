@@ -1,6 +1,7 @@
-"""The cluster that is imported, as a client of Kafka sees it."""
+"""The cluster that is imported, as a client that is made of librdkafka sees it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from lakehead.storage.format.records import KafkaRecord
 
 _RESPONSE_S = 30.0
 _RECORDS_AT_ONCE = 2000
+_TOPICS_AT_ONCE = 500
 _END = "_PARTITION_EOF"
 
 
@@ -36,15 +38,24 @@ class SourceTopic:
     configs: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePosition:
+    """The offset that a group has committed, with the text that it put there."""
+
+    offset: int
+    metadata: str
+
+
 class SourceCluster:
-    """Reads topics, committed records and positions of groups. Raises BrokerUnavailable,
+    """Reads topics, positions of groups, and records one by one. Raises BrokerUnavailable,
     RequestRefused, SettingsError.
     """
 
     def __init__(self, bootstrap: str, config: Path | None) -> None:
         given: dict[str, Any] = {} if config is None else {**read_client_config(config)}
-        self._given = given | {"bootstrap.servers": bootstrap}
-        self._admin = AdminClient(self._given, logger=silent_logger())
+        self.settings = given | {"bootstrap.servers": bootstrap}
+        """Those of its clients, by librdkafka's names."""
+        self._admin = AdminClient(self.settings, logger=silent_logger())
         try:
             self._metadata = self._admin.list_topics(timeout=_RESPONSE_S)
         except KafkaException as error:
@@ -58,30 +69,36 @@ class SourceCluster:
         for name in names:
             if name not in self._metadata.topics:
                 raise RequestRefused(f"the source has no topic {name}")
+        configs: dict[str, dict[str, str]] = {}
+        for start in range(0, len(names), _TOPICS_AT_ONCE):
+            configs |= self._configs(names[start : start + _TOPICS_AT_ONCE])
         return [
             SourceTopic(
                 name=name,
                 partitions=len(self._metadata.topics[name].partitions),
-                configs=self._configs(name),
+                configs=configs[name],
             )
             for name in names
         ]
 
-    def _configs(self, topic: str) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._admin.describe_configs([resource], request_timeout=_RESPONSE_S)[resource]
-        try:
-            entries = future.result(_RESPONSE_S)
-        except KafkaException as error:
-            raise RequestRefused(f"configs of topic {topic}: {_text(error)}") from None
+    def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-        return {
-            name: str(entry.value)
-            for name, entry in entries.items()
-            if entry.source == own and entry.value is not None
-        }
+        found = {}
+        futures = self._admin.describe_configs(resources, request_timeout=_RESPONSE_S)
+        for resource, future in futures.items():
+            try:
+                entries = future.result(_RESPONSE_S)
+            except KafkaException as error:
+                raise RequestRefused(f"configs of topic {resource.name}: {_text(error)}") from None
+            found[resource.name] = {
+                name: str(entry.value)
+                for name, entry in entries.items()
+                if entry.source == own and entry.value is not None
+            }
+        return found
 
-    def positions(self, topics: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
+    def positions(self, topics: Sequence[str]) -> dict[str, dict[tuple[str, int], SourcePosition]]:
         """Return the committed offsets of every group that has some, of these topics."""
         try:
             listed = self._admin.list_consumer_groups(request_timeout=_RESPONSE_S).result().valid
@@ -90,7 +107,9 @@ class SourceCluster:
                 wanted = [ConsumerGroupTopicPartitions(group.group_id)]
                 (future,) = self._admin.list_consumer_group_offsets(wanted).values()
                 offsets = {
-                    (one.topic, one.partition): one.offset
+                    (one.topic, one.partition): SourcePosition(
+                        offset=one.offset, metadata=one.metadata or ""
+                    )
                     for one in future.result(_RESPONSE_S).topic_partitions
                     if one.topic in topics and one.offset >= 0
                 }
@@ -100,48 +119,11 @@ class SourceCluster:
             raise RequestRefused(f"consumer groups: {_text(error)}") from None
         return found
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset of a partition, and the end of what is committed."""
-        consumer = self._consumer()
-        try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=_RESPONSE_S
-            )
-        except KafkaException as error:
-            raise RequestRefused(f"{topic}-{partition}: {_text(error)}") from None
-        finally:
-            consumer.close()
-        return low, high
-
-    def records(self, topic: str, partition: int, start: int) -> Iterator[list[KafkaRecord] | int]:
-        """Yield the committed records of a partition from an offset on, some at a time, and at last
-        the offset up to which all is read.
-        """
-        consumer = self._consumer()
-        try:
-            consumer.assign([TopicPartition(topic, partition, start)])
-            while True:
-                found: list[KafkaRecord] = []
-                end = -1
-                for message in consumer.consume(_RECORDS_AT_ONCE, 1.0):
-                    error = message.error()
-                    if error is None:
-                        found.append(_record(message))
-                    elif error.name() == _END:
-                        end = message.offset() or 0
-                    else:
-                        raise RequestRefused(f"{topic}-{partition}: {error.str()}")
-                if found:
-                    yield found
-                if end >= 0:
-                    yield end
-                    return
-        finally:
-            consumer.close()
-
-    def _consumer(self) -> Consumer:
-        return Consumer(
-            self._given
+    @contextmanager
+    def partition(self, topic: str, partition: int) -> Iterator["SourcePartition"]:
+        """Return a reader of the committed records of a partition."""
+        consumer = Consumer(
+            self.settings
             | {
                 "group.id": "lakehead-import",
                 "enable.auto.commit": False,
@@ -151,6 +133,45 @@ class SourceCluster:
             },
             logger=silent_logger(),
         )
+        try:
+            yield SourcePartition(consumer, topic, partition)
+        finally:
+            consumer.close()
+
+
+class SourcePartition:
+    """The committed records of a partition (`SourceCluster.partition`)."""
+
+    def __init__(self, consumer: Consumer, topic: str, partition: int) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._partition = partition
+
+    def start(self) -> int:
+        """Return the first offset."""
+        place = TopicPartition(self._topic, self._partition)
+        try:
+            low, _ = self._consumer.get_watermark_offsets(place, timeout=_RESPONSE_S)
+        except KafkaException as error:
+            raise RequestRefused(f"{self._topic}-{self._partition}: {_text(error)}") from None
+        return low
+
+    def records(self, start: int) -> Iterator[list[KafkaRecord]]:
+        """Yield the records from an offset on, some at a time."""
+        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        is_ended = False
+        while not is_ended:
+            found: list[KafkaRecord] = []
+            for message in self._consumer.consume(_RECORDS_AT_ONCE, 1.0):
+                error = message.error()
+                if error is None:
+                    found.append(_record(message))
+                elif error.name() == _END:
+                    is_ended = True
+                else:
+                    raise RequestRefused(f"{self._topic}-{self._partition}: {error.str()}")
+            if found:
+                yield found
 
 
 def _record(message: Any) -> KafkaRecord:

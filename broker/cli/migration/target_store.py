@@ -5,12 +5,15 @@ end. Its write-ahead log is in memory, so what counts is what is committed in th
 of each partition there is where the next run goes on.
 """
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from operator import itemgetter
 
-from lakehead.broker.cli.migration.imported_batch import encode_imported
+from lakehead.broker.cli.migration.imported_batch import as_stored, encode_imported
+from lakehead.broker.cli.migration.source_batches import SourceBatch
+from lakehead.broker.cli.migration.source_cluster import SourcePosition
+from lakehead.broker.cluster.replication_control import unassigned_streams
 from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     OffsetKey,
@@ -22,16 +25,20 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.compaction.batches import GAP_MAX, filler
 from lakehead.storage.errors import RequestRefused
 from lakehead.storage.format.batch_writer import encode_batch
-from lakehead.storage.format.record_batch import NO_TIMESTAMP, patch
-from lakehead.storage.format.records import KafkaRecord
+from lakehead.storage.format.record_batch import CODECS, NO_TIMESTAMP, patch
+from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
 from lakehead.storage.metadata.records import (
-    CreateStream,
+    AclBinding,
+    AclCreate,
+    AclDelete,
+    ClientQuota,
     CreateTopic,
     FenceNode,
     Record,
     RetireNode,
+    TopicConfig,
 )
-from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.metadata.state import MetadataImage, QuotaEntity
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -42,18 +49,20 @@ from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 IMPORT_NODE = 2_000_000_000
 """The node id of an import."""
 _UPLOAD_BYTES = 64 * 1024 * 1024
+_CACHE_BYTES = 4 * _UPLOAD_BYTES
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 512 * 1024
+_ENCODED = CODECS.index("zstd")
+"""The codec of batches that are built again, where others are left as they are."""
 
 
 class TargetStore:
     """Topics and partitions in the store, while it is open (`opened_target`)."""
 
-    def __init__(self, engine: StreamEngine, store: ObjectStore, codec: int) -> None:
+    def __init__(self, engine: StreamEngine, store: ObjectStore, codec: int | None) -> None:
         self._engine = engine
         self._store = store
         self._codec = codec
-        self._waiting_bytes = 0
 
     @property
     def state(self) -> MetadataImage:
@@ -61,26 +70,28 @@ class TargetStore:
         return self._engine.metadata.state
 
     async def topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> list[Stream]:
-        """Return the streams of a topic, which is made if it is not there. Raises RequestRefused if
-        it has another number of partitions.
+        """Return the streams of a topic, with these configs: it is made if it is not there, and
+        gets partitions that were added at the source. Raises RequestRefused if it has more than
+        that.
         """
-        topic_id = f"{random.SystemRandom().getrandbits(128):032x}"
+        new_id = f"{random.SystemRandom().getrandbits(128) | 1:032x}"
 
         def plan(state: MetadataImage) -> Sequence[Record]:
-            if name in state.topics:
-                return ()
-            first = state.next_stream_id
+            known = state.topics.get(name)
+            if known is None:
+                created = CreateTopic(name=name, topic_id=new_id, configs=dict(configs))
+                return created, *unassigned_streams(state, new_id, range(partitions))
+            changed: dict[str, str | None] = dict.fromkeys(set(known.configs) - set(configs))
+            changed |= {one: to for one, to in configs.items() if known.configs.get(one) != to}
+            missing = range(len(known.partitions), partitions)
             return (
-                CreateTopic(name=name, topic_id=topic_id, configs=dict(configs)),
-                *(
-                    CreateStream(stream_id=first + one, topic_id=topic_id, partition=one)
-                    for one in range(partitions)
-                ),
+                *([TopicConfig(topic_id=known.topic_id, configs=changed)] if changed else ()),
+                *unassigned_streams(state, known.topic_id, missing),
             )
 
         state = await self._engine.metadata.commit_with(plan)
         found = state.topics[name].partitions
-        if len(found) != partitions:
+        if len(found) > partitions:
             raise RequestRefused(
                 f"topic {name} has {len(found)} partitions in {self._store.uri}, and {partitions} "
                 "at the source"
@@ -94,7 +105,35 @@ class TargetStore:
             await self._engine.upload_now()
             await stream.trim(offset)
 
-    async def add(self, stream: Stream, records: Sequence[KafkaRecord]) -> None:
+    async def add(self, stream: Stream, batches: Sequence[SourceBatch]) -> int:
+        """Append batches at their offsets, of one that reaches below the end of the stream the rest
+        only; return the number of records. Raises RequestRefused for one that does not decode.
+        """
+        count = 0
+        for batch in batches:
+            header = batch.header
+            try:
+                if header.base_offset < stream.next_offset:
+                    rest = [
+                        one
+                        for one in iter_kafka_records(batch.data)
+                        if one.offset >= stream.next_offset
+                    ]
+                    await self.add_records(stream, rest)
+                    count += len(rest)
+                    continue
+                data = as_stored(batch, self._codec)
+            except ValueError as error:
+                raise RequestRefused(
+                    f"the batch at offset {header.base_offset} of the source: {error}"
+                ) from None
+            self._fill(stream, header.base_offset)
+            self._append(stream, data, header.last_offset_delta + 1, header.max_timestamp)
+            count += header.record_count
+        await self._settle()
+        return count
+
+    async def add_records(self, stream: Stream, records: Sequence[KafkaRecord]) -> None:
         """Append records at their offsets, which are at or above the end of the stream."""
         some: list[KafkaRecord] = []
         size = 0
@@ -102,49 +141,84 @@ class TargetStore:
             some.append(record)
             size += len(record.key or b"") + len(record.value or b"")
             if len(some) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                await self._append_records(stream, some)
+                self._append_records(stream, some)
                 some, size = [], 0
         if some:
-            await self._append_records(stream, some)
+            self._append_records(stream, some)
+        await self._settle()
 
-    async def _append_records(self, stream: Stream, records: Sequence[KafkaRecord]) -> None:
+    def _append_records(self, stream: Stream, records: Sequence[KafkaRecord]) -> None:
         if records[-1].offset - stream.next_offset > GAP_MAX:
-            await self.fill(stream, records[0].offset)
+            self._fill(stream, records[0].offset)
         base = stream.next_offset
-        batch, newest = encode_imported(records, base, self._codec)
-        await self._append(stream, batch, records[-1].offset + 1 - base, newest)
+        codec = _ENCODED if self._codec is None else self._codec
+        batch, newest = encode_imported(records, base, codec)
+        self._append(stream, memoryview(batch), records[-1].offset + 1 - base, newest)
 
     async def fill(self, stream: Stream, end: int) -> None:
         """Cover offsets up to `end` that no record has."""
+        self._fill(stream, end)
+        await self._settle()
+
+    def _fill(self, stream: Stream, end: int) -> None:
         while stream.next_offset < end:
             base = stream.next_offset
             until = min(end, base + GAP_MAX)
             batch = bytearray(filler(base, until, stream.epoch))
-            await self._append(stream, batch, until - base, NO_TIMESTAMP)
+            self._append(stream, memoryview(batch), until - base, NO_TIMESTAMP)
 
-    async def _append(self, stream: Stream, batch: bytearray, count: int, newest: int) -> None:
+    @staticmethod
+    def _append(stream: Stream, batch: memoryview, count: int, newest: int) -> None:
         patch(batch, 0, stream.next_offset, stream.epoch)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream.append(batch, count=count, max_timestamp=newest)
 
-        def on_done(error: Exception | None) -> None:
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
-
-        stream.append(memoryview(batch), count=count, max_timestamp=newest, on_done=on_done)
-        await done
-        self._waiting_bytes += len(batch)
-        if self._waiting_bytes >= _UPLOAD_BYTES:
-            await self.upload()
+    async def _settle(self) -> None:
+        """Wait until the log has what was appended, and memory has room for more."""
+        await self._engine.wait_durable()
+        if not self._engine.writable():
+            await self._engine.upload_now()
 
     async def upload(self) -> None:
         """Commit all that was appended."""
-        self._waiting_bytes = 0
         await self._engine.upload_now()
 
+    async def set_acls(self, acls: frozenset[AclBinding]) -> None:
+        """Have these ACLs and no others."""
+
+        def plan(state: MetadataImage) -> Sequence[Record]:
+            present = frozenset(state.acls)
+            gone, new = (
+                sorted(present - acls, key=_acl_order),
+                sorted(acls - present, key=_acl_order),
+            )
+            return (
+                *([AclDelete(acls=tuple(gone))] if gone else ()),
+                *([AclCreate(acls=tuple(new))] if new else ()),
+            )
+
+        await self._engine.metadata.commit_with(plan)
+
+    async def set_quotas(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+        """Have these quotas and no others."""
+
+        def plan(state: MetadataImage) -> Sequence[Record]:
+            found: list[Record] = []
+            for entity in sorted({*state.quotas, *quotas}, key=repr):
+                present: Mapping[str, float] = state.quotas.get(entity, {})
+                wanted = quotas.get(entity, {})
+                changed: dict[str, float | None] = dict.fromkeys(set(present) - set(wanted))
+                changed |= {key: to for key, to in wanted.items() if present.get(key) != to}
+                if changed:
+                    found.append(ClientQuota(entity=dict(entity), values=changed))
+            return found
+
+        await self._engine.metadata.commit_with(plan)
+
     async def commit_positions(
-        self, group: str, offsets: Mapping[tuple[str, int], int], partitions: Sequence[Stream]
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], SourcePosition],
+        partitions: Sequence[Stream],
     ) -> None:
         """Commit offsets for a group, in the log of its coordinator."""
         stream = partitions[partition_of(group, len(partitions))]
@@ -154,19 +228,24 @@ class TargetStore:
                 encode_key(OffsetKey(group_id=group, topic=topic, partition=partition)),
                 encode_offset(
                     CommittedOffset(
-                        offset=offset,
+                        offset=position.offset,
+                        metadata=position.metadata,
                         commit_timestamp_ms=now_ms,
                         topic_id=bytes.fromhex(self.state.topics[topic].topic_id),
                     )
                 ),
             )
-            for (topic, partition), offset in sorted(offsets.items())
+            for (topic, partition), position in sorted(offsets.items(), key=itemgetter(0))
         ]
-        await self._append(stream, encode_batch(records, now_ms), len(records), now_ms)
+        self._append(stream, memoryview(encode_batch(records, now_ms)), len(records), now_ms)
+
+
+def _acl_order(acl: AclBinding) -> tuple[str, ...]:
+    return tuple(getattr(acl, name) for name in acl.__struct_fields__)
 
 
 @asynccontextmanager
-async def opened_target(store: ObjectStore, codec: int) -> AsyncIterator[TargetStore]:
+async def opened_target(store: ObjectStore, codec: int | None) -> AsyncIterator[TargetStore]:
     """Open a store for an import, and give all streams back at the end.
 
     Raises RequestRefused if nodes were started on it, and what `StreamEngine.open` raises.
@@ -191,7 +270,7 @@ async def opened_target(store: ObjectStore, codec: int) -> AsyncIterator[TargetS
             node=NodeIdentity(node_id=IMPORT_NODE, host="localhost", port=1),
             clock=SystemClock(),
             rng=random.SystemRandom(),
-            settings=StorageSettings(),
+            settings=StorageSettings(upload_size=_UPLOAD_BYTES, cache_size=_CACHE_BYTES),
             scope=scope,
             admit=admit,
         )
