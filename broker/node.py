@@ -488,7 +488,7 @@ async def _build(
         addresses[listeners.inter_broker.name],
         listeners.endpoints(addresses),
         admin_records(settings, rng),
-        LoadMeter(partial(_traffic, topics), topics.total_bytes, clock, time.process_time),
+        LoadMeter(partial(_traffic, topics), topics.traffic, clock, time.process_time),
         on_stuck,
     )
     opened.push_async_callback(engine.close)

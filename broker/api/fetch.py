@@ -663,7 +663,7 @@ class FetchCall:
     def _count(self, wanted: Wanted, result: PartitionResult) -> None:
         partition = self._services.topics.partition(wanted.key, result.partition)
         if partition is not None:
-            partition.bytes_out += sum(map(len, result.records))
+            partition.count_sent(sum(map(len, result.records)))
 
 
 def _fetched_to(request: FetchRequest, context: RequestContext) -> FetchedTo:

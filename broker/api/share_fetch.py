@@ -487,7 +487,7 @@ class ShareFetchCall:
                 self._results.setdefault(place, SharePartitionResult(place[1]))
         for led, acquired in self._acquired:
             place = led.key.topic_id, led.key.partition
-            led.partition.bytes_out += sum(map(len, self._results[place].records))
+            led.partition.count_sent(sum(map(len, self._results[place].records)))
             records = sum(last - first + 1 for first, last, _ in acquired)
             self._services.share_partitions.counts.acquired(records)
         self._services.counts.sent(FetchedTo.UNKNOWN, size)  # requests do not say a rack

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakehead.broker.cluster.heartbeat import HOTTEST_MAX, NodeLoad
+from lakehead.broker.partition.partition import TrafficTotal
 from lakehead.storage.clock import Clock
 
 SAMPLE_S = 2.0
@@ -52,14 +53,14 @@ class _Rate:
 
 
 class LoadMeter:
-    """Measures one node. `traffic` yields the counters of its open partitions, and `total` returns
-    the sum of them all; `cpu_seconds` returns the CPU time of its process so far.
+    """Measures one node. `traffic` yields the counters of its open partitions, and `total` counts
+    for them all; `cpu_seconds` returns the CPU time of its process so far.
     """
 
     def __init__(
         self,
         traffic: Callable[[], Iterable[Traffic]],
-        total: Callable[[], int],
+        total: TrafficTotal,
         clock: Clock,
         cpu_seconds: Callable[[], float],
     ) -> None:
@@ -87,7 +88,7 @@ class LoadMeter:
         self._cpu += weight * ((used - self._cpu_before) / elapsed_s - self._cpu)
         self._cpu_before = used
         self._sampled_at += elapsed_s
-        total, load = self._total(), self._load
+        total, load = self._total.bytes, self._load
         if total == self._total_before and load.bytes_in == load.bytes_out == 0:
             self._load = msgspec.structs.replace(load, cpu=self._cpu)
             return

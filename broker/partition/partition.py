@@ -9,8 +9,6 @@ loop of the node may call in here. Every topic of the cluster is known on every 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -50,9 +48,6 @@ _RESTORED_INLINE = 256 * 1024
 
 OnDone = Callable[[Exception | None], None]
 
-_PARTITIONS = attrgetter("partitions")
-_BYTES_IN, _BYTES_OUT = attrgetter("bytes_in"), attrgetter("bytes_out")
-
 _log = structlog.get_logger("broker.partition")
 
 
@@ -61,6 +56,15 @@ def is_valid_name(name: str) -> bool:
     return (
         0 < len(name) <= _NAME_MAX and name not in {".", ".."} and not set(name) - _NAME_CHARACTERS
     )
+
+
+class TrafficTotal:
+    """The bytes appended to and sent from the partitions that share it."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class Topic:
@@ -75,6 +79,7 @@ class Topic:
         "rules",
         "stream_ids",
         "topic_id",
+        "traffic",
     )
 
     def __init__(self, name: str, topic_id: str) -> None:
@@ -87,6 +92,8 @@ class Topic:
         """The streams of the partitions, by index."""
         self.rules = RecordRules()
         """The rules for producers' batches."""
+        self.traffic = TrafficTotal()
+        """Of all topics of a registry together."""
         self._append_time_ms = 0
 
     @property
@@ -125,9 +132,11 @@ class TopicRegistry:
     def __init__(self) -> None:
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
+        self.traffic = TrafficTotal()
 
     def add(self, topic: Topic) -> None:
         """Serve a topic."""
+        topic.traffic = self.traffic
         self.by_name[topic.name] = topic
         self.by_id[topic.id_bytes] = topic
 
@@ -141,15 +150,6 @@ class TopicRegistry:
         """Yield the partitions that this node leads."""
         for topic in self.by_name.values():
             yield from (partition for partition in topic.partitions if partition is not None)
-
-    def total_bytes(self) -> int:
-        """Return the sum of the bytes appended to and sent from these partitions. Without a line of
-        Python for each: there may be ten thousand.
-        """
-        places = chain.from_iterable(map(_PARTITIONS, self.by_name.values()))
-        led = list(filter(None, places))
-        total: int = sum(map(_BYTES_IN, led)) + sum(map(_BYTES_OUT, led))
-        return total
 
     def find(self, key: str | bytes) -> Topic | None:
         """Return the topic of a name, or of an id of 16 bytes."""
@@ -218,6 +218,11 @@ class Partition:
         stream.is_state_due = producers.is_due
         stream.old_state_snapshot = producers.old_snapshot
         stream.aborted_by = producers.transactions.aborted_by
+
+    def count_sent(self, size: int) -> None:
+        """Count bytes of records that a consumer gets."""
+        self.bytes_out += size
+        self.topic.traffic.bytes += size
 
     @property
     def leader_epoch(self) -> int:
@@ -328,6 +333,7 @@ class Partition:
             on_done=on_done,
         )
         self.bytes_in += len(records)
+        self.topic.traffic.bytes += len(records)
         if header.producer_id != NO_PRODUCER_ID:
             now_ms = self._clock.now_ms()
             self.producers.add(header, base_offset, stream.confirmed_offset, now_ms, plan.marker)

@@ -6,6 +6,7 @@ import pytest
 
 from lakehead.broker.cluster.heartbeat import HOTTEST_MAX
 from lakehead.broker.cluster.load_meter import SAMPLE_S, LoadMeter, Traffic
+from lakehead.broker.partition.partition import TrafficTotal
 
 
 class Node:
@@ -16,7 +17,8 @@ class Node:
         self.cpu = 7.0
         self.counters: dict[int, list[int]] = {}
         self.samples = 0
-        self.meter = LoadMeter(self._traffic, self._total, self, lambda: self.cpu)
+        self.total = TrafficTotal()
+        self.meter = LoadMeter(self._traffic, self.total, self, lambda: self.cpu)
 
     def now_ms(self) -> int:
         return int(self.now * 1000)
@@ -29,9 +31,6 @@ class Node:
         for stream_id, (bytes_in, bytes_out) in self.counters.items():
             yield Traffic(stream_id, bytes_in, bytes_out)
 
-    def _total(self) -> int:
-        return sum(map(sum, self.counters.values()))
-
     def run(self, seconds: float, flows: dict[int, tuple[int, int]], cores: float = 0.0) -> None:
         """Let traffic flow: bytes per second in and out by stream."""
         for _ in range(round(seconds / SAMPLE_S)):
@@ -41,6 +40,7 @@ class Node:
                 counter = self.counters.setdefault(stream_id, [0, 0])
                 counter[0] += round(rate_in * SAMPLE_S)
                 counter[1] += round(rate_out * SAMPLE_S)
+                self.total.bytes += round(rate_in * SAMPLE_S) + round(rate_out * SAMPLE_S)
             self.meter.load()
 
 

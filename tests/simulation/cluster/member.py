@@ -138,9 +138,7 @@ class Member:
                 self._scope,
                 interval_s=world.interval_s,
                 session_s=world.session_s,
-                load=LoadMeter(
-                    self._traffic, self.topics.total_bytes, self.clock, lambda: 0.0
-                ).load,
+                load=LoadMeter(self._traffic, self.topics.traffic, self.clock, lambda: 0.0).load,
             )
             self.lifecycle.start()
 
