@@ -106,6 +106,13 @@ class SchemaRegistry:
         self._known[schema_id] = schema
         return schema
 
+    def subjects(self, schema_id: int) -> tuple[str, ...]:
+        """Return the subjects that have the schema of an id, none if the registry has no such
+        schema. Raises RegistryUnavailable.
+        """
+        found = self._get(f"/schemas/ids/{schema_id}/subjects", of=list)
+        return tuple(map(str, found or ()))
+
     def _follow(self, schema: dict[str, Any], found: dict[str, Reference], what: str) -> None:
         """Read what a schema refers to, depth first."""
         for reference in schema.get("references") or ():
@@ -125,8 +132,8 @@ class SchemaRegistry:
             self._follow(target, found, what)
             found[name] = Reference(name=name, text=_text(target))
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        """The response as an object, None for "not found"."""
+    def _get(self, path: str, *, of: type = dict) -> Any:
+        """The response, a schema as an object or a list; None for "not found"."""
         problem = ""
         for url in self._urls:
             try:
@@ -138,9 +145,11 @@ class SchemaRegistry:
             except (HTTPError, OSError) as error:
                 problem = f"{url}: request failed: {_short(error)}"
                 continue
-            decoded = _decoded(body)
-            if response.status == 200 and "schema" in decoded:
-                return decoded
+            found = _decoded(body)
+            decoded = found if isinstance(found, dict) else {}
+            is_wanted = isinstance(found, of) and (of is list or "schema" in decoded)
+            if response.status == 200 and is_wanted:
+                return found
             if response.status == 404 and decoded.get("error_code") in _UNKNOWN_CODES:
                 return None
             problem = f"{url}{path} returned {response.status}{_advice(response.status, decoded)}"
@@ -189,12 +198,11 @@ def _origin(parts: Any) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _decoded(body: bytes) -> dict[str, Any]:
+def _decoded(body: bytes) -> Any:
     try:
-        decoded = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
+        return None
 
 
 def _text(found: dict[str, Any]) -> str:

@@ -36,12 +36,15 @@ class Schemas:
                 self.versions[subject, len(versions) + 1] = schema_id
             return schema_id
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         parts = [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]
         match method, parts:
             case "GET", ["schemas", "ids", text]:
                 held = self.by_id.get(int(text))
                 return (200, held) if held else (404, _error(40403, "Schema not found"))
+            case "GET", ["schemas", "ids", text, "subjects"]:
+                subjects = [name for (name, _), held in self.versions.items() if held == int(text)]
+                return (200, subjects) if subjects else (404, _error(40403, "Schema not found"))
             case "POST", ["subjects", subject, "versions"]:
                 schema_id = self.register(subject, body)
                 return 200, {**self._version(subject, schema_id), **body}
@@ -84,7 +87,7 @@ def serve_schemas() -> Iterator[tuple[str, Schemas]]:
             self.end_headers()
             self.wfile.write(encoded)
 
-        def _answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        def _answer(self, body: dict[str, Any]) -> tuple[int, Any]:
             if schemas.failures_to_come > 0:
                 schemas.failures_to_come -= 1
                 return 503, _error(50003, "no leader")
