@@ -95,7 +95,7 @@ def commits_since(table: Table, version: int) -> list[TableCommit]:
 
 def _read(entries: list[dict[str, Any]], version: int) -> Iterator[TableCommit]:
     for entry in entries:
-        if entry["version"] > version and (change := _change(entry)) is not None:
+        if entry["version"] > version and (change := change_of(entry)) is not None:
             at_ms = int(entry.get("timestamp", 0))
             yield TableCommit(version=entry["version"], at_ms=at_ms, change=change)
 
@@ -111,7 +111,7 @@ def noted(entry: Mapping[str, Any], name: str) -> Any:
     return commit_info.get(name) if isinstance(commit_info, dict) else None
 
 
-def _change(entry: Mapping[str, Any]) -> Change | None:
+def change_of(entry: Mapping[str, Any]) -> Change | None:
     """Return the change of an entry; None for one of another program, or without the note."""
     note = noted(entry, CHANGE)
     try:

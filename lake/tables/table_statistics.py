@@ -109,11 +109,12 @@ def table_statistics(
         size_bytes=pc.sum(sizes).as_py() or 0,
         small_files=pc.sum(pc.less(sizes, file_bytes // _SMALL)).as_py() or 0,
         rows=None if counts.null_count else pc.sum(counts).as_py() or 0,
-        cost=_cost(history),
+        cost=cost_of(history),
     )
 
 
-def _cost(history: list[dict[str, Any]]) -> RunCost:
+def cost_of(history: Sequence[Mapping[str, Any]]) -> RunCost:
+    """Return the cost of the commits with these infos, of those that brought records."""
     runs = [noted for noted in history if _READ in noted]
     return RunCost(
         runs=len(runs),
