@@ -345,6 +345,16 @@ class Settings:
     metrics_ssl_key_password: str = _setting(
         "", "Password of that private key, if it has one.", is_secret=True
     )
+    console_writes: bool = _setting(
+        False,
+        "Let users of the console replay dead letters, with READ and ALTER_CONFIGS of the topic. "
+        "Without it the console only reads.",
+    )
+    console_registry: str = _setting(
+        "",
+        "URL of the schema registry by whose schemas the console decodes keys and values of topics "
+        "that declare none. Empty: that of registry.port, if there is one.",
+    )
     registry_port: int = _setting(
         -1,
         "Port of a schema registry that is served beside the nodes, by their supervisor (needs the "

@@ -27,6 +27,7 @@ from lakehead.storage.metadata.state import MetadataImage
 
 _PATH, _ENABLE = f"{PREFIX}path", f"{PREFIX}enable"
 _REGISTRY = ".schema.registry.url"
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not listened at
 _PORTS = {"http": 80, "https": 443}
 
 Origin = tuple[str, str, int | None]
@@ -123,6 +124,17 @@ def registries_with_own(settings: Settings) -> str:
         scheme = "https" if settings.registry_tls_cert else "http"
         items += [f"{scheme}://{host}:{settings.registry_port}" for host in sorted(hosts)]
     return ",".join(items)
+
+
+def own_registry(settings: Settings) -> str:
+    """Return the URL of the registry that a supervisor serves; empty if there is none, or if its
+    port is not known before it listens.
+    """
+    if settings.registry_port <= 0:
+        return ""
+    host = settings.registry_host
+    scheme = "https" if settings.registry_tls_cert else "http"
+    return f"{scheme}://{'127.0.0.1' if host in _EVERYWHERE else host}:{settings.registry_port}"
 
 
 def _allowed_registries(settings: Settings) -> tuple[tuple[Origin, str], ...] | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
 from lakehead.broker.cluster.node_status import busiest, node_rows
-from lakehead.broker.configs.entries import is_secret_config
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.coordinator.group.group_metadata import Offsets
 from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
@@ -15,9 +14,9 @@ from lakehead.broker.diagnosis.partition import explain
 from lakehead.broker.observability.group_lag import partition_lags
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.plain_text import moment
-from lakehead.storage.errors import NotFound, StorageError
-from lakehead.storage.metadata.hidden_fields import HIDDEN
-from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
+from lakehead.lake.declaration.table_declaration import TableDeclaration
+from lakehead.storage.errors import NotFound, SettingsError, StorageError
+from lakehead.storage.metadata.state import MetadataImage, StreamState, TableState, TopicState
 
 PAGE_SIZE = 100
 LOG_PAGE_SIZE = 50
@@ -116,14 +115,10 @@ def topic_page(
         facts = asdict(explain(state, topic, stream, live_nodes))
         facts["high_watermark"] = ends.get(stream.partition)
         rows.append(facts)
-    configs = {
-        name: HIDDEN if is_secret_config(name) else value
-        for name, value in sorted(topic.configs.items())
-    }
     return {
         **_topic_row(state, topic),
         "topic_id": topic.topic_id,
-        "configs": configs if shows_configs else None,
+        "configs": dict(sorted(topic.configs.items())) if shows_configs else None,
         "rows": rows,
     }
 
@@ -187,33 +182,56 @@ def lag_rows(node: ObservedNode, offsets: Offsets) -> list[dict[str, Any]]:
     ]
 
 
-def tables_page(state: MetadataImage, names: Collection[str]) -> list[dict[str, Any]]:
-    """Return the tables that topics of these names declare."""
-    rows = []
-    for name in sorted(names):
-        topic = state.topics.get(name)
-        if topic is None or not topic.declares_table:
-            continue
-        table = state.tables.get(topic.topic_id)
-        behind = 0
-        for stream in _streams(state, topic):
-            end = 0 if table is None else table.end_offset(stream.partition)
-            behind += max(stream.end_offset - max(end, stream.start_offset), 0)
-        rows.append(
-            {
-                "topic": name,
-                "behind": behind,
-                "holder": "" if table is None else table.holder,
-                "until": "-" if table is None or not table.until_ms else moment(table.until_ms),
-                "problem": "" if table is None else table.problem,
-                "configs": {
-                    key: value
-                    for key, value in sorted(topic.configs.items())
-                    if key.startswith("lakehead.table.") and not is_secret_config(key)
-                },
-            }
-        )
-    return rows
+def tables_page(
+    state: MetadataImage, names: Collection[str], *, text: str, page: int
+) -> dict[str, Any]:
+    """Return a page of the tables that topics of these names declare, by the metadata alone: of
+    the topics that have `text` in their names.
+    """
+    chosen = sorted(name for name in names if text in name)
+    first = (page - 1) * PAGE_SIZE
+    topics = (state.topics.get(name) for name in chosen[first : first + PAGE_SIZE])
+    rows = [
+        row
+        for topic in topics
+        if topic is not None and topic.declares_table
+        for row in _table_rows(state, topic)
+    ]
+    pages = -(-len(chosen) // PAGE_SIZE) or 1
+    return {"tables": rows, "total": len(chosen), "page": page, "pages": pages}
+
+
+def _table_rows(state: MetadataImage, topic: TopicState) -> Iterator[dict[str, Any]]:
+    held = state.tables.get(topic.topic_id, TableState())
+    behind = 0
+    for stream in _streams(state, topic):
+        start = max(held.end_offset(stream.partition), stream.start_offset)
+        behind += max(stream.end_offset - start, 0)
+    row = {
+        "topic": topic.name,
+        "behind": behind,
+        "holder": held.holder.partition("/")[0],
+        "until": moment(held.until_ms) if held.until_ms else "-",
+        "problem": held.problem,
+        "configs": {
+            key: value
+            for key, value in sorted(topic.configs.items())
+            if key.startswith("lakehead.table")
+        },
+    }
+    try:
+        keys = [one.key for one in TableDeclaration.each_of(topic)]
+    except SettingsError as error:  # set by another release
+        keys, row["problem"] = [topic.name], str(error)
+    for key in keys:
+        yield {"key": key, **row}
+
+
+def table_row(state: MetadataImage, topic: TopicState, key: str) -> dict[str, Any] | None:
+    """Return the table of a topic with a key, by the metadata alone; None if it declares none."""
+    if not topic.declares_table:
+        return None
+    return next((row for row in _table_rows(state, topic) if row["key"] == key), None)
 
 
 async def log_page(node: ObservedNode, before: int) -> dict[str, Any]:

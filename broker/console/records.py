@@ -1,9 +1,12 @@
 """The records of a partition, some at a time, as a page shows them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
+from lakehead.broker.console.record_filter import RecordFilter
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.storage.errors import OffsetOutOfRange
 from lakehead.storage.format.record_batch import HEADER_SIZE, read_header
@@ -13,7 +16,11 @@ from lakehead.storage.stream.stream import Stream
 
 RECORDS_MAX = 200
 FETCH_MAX = 4 << 20
-"""Bytes of batches that are read for a page."""
+"""Bytes of batches that are read at a time."""
+SEARCH_MAX = 32 << 20
+"""Bytes of batches that are read for a page, if a filter leaves records out."""
+LOOKED_AT_MAX = 200_000
+"""Records that are compared with a filter for a page."""
 INFLATED_MAX = 32 << 20
 """Bytes of one batch, decompressed; a larger one is not shown."""
 TEXT_MAX = 4096
@@ -33,9 +40,31 @@ class FoundBatches:
     batches: Sequence[memoryview]
 
 
+class Reading(NamedTuple):
+    """A key or value as JSON text without blanks; None: it is shown as it is. `schema` describes
+    the schema that it was decoded by, `fault` is the reason that it was not.
+    """
+
+    text: str | None = None
+    schema: str = ""
+    fault: str = ""
+
+
+AS_IT_IS = Reading()
+Decode = Callable[[Sequence[bytes | None]], Sequence[Reading]]
+"""Returns a reading of each key, or each value."""
+
+
+def undecoded(data: Sequence[bytes | None]) -> Sequence[Reading]:
+    """Return readings of keys or values that are shown as they are."""
+    return [AS_IT_IS] * len(data)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRecord:
-    """A record for people. `note` says what kind of batch it is of, if that is not the usual."""
+    """A record for people. `note` is the kind of its batch, if that is not the usual; `schema` and
+    `fault` are of its value.
+    """
 
     offset: int
     timestamp: int
@@ -44,15 +73,8 @@ class ShownRecord:
     headers: tuple[tuple[str, str | None], ...]
     size: int
     note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordPage:
-    """`next_offset` is where the next page begins, `problem` is set if a batch cannot be shown."""
-
-    records: Sequence[ShownRecord]
-    next_offset: int
-    problem: str = ""
+    schema: str
+    fault: str
 
 
 async def fetch_batches(
@@ -84,34 +106,112 @@ def _committed(node: ObservedNode, stream_id: int) -> Stream:
     return services.stream(stream_id)
 
 
-def shown_records(found: FoundBatches, *, limit: int, text: str) -> RecordPage:
-    """Return the records from `found.offset` on, at most `limit`, of which the key or the value has
-    `text`.
+_CHUNK = 500
+"""Records that are decoded at once."""
+_CHUNK_BYTES = 1 << 20
+
+
+class RecordSearch:
+    """Gathers the records of a page that a filter lets pass, from batches in order of offsets. At
+    most `limit` records are gathered; bytes, records and time that it takes are bounded.
+
+    A batch that cannot be read is named in `problems`, and the search goes on behind it. `position`
+    is where the next page begins.
     """
-    records: list[ShownRecord] = []
-    position = found.offset
-    for batch in found.batches:
-        header = read_header(batch)
-        try:
-            inflated = inflate(header, batch[HEADER_SIZE : header.size], INFLATED_MAX)
-            for record in iter_inflated_records(header, inflated):
-                if record.offset < found.offset:
+
+    def __init__(
+        self,
+        wanted: RecordFilter,
+        *,
+        limit: int,
+        is_time_over: Callable[[], bool],
+        decode_keys: Decode = undecoded,
+        decode_values: Decode = undecoded,
+    ) -> None:
+        self.records: list[ShownRecord] = []
+        self.problems: list[str] = []
+        self.position = 0
+        self.looked_at = 0
+        self.wanted = wanted
+        self.limit = limit
+        self._is_time_over = is_time_over
+        self._decode_keys = decode_keys
+        self._decode_values = decode_values
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return true if the page has all the records that it may have."""
+        return len(self.records) >= self.limit
+
+    @property
+    def is_over(self) -> bool:
+        """Return true if the search has had its bytes, records or time."""
+        return self._bytes >= SEARCH_MAX or self.looked_at >= LOOKED_AT_MAX or self._is_time_over()
+
+    def add(self, found: FoundBatches) -> None:
+        """Look at the records from `found.offset` on, until the page is full or time is over."""
+        self.position = found.offset
+        self._bytes += sum(map(len, found.batches))
+        records = self._each(found)
+        while not self.is_full:
+            size = min(self.limit - len(self.records), _CHUNK) if self.wanted.is_empty else _CHUNK
+            chunk = list(islice(records, size))
+            self._add_chunk(chunk)
+            if len(chunk) < size or self.is_over:
+                return
+
+    def _each(self, found: FoundBatches) -> Iterator[tuple[KafkaRecord, str]]:
+        """Yield each record with the kind of its batch."""
+        for batch in found.batches:
+            header = read_header(batch)
+            note = _note(header.is_control, header.is_transactional)
+            try:
+                inflated = inflate(header, batch[HEADER_SIZE : header.size], INFLATED_MAX)
+                for record in iter_inflated_records(header, inflated):
+                    if record.offset >= found.offset:
+                        yield record, note
+            except ValueError as error:
+                self.problems.append(
+                    f"the batch at offset {header.base_offset} cannot be shown: {error}"
+                )
+            self.position = header.base_offset + header.last_offset_delta + 1
+
+    def _add_chunk(self, chunk: Sequence[tuple[KafkaRecord, str]]) -> None:
+        end = self.position
+        self.looked_at += len(chunk)
+        some = [(record, note) for record, note in chunk if self._may_pass(record)]
+        while some:
+            count = _count_within(some, _CHUNK_BYTES)
+            now, some = some[:count], some[count:]
+            keys = self._decode_keys([record.key for record, _ in now])
+            values = self._decode_values([record.value for record, _ in now])
+            for (record, note), key, value in zip(now, keys, values, strict=True):
+                if not self.wanted.passes(_text(record.key, key), _text(record.value, value)):
                     continue
-                shown = _shown(record, _note(header.is_control, header.is_transactional))
-                if text and text not in (shown.key or "") and text not in (shown.value or ""):
-                    continue
-                records.append(shown)
-                if len(records) == limit:
-                    return RecordPage(records=records, next_offset=record.offset + 1)
-        except ValueError as error:
-            problem = f"the batch at offset {header.base_offset} cannot be shown: {error}"
-            return RecordPage(
-                records=records,
-                next_offset=header.base_offset + header.last_offset_delta + 1,
-                problem=problem,
-            )
-        position = header.base_offset + header.last_offset_delta + 1
-    return RecordPage(records=records, next_offset=position)
+                self.records.append(_shown(record, note, key, value))
+                if self.is_full:
+                    self.position = record.offset + 1
+                    return
+        # The last batch may have records that were not looked at yet.
+        self.position = max(end, chunk[-1][0].offset + 1) if chunk else end
+
+    def _may_pass(self, record: KafkaRecord) -> bool:
+        """Return false for a record whose key, as it is, is not the wanted one. A key that begins
+        with a zero byte may be one that is decoded.
+        """
+        is_framed = record.key is not None and record.key[:1] == b"\0"
+        return is_framed or self.wanted.passes_key(_text(record.key, AS_IT_IS))
+
+
+def _count_within(some: Sequence[tuple[KafkaRecord, str]], size_max: int) -> int:
+    """Return how many of the first records have a size together, at least one."""
+    size = 0
+    for count, (record, _) in enumerate(some):
+        size += len(record.key or b"") + len(record.value or b"")
+        if count and size > size_max:
+            return count
+    return len(some)
 
 
 def _note(is_control: bool, is_transactional: bool) -> str:
@@ -120,16 +220,28 @@ def _note(is_control: bool, is_transactional: bool) -> str:
     return "transaction" if is_transactional else ""
 
 
-def _shown(record: KafkaRecord, note: str) -> ShownRecord:
+def _shown(record: KafkaRecord, note: str, key: Reading, value: Reading) -> ShownRecord:
     return ShownRecord(
         offset=record.offset,
         timestamp=record.timestamp,
-        key=as_text(record.key),
-        value=as_text(record.value),
-        headers=tuple((name, as_text(value)) for name, value in record.headers),
+        key=as_text(record.key) if key.text is None else _pretty(key.text),
+        value=as_text(record.value) if value.text is None else _pretty(value.text),
+        headers=tuple((name, as_text(one)) for name, one in record.headers),
         size=len(record.key or b"") + len(record.value or b""),
         note=note,
+        schema=value.schema,
+        fault=value.fault,
     )
+
+
+def _text(data: bytes | None, reading: Reading) -> str | None:
+    """Return the text that a filter looks at."""
+    if reading.text is not None or data is None:
+        return reading.text
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return _hexadecimal(data)
 
 
 def as_text(data: bytes | None) -> str | None:
@@ -137,11 +249,19 @@ def as_text(data: bytes | None) -> str | None:
     if data is None:
         return None
     try:
-        text = data.decode()
+        return _pretty(data.decode())
     except UnicodeDecodeError:
-        shown = data[: TEXT_MAX // 2].hex(" ")
-        return f"{shown} …" if len(data) > TEXT_MAX // 2 else shown
-    if text[:1] in ("{", "[") and len(text) <= TEXT_MAX:
+        return _hexadecimal(data)
+
+
+def _hexadecimal(data: bytes) -> str:
+    shown = data[: TEXT_MAX // 2].hex(" ")
+    return f"{shown} …" if len(data) > TEXT_MAX // 2 else shown
+
+
+def _pretty(text: str) -> str:
+    """Return text of a bounded length, JSON with lines."""
+    if text[:1] in {"{", "["} and len(text) <= TEXT_MAX:
         try:
             text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):

@@ -36,6 +36,10 @@ class Viewer:
         """Return true if a topic's configs may be seen: DESCRIBE_CONFIGS."""
         return self._may(AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name)
 
+    def alters_configs(self, name: str) -> bool:
+        """Return true if a topic's configs may be changed, and so its tables: ALTER_CONFIGS."""
+        return self._may(AclOperation.ALTER_CONFIGS, ResourceType.TOPIC, name)
+
     def reads_topic(self, name: str) -> bool:
         """Return true if a topic's records may be seen: READ."""
         return self._may(AclOperation.READ, ResourceType.TOPIC, name)

@@ -111,6 +111,7 @@ class ObservabilityPage:
         self._close: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._console: Console | None = None
+        self._opening = threading.Lock()
         self.port = 0
 
     def start(self, port: int) -> None:
@@ -139,6 +140,8 @@ class ObservabilityPage:
         if self._close is not None:
             self._close()
             self._close = None
+        if self._console is not None:
+            self._console.close()
 
     def _respond(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         path = environment.get("PATH_INFO", "")
@@ -162,11 +165,10 @@ class ObservabilityPage:
         return [json.dumps(shown).encode() + b"\n"]
 
     def _opened_console(self) -> "Console":
-        """Return the console, whose modules are imported when it is first opened. Two threads may
-        make one each: it has no state.
-        """
-        if self._console is None:
-            from lakehead.broker.console.application import Console
+        """Return the console, whose modules are imported when it is first opened."""
+        with self._opening:
+            if self._console is None:
+                from lakehead.broker.console.application import Console
 
-            self._console = Console(self._node, self._access, self._loop)
-        return self._console
+                self._console = Console(self._node, self._access, self._loop)
+            return self._console

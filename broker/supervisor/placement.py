@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakehead.broker.configs.table_places import registries_with_own
+from lakehead.broker.configs.table_places import own_registry, registries_with_own
 from lakehead.broker.network.listeners import counted_up, ports_of
 from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
 from lakehead.storage.errors import SettingsError
@@ -60,6 +60,7 @@ def node_commands(
                 own[name] = counted_up(name, listeners, index)
         own["registry.port"] = "-1"  # one beside all of them
         own["table.registries"] = registries_with_own(settings)
+        own["console.registry"] = settings.console_registry or own_registry(settings)
         own["ec2.notices"] = ""  # the supervisor's to watch
         for name, port in (
             ("port", settings.port),

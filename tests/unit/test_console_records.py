@@ -1,18 +1,22 @@
 """Records as pages of the console show them, and the viewers that pages are made for."""
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakehead.broker.console.record_filter import RecordFilter, is_equal
 from lakehead.broker.console.records import (
     TEXT_MAX,
+    Decode,
     FoundBatches,
-    RecordPage,
+    Reading,
+    RecordSearch,
     as_text,
-    shown_records,
+    undecoded,
 )
 from lakehead.broker.console.viewer import is_foreign_host
 from lakehead.broker.observability.page_access import PageAccess, basic_credentials
@@ -34,9 +38,19 @@ def covers(one: memoryview, position: int) -> bool:
     return header.base_offset + header.last_offset_delta >= position
 
 
-def page(batches: list[memoryview], offset: int, limit: int = 50, text: str = "") -> RecordPage:
+def page(
+    batches: list[memoryview],
+    offset: int,
+    limit: int = 50,
+    decode: Decode = undecoded,
+    **wanted: str,
+) -> RecordSearch:
     found = FoundBatches(offset=offset, start=0, end=100, is_led=True, batches=batches)
-    return shown_records(found, limit=limit, text=text)
+    search = RecordSearch(
+        RecordFilter(**wanted), limit=limit, is_time_over=lambda: False, decode_values=decode
+    )
+    search.add(found)
+    return search
 
 
 @given(
@@ -56,17 +70,79 @@ def test_pages_follow_one_another_without_gap_or_repetition(
     while position < base:
         found = page([one for one in batches if covers(one, position)], position, limit)
         assert len(found.records) <= limit
-        assert found.next_offset > position
+        assert found.position > position
         seen += [int(record.value or "") for record in found.records]
-        position = found.next_offset
+        position = found.position
     assert seen == list(range(min(offset, base), base))
 
 
 def test_a_text_is_looked_for_in_keys_and_values() -> None:
     found = page([batch(0, [b"apple", b"pear", None])], 0, text="pear")
     assert [record.offset for record in found.records] == [1]
-    assert found.next_offset == 3
+    assert found.position == 3
     assert len(page([batch(0, [b"apple", b"pear", None])], 0, text="k").records) == 3
+
+
+def test_a_filter_looks_at_the_whole_key() -> None:
+    assert len(page([batch(0, [b"x"])], 0, key="k").records) == 1
+    assert not page([batch(0, [b"x"])], 0, key="ke").records
+
+
+@pytest.mark.parametrize(
+    ("field", "equal_to", "passes"),
+    [
+        ("a.b", "1", True),
+        ("a.b", "1.0", True),
+        ("a.b", "", True),
+        ("a.b", '"1"', False),
+        ("a.c", "", False),
+        ("l.1.n", "x", True),
+        ("l.1.n", '"x"', True),
+        ("l.2.n", "x", False),
+        ("l.n", "", False),
+        ("t", "true", True),
+        ("t", "1", False),
+        ("d.e", "7", True),
+        ("z", "null", True),
+    ],
+)
+def test_a_field_of_a_value_is_found_by_its_path(field: str, equal_to: str, passes: bool) -> None:
+    value = b'{"a":{"b":1},"l":[{},{"n":"x"}],"t":true,"d.e":7,"z":null}'
+    batches = [batch(0, [b"no JSON", b"{bad", b"[1]", value, None])]
+    found = page(batches, 0, field=field, equal_to=equal_to)
+    assert [record.offset for record in found.records] == ([3] if passes else [])
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_any_text_is_compared(found: str, text: str) -> None:
+    assert is_equal(found, found)
+    assert is_equal(found, text) in {True, False}
+
+
+def test_a_filter_looks_at_decoded_values_and_a_fault_leaves_its_neighbours() -> None:
+    def decode(data: Sequence[bytes | None]) -> list[Reading]:
+        return [
+            Reading(fault="malformed")
+            if one == b"bad"
+            else Reading(text=f'{{"n":{len(one or b"")}}}', schema="AVRO schema 7")
+            for one in data
+        ]
+
+    batches = [batch(0, [b"1", b"bad", b"333"])]
+    assert [one.fault for one in page(batches, 0, decode=decode).records] == ["", "malformed", ""]
+    found = page(batches, 0, decode=decode, field="n", equal_to="3")
+    assert [one.offset for one in found.records] == [2]
+    assert found.records[0].value == '{\n  "n": 3\n}'
+    assert [one.value for one in page(batches, 0, decode=decode, text="bad").records] == ["bad"]
+
+
+def test_a_search_whose_time_is_over_goes_on_at_its_position() -> None:
+    batches = [batch(base, [b"x"] * 400) for base in (0, 400, 800)]
+    found = FoundBatches(offset=0, start=0, end=1200, is_led=True, batches=batches)
+    search = RecordSearch(RecordFilter(text="y"), limit=10, is_time_over=lambda: True)
+    search.add(found)
+    assert search.position == search.looked_at == 500
+    assert search.is_over
 
 
 def test_a_batch_that_cannot_be_read_is_named_and_passed() -> None:
@@ -74,9 +150,9 @@ def test_a_batch_that_cannot_be_read_is_named_and_passed() -> None:
     damaged[-10:] = b"\0" * 10
     damaged[70:90] = b"\xff" * 20
     found = page([damaged, batch(3, [b"y"])], 0)
-    assert "offset 0" in found.problem
-    assert found.next_offset == 3
-    assert [record.value for record in page([batch(3, [b"y"])], 3).records] == ["y"]
+    assert "offset 0" in found.problems[0]
+    assert [record.value for record in found.records] == ["y"]
+    assert found.position == 4
 
 
 def test_bytes_are_shown_as_json_text_or_hexadecimal() -> None:

@@ -119,7 +119,41 @@ function watchLag(place) {
   });
 }
 
+const SHOWN = {
+  last_commit_ms: (value) => new Date(value).toISOString().slice(0, 23).replace("T", " "),
+  seconds_behind: (value) => value.toFixed(0),
+  freshness_seconds: (value) => value.toFixed(0),
+};
+
+function showTables(place, tables) {
+  const byKey = new Map(tables.map((one) => [one.topic + "/" + (one.name || one.topic), { ...one, problem: one.error || one.late || "" }]));
+  for (const row of document.querySelectorAll("tr[data-table]")) {
+    const found = byKey.get(row.dataset.table);
+    if (!found) continue;
+    for (const cell of row.querySelectorAll("[data-field]")) {
+      const value = found[cell.dataset.field];
+      if (value != null) cell.textContent = (SHOWN[cell.dataset.field] || String)(value);
+    }
+  }
+  place.textContent = "";
+}
+
+async function lookAtTables(place) {
+  place.textContent = "Looking at the tables …";
+  try {
+    const response = await fetch(place.dataset.source);
+    const found = await response.json();
+    if (!response.ok) throw new Error(found.problem || response.statusText);
+    showTables(place, found.tables);
+  } catch (error) {
+    place.textContent = "The tables cannot be looked at: " + error.message;
+  }
+}
+
 const traffic = document.getElementById("traffic-chart");
 const lag = document.getElementById("lag-chart");
 if (traffic) watchCluster(traffic);
 if (lag) watchLag(lag);
+const tables = document.getElementById("table-status");
+if (tables) lookAtTables(tables);
+if (document.getElementById("running")) setTimeout(() => location.reload(), INTERVAL_MS);

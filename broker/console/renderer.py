@@ -1,0 +1,85 @@
+"""The parts that all pages are made with: templates, the node's event loop, access rules."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from lakehead.broker.console import pages
+from lakehead.broker.console.page_request import PREFIX, PageError, Reply
+from lakehead.broker.console.viewer import Viewer
+from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.broker.plain_text import moment, size_text
+from lakehead.installation import VERSION
+from lakehead.storage.errors import NotFound
+from lakehead.storage.metadata.state import TopicState
+
+T = TypeVar("T")
+TIMEOUT_S = 10.0
+"""A page that takes the node longer is given up."""
+
+
+class Renderer:
+    """Makes pages of a node, whose event loop is `loop`, in other threads."""
+
+    def __init__(self, node: ObservedNode, loop: asyncio.AbstractEventLoop) -> None:
+        self.node = node
+        self.loop = loop
+        self._templates = Environment(
+            loader=PackageLoader("lakehead.broker.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {"size": size_text, "moment": moment, "count": _count}
+        self._templates.globals |= {"version": VERSION, "prefix": PREFIX, "quoted": _quoted}
+
+    def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work that belongs to the event loop. Raises TimeoutError."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(TIMEOUT_S)
+        finally:
+            future.cancel()
+
+    def is_allowed(self, rule: Callable[[], bool]) -> bool:
+        """Return the judgement of an access rule, which belongs to the event loop."""
+
+        async def judged() -> bool:
+            return rule()
+
+        return self.on_loop(judged())
+
+    def require(self, rule: Callable[[], bool], what: str) -> None:
+        """Raise PageError unless an access rule lets the viewer do something."""
+        if not self.is_allowed(rule):
+            raise PageError("403 Forbidden", f"the access rules do not let you {what}")
+
+    def render(self, template: str, **values: Any) -> Reply:
+        """Return a page by a template."""
+        text = self._templates.get_template(template).render(**values)
+        return Reply("200 OK", "text/html", text.encode())
+
+    def seen(self, viewer: Viewer, names: Iterable[str]) -> list[str]:
+        """Return the topics among these that the viewer sees."""
+        if not self.node.services.authorizer.is_enabled:
+            return list(names)
+        return self.on_loop(pages.allowed(names, viewer.sees_topic))
+
+    def topic(self, viewer: Viewer, name: str) -> TopicState:
+        """Return a topic. Raises NotFound, also for one that the viewer does not see."""
+        if not self.seen(viewer, [name]) or name not in self.node.state.topics:
+            raise NotFound(f"there is no topic {name}")
+        return self.node.state.topics[name]
+
+
+def _quoted(text: str) -> str:
+    """Return text as a part of an address."""
+    return quote(text, safe="")
+
+
+def _count(number: int) -> str:
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
