@@ -19,6 +19,7 @@ AIRFLOWS ?= 3.0.6 3.1.8 3.2.2
 AIRFLOW ?= $(shell sed -n 's/^apache-airflow==\([0-9.]*\).*/\1/p' requirements/dev.txt)
 SPARKS ?= 3.5.6 4.0.1 4.1.0
 AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
+EQUALITY_PYTHON = $(if $(SPARK),build/spark-$(SPARK)/bin/python,$(BIN)/python)
 
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
@@ -223,8 +224,8 @@ changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables whil
 trials: $(STAMP) ## Short runs of chaos, of the flood, of a week of operation, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
 	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/flood tests/changes tests/operations_week tests/aws_day
 
-equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lakehead.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
-	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
+equality: $(STAMP) $(if $(SPARK),$(EQUALITY_PYTHON)) ## Spark's Kafka source on Apache Kafka, our source, lakehead.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1; SPARK=4.1.1 by another Spark
+	@$(EQUALITY_PYTHON) -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
 
 clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; each by TLS and SASL, with right and wrong credentials and certificates; Spark's Kafka source and sink; an application of Kafka Streams (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients

@@ -29,8 +29,8 @@ The same session has `format("lakehead")` and Delta, so that one process measure
   record at least once, without transactions.
 
 A process has one Spark session: this must be the first to make it. The jars come from Maven Central
-at the first use (10 MB). The provider of tokens is of an earlier release than the rest: the one of
-this release is not published, and the needed part has not changed.
+at the first use (10 MB). The provider of tokens is of one release for all Sparks: not each has one
+at Maven Central, and the needed part has not changed.
 """
 
 from collections.abc import Mapping
@@ -44,12 +44,9 @@ from lakehead.lake.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SPARK_VERSION = "4.2.0"
-"""The release whose Kafka source this is; pyspark has to be of the same."""
-
-_ARTEFACTS = (
-    Artefact("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION),
-    Artefact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1"),
+_SPARKS = ("4.0", "4.1", "4.2")
+_FOR_ALL = (
+    Artefact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.1"),
     Artefact("org.apache.kafka", "kafka-clients", "3.9.2"),
     Artefact("org.apache.commons", "commons-pool2", "2.13.1"),
 )
@@ -57,14 +54,16 @@ _ARTEFACTS = (
 
 
 def spark_kafka_jars() -> Path:
-    """Folder with the jars of Spark's Kafka source; fetched now if they are not here yet.
+    """Folder with the jars of the Kafka source of this pyspark; fetched now if they are not here
+    yet.
 
     Raises MissingTool if Java or a fitting Spark is missing, or the jars cannot be fetched.
     """
-    jars = jars_folder(f"spark-{SPARK_VERSION}-kafka", _ARTEFACTS, with_needed=False)
-    if version("pyspark") != SPARK_VERSION:
-        raise MissingTool(f"Spark's Kafka source is here for pyspark {SPARK_VERSION} only")
-    return jars
+    release = version("pyspark")
+    if not release.startswith(tuple(f"{one}." for one in _SPARKS)):
+        raise MissingTool(f"Spark's Kafka source is here for pyspark {', '.join(_SPARKS)} only")
+    source = Artefact("org.apache.spark", "spark-sql-kafka-0-10_2.13", release)
+    return jars_folder(f"spark-{release}-kafka", [source, *_FOR_ALL], with_needed=False)
 
 
 def spark_with_kafka(
