@@ -315,8 +315,8 @@ docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, co
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/terraform_tables.py
 
-docs-site: $(STAMP) ## The documentation as a site in build/site, with search and llms.txt (mkdocs-material: cached); any warning fails
-	@$(BIN)/python -m docs.site_build
+docs-site: $(STAMP) ## The documentation as a site in build/site, with search and llms.txt (mkdocs-material: cached); any warning fails; VERSION=0.1 commits it beside other versions to the branch docs-site
+	@$(BIN)/python -m docs.site_build $(VERSION)
 	@SLOW=1 timeout 1200 $(BIN)/python -m pytest -q tests/unit/test_docs_site.py
 
 lock: $(STAMP) ## Resolve requirements/*.txt anew from pyproject.toml

@@ -1,5 +1,6 @@
 """The site of the documentation has every page, by shelf, and needs no other host."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from docs.site_build import BRANCH, release
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -87,3 +90,28 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         text = page.read_text()
         assert 'src="http' not in text, page
         assert 'rel="stylesheet" href="http' not in text, page
+
+
+@pytest.mark.slow
+def test_a_new_version_leaves_those_before_it_and_is_the_latest(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    git("clone", "--quiet", ROOT, clone)
+    git("-C", clone, "config", "user.email", "docs@example.com")
+    git("-C", clone, "config", "user.name", "Docs")
+    for version in ("0.1", "0.2"):
+        assert release(version, clone) == 0
+    listed = json.loads(git("-C", clone, "show", f"{BRANCH}:versions.json"))
+    assert [(one["version"], one["aliases"]) for one in listed] == [
+        ("0.2", ["latest"]),
+        ("0.1", []),
+    ]
+    for folder in ("0.1", "0.2", "latest"):
+        assert "Lakehead" in git("-C", clone, "show", f"{BRANCH}:{folder}/index.html")
+        assert git("-C", clone, "show", f"{BRANCH}:{folder}/llms.txt")
+    assert "latest" in git("-C", clone, "show", f"{BRANCH}:index.html")
+
+
+def git(*arguments: str | Path) -> str:
+    return subprocess.run(
+        ["git", *arguments], check=True, capture_output=True, text=True, timeout=60
+    ).stdout
