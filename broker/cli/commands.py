@@ -115,7 +115,7 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
         ),
         "optimize": _table_job(
             "OPTIMIZE",
-            "Merge small files of tables into large ones, with rows in the order of "
+            "Merge small files of tables into large ones, or put new files in the order of "
             "lakehead.table.cluster.by.",
         ),
         "vacuum": _table_job(

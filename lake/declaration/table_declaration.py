@@ -130,8 +130,17 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="cluster.by",
         kind="list",
         default="",
-        note="Columns that OPTIMIZE keeps rows together by (Z-order).",
+        note="Columns that OPTIMIZE keeps rows together by (Z-order). It rewrites new files, and "
+        "joins cubes of such files (cluster.bytes).",
         pattern=_NAME,
+    ),
+    TableConfig(
+        name="cluster.bytes",
+        kind="long",
+        default=str(8 << 30),
+        note="The size, in bytes, up to which cubes of clustered files are joined. A query by the "
+        "clustering columns reads a part of each cube; larger ones cost more rewriting.",
+        least=1 << 20,
     ),
     TableConfig(
         name="comment",
@@ -369,6 +378,7 @@ class TableDeclaration:
     keys: tuple[str, ...]
     partition_by: tuple[PartitionPart, ...]
     cluster_by: tuple[str, ...]
+    cluster_bytes: int
     on_error: OnError
     evolution: Evolution
     scd: int
@@ -417,6 +427,7 @@ class TableDeclaration:
             keys=_items(values["keys"]),
             partition_by=tuple(_part(item) for item in _items(values["partition.by"])),
             cluster_by=_items(values["cluster.by"]),
+            cluster_bytes=int(values["cluster.bytes"]),
             on_error=cast(OnError, values["on.error"]),
             evolution=cast(Evolution, values["evolution"]),
             scd=int(values["scd"]),

@@ -559,22 +559,33 @@ def _shown(columns: Mapping[str, str], result: TablesResult) -> Report:
     return Report(tables=[Table(columns=columns, rows=rows, lines=result.lines)])
 
 
+def _optimize_words(found: "MaintenanceResult") -> str:
+    if found.new_files:
+        return f"{found.new_files} files to cluster of {found.files}"
+    return f"{found.small_files} small files of {found.files}"
+
+
 _OPTIMIZE = TableMaintenance(
     name="optimize",
     done="optimized tables",
     work=_optimized,
-    words=lambda found: f"{found.small_files} small files of {found.files}",
+    words=_optimize_words,
     fields=lambda found: {"files_before": found.files, "files_after": found.files_after},
-    row=lambda found: {"small": found.small_files, "after": found.files_after},
+    row=lambda found: {
+        "small": found.small_files,
+        "new": found.new_files,
+        "after": found.files_after,
+    },
     figures=lambda found: {"files": found.files, "files after": found.files_after},
 )
 OPTIMIZE = Job(
     name="optimize",
-    help="""Merge small files of tables into large ones, with rows in the order of
+    help="""Merge small files of tables into large ones, or put new files in the order of
     lakehead.table.cluster.by.
 
     Due is a table with 16 files or more below a quarter of lakehead.table.file.bytes that are half
-    of its files (lakehead.table.optimize.small.percent), or with a tenth of its rows deleted by
+    of its files (lakehead.table.optimize.small.percent), or with lakehead.table.cluster.by 16 files
+    or more that are not clustered yet, or with a tenth of its rows deleted by
     deletion vectors (lakehead.table.optimize.deleted.percent), an hour after the last time
     (lakehead.table.optimize.interval.ms). Safe to kill at any moment. It needs the table's lease:
     where lakehead materialize --follow has it, that does it by itself.
@@ -582,7 +593,7 @@ OPTIMIZE = Job(
     options=OptimizeOptions,
     plan=_OPTIMIZE.plan,
     run=_OPTIMIZE.run,
-    show=partial(_shown, {**_COLUMNS, "after": "AFTER"}),
+    show=partial(_shown, {**_COLUMNS, "new": "NEW", "after": "AFTER"}),
     takes_lease=True,
     machinery=_MACHINERY,
     task_bytes=0,

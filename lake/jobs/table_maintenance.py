@@ -1,5 +1,7 @@
 """The jobs `optimize` and `vacuum`: large files from small ones, and deletion of unused files.
 
+OPTIMIZE of a table with clustering columns puts its new files in order, and leaves others alone.
+
 Both hold the table's lease, as every writer does: delta-spark commits to S3 without
 compare-and-set, and would overwrite a concurrent commit. Both commit nothing but the table's own
 log: killed anywhere, or run twice, they change no row. The process that holds the lease may append
@@ -21,9 +23,11 @@ import pyarrow.compute as pc
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
+from lakehead.lake.jobs.table_clustering import cubes_to_make, make_cube
 from lakehead.lake.jobs.table_due import chosen_tables, declared_tables, topic_of
 from lakehead.lake.jobs.vector_purge import files_to_purge, purge
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.cubes import new_files
 from lakehead.lake.tables.delta_table import (
     NOTHING,
     CommitConflict,
@@ -59,9 +63,10 @@ Hold = Callable[[], AbstractContextManager[None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
     """A table to keep, by its key, or the table of its dead letters. `order_by`: rows that are
-    near in these columns come to lie together. The configs `lakehead.table.optimize.*` and
-    `vacuum.*` decide when maintenance is due. `cluster` is the URI of the store; `place_error` is
-    the fault of the root or of the declaration. It is checked again before a file is deleted.
+    near in these columns come to lie together, in cubes of up to `cube_bytes`. The configs
+    `lakehead.table.optimize.*` and `vacuum.*` decide when maintenance is due. `cluster` is the URI
+    of the store; `place_error` is the fault of the root or of the declaration. It is checked again
+    before a file is deleted.
     """
 
     key: str
@@ -70,6 +75,7 @@ class TableTarget:
     uri: str
     file_bytes: int
     order_by: tuple[str, ...] = ()
+    cube_bytes: int = 8 << 30
     optimize_every_ms: int = 3600 * 1000
     small_percent: int = 50
     deleted_percent: int = 10
@@ -82,9 +88,9 @@ class TableTarget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult:
     """The result of a job on a table, or its plan. A file is small below a quarter of its target
-    size, with another such file in its partition. `names` are the files that VACUUM deleted, below
-    the table's root, `removed` their number; `others` are files there that no version names and
-    that are not known to be the table's: they stay.
+    size, with another such file in its partition. `new_files` are not clustered yet. `names` are
+    the files that VACUUM deleted, below the table's root, `removed` their number; `others` are
+    files there that no version names and that are not known to be the table's: they stay.
     """
 
     topic: str
@@ -92,6 +98,7 @@ class MaintenanceResult:
     job: str
     files: int = 0
     small_files: int = 0
+    new_files: int = 0
     files_after: int = 0
     removed: int = 0
     names: tuple[str, ...] = ()
@@ -146,6 +153,7 @@ def _target(declared: TableDeclaration, catalog: Catalog) -> TableTarget:
         place_error=place_error,
         file_bytes=declared.file_bytes,
         order_by=declared.cluster_by,
+        cube_bytes=declared.cluster_bytes,
         optimize_every_ms=declared.optimize_interval_ms,
         small_percent=declared.optimize_small_percent,
         deleted_percent=declared.optimize_deleted_percent,
@@ -177,13 +185,17 @@ def look(target: TableTarget) -> MaintenanceResult:
         return found
     added = pa.table(table.handle.get_add_actions(flatten=True))
     small = _small_files(added, target.file_bytes // _SMALL)
+    new = 0
+    if target.order_by:
+        new = len(new_files(table.logical_files().files.values(), target.order_by))
     return replace(
         found,
         files=len(added),
         small_files=small,
+        new_files=new,
         files_after=len(added),
         is_due=(
-            is_optimize_due(target, files=len(added), small_files=small)
+            is_optimize_due(target, files=len(added), small_files=small, new_files=new)
             or is_purge_due(target, table)
         )
         and _is_time(table, "optimized", target, target.optimize_every_ms, since_created=False),
@@ -202,8 +214,14 @@ def _small_files(added: pa.Table, small_bytes: int) -> int:
     return pc.sum(counts.filter(pc.greater(counts, 1))).as_py() or 0
 
 
-def is_optimize_due(target: TableTarget, *, files: int, small_files: int) -> bool:
-    """Return whether a table has many small files, and enough of its files are small."""
+def is_optimize_due(
+    target: TableTarget, *, files: int, small_files: int, new_files: int = 0
+) -> bool:
+    """Return whether a table has many small files, and enough of its files are small; of one with
+    clustering columns, whether it has many files that are not clustered yet.
+    """
+    if target.order_by:
+        return new_files >= _SMALL_FILES
     return small_files >= _SMALL_FILES and small_files * 100 >= target.small_percent * files
 
 
@@ -240,10 +258,12 @@ def optimize(
                 return found
             _check_place_again(target)
             _purge(target)
-            if engine == "spark":
-                _optimize_by_spark(target)
+            if target.order_by:
+                _cluster(target)
+            elif engine == "spark":
+                _compact_by_spark(target)
             else:
-                _optimize(target)
+                _compact(target)
             _note(target, "optimized")
             return replace(found, files_after=look(target).files)
     except BaseException as caught:  # noqa: BLE001 - one table never stops the others
@@ -268,7 +288,32 @@ def _purge(target: TableTarget) -> None:
             return
 
 
-def _optimize(target: TableTarget) -> None:
+def _cluster(target: TableTarget) -> None:
+    """Make the cubes that the table needs now; what is appended meanwhile may wait for the next
+    time. With either engine: neither of them leaves old files alone in a table that both can write.
+    """
+    left, lost = None, 0
+    while left != 0:
+        table = open_table(target.uri)
+        if table is None:
+            raise TableUnavailable(f"there is no table at {target.uri}")
+        cubes = cubes_to_make(table, target.order_by, target.cube_bytes)
+        left = min(len(cubes) if left is None else left, len(cubes))
+        failpoint("optimize_opened")
+        if not left:
+            return
+        try:
+            make_cube(table, cubes[0], target.order_by, file_bytes=target.file_bytes)
+        except CommitConflict:
+            lost += 1
+            if lost == _ATTEMPTS:
+                raise
+        else:
+            left -= 1
+            failpoint("optimize_committed")
+
+
+def _compact(target: TableTarget) -> None:
     from deltalake.exceptions import DeltaError
 
     for attempt in range(_ATTEMPTS):
@@ -278,10 +323,7 @@ def _optimize(target: TableTarget) -> None:
         optimizer = table.handle.optimize
         failpoint("optimize_opened")
         try:
-            if target.order_by:
-                optimizer.z_order(list(target.order_by), target_size=target.file_bytes)
-            else:
-                optimizer.compact(target_size=target.file_bytes)
+            optimizer.compact(target_size=target.file_bytes)
         except (DeltaError, OSError) as error:
             now = open_table(target.uri)
             if now is None or now.version == table.version:
@@ -296,10 +338,10 @@ def _optimize(target: TableTarget) -> None:
         return
 
 
-def _optimize_by_spark(target: TableTarget) -> None:
+def _compact_by_spark(target: TableTarget) -> None:
     from lakehead.lake.tables.delta_spark import optimize_by_spark
 
-    optimize_by_spark(target.uri, order_by=target.order_by, file_bytes=target.file_bytes)
+    optimize_by_spark(target.uri, file_bytes=target.file_bytes)
 
 
 def vacuum(

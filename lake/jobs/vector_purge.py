@@ -33,11 +33,12 @@ def files_to_purge(table: Table, percent: int) -> list[TableFile]:
 
 
 def purge(table: Table, files: Sequence[TableFile], *, file_bytes: int) -> None:
-    """Rewrite files of a table without their deleted rows, in one commit. Raises CommitConflict if
-    another run has committed since the table was opened, TableUnavailable, and what reading and
-    writing files raises.
+    """Rewrite files of a table without their deleted rows, in one commit. A file of a cube stays
+    one. Raises CommitConflict if another run has changed one of the files since the table was
+    opened, TableUnavailable, and what reading and writing files raises.
     """
-    actions, modified_ms, schema = [], SystemClock().now_ms(), table.schema
+    table.require_rewritable()
+    replaced, added, modified_ms, schema = [], [], SystemClock().now_ms(), table.schema
     for file in files:
         assert file.file is not None, "it has a vector"
         made = TableFiles(
@@ -45,7 +46,10 @@ def purge(table: Table, files: Sequence[TableFile], *, file_bytes: int) -> None:
         )
         for rows in file.batches(_ROWS_AT_ONCE):
             made.add(rows.select(schema.names).cast(schema))
-        actions.append(file.file.removal(modified_ms, is_data_change=False))
-        actions += [add_action(one, modified_ms, is_data_change=False) for one in made.finish()]
+        replaced.append(file.file)
+        tags = {"tags": dict(file.file.tags)} if file.file.tags else {}
+        added += [
+            add_action(one, modified_ms, is_data_change=False, **tags) for one in made.finish()
+        ]
     failpoint("optimize_files_purged")
-    table.commit_actions(actions, {}, operation="OPTIMIZE", modified_ms=modified_ms, commit_info={})
+    table.commit_rewrite(replaced, added, modified_ms=modified_ms, commit_info={})

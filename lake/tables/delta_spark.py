@@ -25,16 +25,15 @@ STATEMENT_LOCK = threading.Lock()
 """One statement at a time: its settings and its view of rows belong to the session."""
 
 
-def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int) -> Any:
-    """Merge small files into large ones, with rows that are near in `order_by` together (Z-order).
-    Returns delta-spark's row of metrics. Raises CommitConflict, TableUnavailable.
+def optimize_by_spark(uri: str, *, file_bytes: int) -> Any:
+    """Merge small files into large ones. Returns delta-spark's row of metrics. Raises
+    CommitConflict, TableUnavailable.
     """
     session = delta_session(uri)
-    order = ", ".join(quoted(name) for name in order_by)
     statement = f"OPTIMIZE delta.{quoted(spark_place(uri))}"
     settings = {"spark.databricks.delta.optimize.maxFileSize": str(file_bytes)}
     with configured(session, settings), conflicts_as_errors(uri, _version(uri)):
-        return session.sql(statement + (f" ZORDER BY ({order})" if order else "")).collect()[0]
+        return session.sql(statement).collect()[0]
 
 
 def vacuum_by_spark(uri: str, names: Sequence[str]) -> None:

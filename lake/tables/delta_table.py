@@ -17,7 +17,7 @@ Nothing here runs before a fork: delta-rs hangs in a forked child whose parent u
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -30,7 +30,7 @@ import structlog
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.data_file import DataFile, create_entry
 from lakehead.lake.tables.deletion_vectors import ENABLED, FEATURE
-from lakehead.lake.tables.logical_files import CHECKPOINT, LogicalFiles
+from lakehead.lake.tables.logical_files import CHECKPOINT, LogicalFile, LogicalFiles
 from lakehead.lake.tables.table_file import TableFile, table_dataset
 from lakehead.lake.tables.table_root import (
     LOG,
@@ -54,6 +54,18 @@ _log = structlog.get_logger("lake.tables")
 _FEATURES_OF_1_2 = ("appendOnly", "invariants")
 """Writer features that protocol (1, 2) implies."""
 _FEATURES = "Unsupported table features required"
+_FEATURES_OF_REWRITES = frozenset(
+    {
+        *_FEATURES_OF_1_2,
+        FEATURE,
+        "changeDataFeed",
+        "checkConstraints",
+        "generatedColumns",
+        "identityColumns",
+        "timestampNtz",
+    }
+)
+"""Writer features that request nothing of a commit without changed rows."""
 _DIGESTED_BYTES = 16 * 1024
 """Of the end of a log entry. File names in it are random, and a small one is digested whole."""
 NOTHING = -1
@@ -302,6 +314,51 @@ class Table:
         Raises CommitConflict if there is such a version already, by another run: nothing was
         committed; TableUnavailable if the outcome is unknown.
         """
+        marks = [
+            {"txn": {"appId": app, "version": mark, "lastUpdated": modified_ms}}
+            for app, mark in txns.items()
+        ]
+        entry = self._entry(operation, [*marks, *actions], modified_ms, commit_info)
+        failpoint("table_commit_prepared")
+        if not self._put(self.version + 1, entry):
+            raise CommitConflict(f"another run has committed to {self.uri}")
+        failpoint("table_committed")
+        self._checkpoint_after(self.version + 1)
+
+    def commit_rewrite(
+        self,
+        replaced: Sequence[LogicalFile],
+        added: Sequence[Mapping[str, Any]],
+        *,
+        modified_ms: int,
+        commit_info: Mapping[str, Any],
+    ) -> None:
+        """Replace files by others with the same rows (`added`, actions of Delta's log), after all
+        that other runs have committed since this table was opened: a table that is written all the
+        time is never the same until a rewrite is done.
+
+        Raises CommitConflict if another run has removed one of the files or marked rows of it, or
+        has changed the schema or the protocol: nothing was committed; TableUnavailable if the
+        outcome is unknown. (Delta's conflicts of an OPTIMIZE.)
+        """
+        removed = [file.removal(modified_ms, is_data_change=False) for file in replaced]
+        entry = self._entry("OPTIMIZE", [*removed, *added], modified_ms, commit_info)
+        failpoint("table_commit_prepared")
+        version = self.version + 1
+        paths = {file.path for file in replaced}
+        while not self._put(version, entry):
+            self._require_apart(version, paths)
+            version += 1
+        failpoint("table_committed")
+        self._checkpoint_after(version)
+
+    def _entry(
+        self,
+        operation: str,
+        actions: Sequence[Mapping[str, Any]],
+        modified_ms: int,
+        commit_info: Mapping[str, Any],
+    ) -> bytes:
         note = {
             "timestamp": modified_ms,
             "operation": operation,
@@ -312,22 +369,33 @@ class Table:
             "txnId": str(uuid.uuid4()),
             **commit_info,
         }
-        marks = [
-            {"txn": {"appId": app, "version": mark, "lastUpdated": modified_ms}}
-            for app, mark in txns.items()
-        ]
-        entry = b"".join(
-            msgspec.json.encode(one) + b"\n" for one in ({"commitInfo": note}, *marks, *actions)
+        return b"".join(
+            msgspec.json.encode(one) + b"\n" for one in ({"commitInfo": note}, *actions)
         )
-        failpoint("table_commit_prepared")
+
+    def _put(self, version: int, entry: bytes) -> bool:
+        """Create the entry of a version, unless there is one of another run."""
         try:
-            is_made = create_entry(self.uri, f"{LOG}{self.version + 1:020}.json", entry)
+            return create_entry(self.uri, f"{LOG}{version:020}.json", entry)
         except (OSError, StorageError) as error:
             raise TableUnavailable(f"cannot commit to {self.uri}: {error}") from error
-        if not is_made:
-            raise CommitConflict(f"another run has committed to {self.uri}")
-        failpoint("table_committed")
-        if (self.version + 1) % _CHECKPOINT_COMMITS == 0:
+
+    def _require_apart(self, version: int, paths: Collection[str]) -> None:
+        """Raise CommitConflict if a version has changed one of these files, or all of the table."""
+        reader = store_reader(self.uri)
+        try:
+            entry = reader.run(reader.store.get(f"{LOG}{version:020}.json"))
+        except (OSError, StorageError) as error:
+            raise TableUnavailable(f"cannot read the log of {self.uri}: {error}") from error
+        for line in entry.splitlines():
+            action = msgspec.json.decode(line)
+            removed = action.get("remove")
+            is_touched = removed is not None and unquote(removed["path"]) in paths
+            if is_touched or "metaData" in action or "protocol" in action:
+                raise CommitConflict(f"another run has committed to {self.uri}")
+
+    def _checkpoint_after(self, version: int) -> None:
+        if version % _CHECKPOINT_COMMITS == 0:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
@@ -366,6 +434,30 @@ class Table:
         for fragment in dataset.get_fragments(filter=predicate):
             file = known[fragment.path]
             yield TableFile(self.uri, fragment, schema, file)
+
+    def require_rewritable(self) -> None:
+        """Raise TableUnavailable for a table with features that `commit_rewrite` does not know."""
+        features = set(self._handle.protocol().writer_features or ())
+        if unknown := features - _FEATURES_OF_REWRITES:
+            text = _with_advice(f"{_FEATURES}: {', '.join(sorted(unknown))}")
+            raise TableUnavailable(f"cannot write {self.uri}: {text}")
+
+    def files_at(self, paths: Collection[str]) -> list[TableFile]:
+        """Return the files with these paths below the table's root. Raises TableUnavailable."""
+        from deltalake.exceptions import DeltaError
+
+        wanted, known = set(paths), self.logical_files().files
+        try:
+            added = pa.table(self._handle.get_add_actions(flatten=True))
+            is_wanted = [unquote(path) in wanted for path in added.column("path").to_pylist()]
+            schema = pa.schema(self._handle.schema().to_arrow())
+            dataset = table_dataset(*location(self.uri), schema, added.filter(pa.array(is_wanted)))
+        except (DeltaError, OSError) as error:
+            raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
+        return [
+            TableFile(self.uri, fragment, schema, known[fragment.path])
+            for fragment in dataset.get_fragments()
+        ]
 
     def files(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Iterator[Any]]:
         """Yield the rows of each file, with its partition columns, as `batches` does."""
@@ -587,7 +679,10 @@ def _plain(kind: Any) -> Any:
 
 def one_line(error: Exception) -> str:
     """Return what an error says, for a message of one line."""
-    text = " ".join(str(error).split())
+    return _with_advice(" ".join(str(error).split()))
+
+
+def _with_advice(text: str) -> str:
     if _FEATURES not in text:
         return text
     return (
