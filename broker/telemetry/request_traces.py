@@ -3,7 +3,8 @@ OTLP.
 
 Requests are traced on demand, by the ids of their clients. A span has the correlation id of its
 request, by which it is found beside the client's own log, and events for the steps of the request.
-Spans wait for a second at most, bounded in number; those beyond are dropped and counted.
+Spans wait for a second at most, bounded in number; those beyond are dropped and counted. A client
+decides how long its id is, and how often a fetch looks at what there is: both are cut off.
 """
 
 import asyncio
@@ -23,6 +24,10 @@ from lakehead.storage.latency import LatencyHistogram, Timing
 
 SPANS_MAX = 4_096
 """Spans that may wait to be sent."""
+EVENTS_MAX = 32
+"""Events of a span; it counts those beyond."""
+TEXT_MAX = 256
+"""Characters of an attribute."""
 INTERVAL_S = 1.0
 """Between two messages to the collector, and between two looks at the ids of traced clients."""
 TRACED_CLIENTS = "trace.client.ids"
@@ -116,7 +121,10 @@ class TracedRequest(Timing):
 
     def note(self, event: str) -> None:
         """Add an event that happens now to the span."""
-        self._span.events.append(Span.Event(name=event, time_unix_nano=self._now_ns()))
+        if len(self._span.events) < EVENTS_MAX:
+            self._span.events.append(Span.Event(name=event, time_unix_nano=self._now_ns()))
+        else:
+            self._span.dropped_events_count += 1
 
     def stop(self) -> None:
         """End the span: the response is given to the socket now."""
@@ -130,7 +138,7 @@ class TracedRequest(Timing):
 
 
 def _text(key: str, value: str) -> KeyValue:
-    return KeyValue(key=key, value=AnyValue(string_value=value))
+    return KeyValue(key=key, value=AnyValue(string_value=value[:TEXT_MAX]))
 
 
 def _number(key: str, value: int) -> KeyValue:
