@@ -1,16 +1,20 @@
 """Connections of commands to nodes. Nodes that talk by TLS take them from a client with a
-certificate: `--command-config` names its settings, in a file as Kafka's own tools have it.
+certificate: `--command-config` names its settings, in a file as Kafka's own tools have it. On a
+listener with SASL a command authenticates as nodes do, by the secret that the metadata have.
 """
 
 import os
+import random
 import ssl
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lakehead.broker.cli.cluster import COMMAND_CONFIG
-from lakehead.broker.cluster.inter_broker_client import TcpNetwork
+from lakehead.broker.cluster.inter_broker_client import PeerNetwork, TcpNetwork
+from lakehead.broker.cluster.sasl_network import SaslNetwork
 from lakehead.broker.security.key_store import client_context
 from lakehead.broker.security.security_protocol import SecurityProtocol
 from lakehead.storage.config_providers import ConfigProviders, parse_properties
@@ -18,6 +22,9 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.endpoints import parse_endpoints
 from lakehead.storage.metadata.state import MetadataImage
 
+_COMMAND_ID = 2**31 - 1
+"""The id by which a command authenticates to nodes: the last one, which no node should have."""
+_MECHANISM = "SCRAM-SHA-512"  # the default of sasl.mechanism.inter.broker.protocol
 _DEFAULTS = {
     "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
     "ssl.endpoint.identification.algorithm": "https",
@@ -44,10 +51,20 @@ CommandConfigOption = Annotated[
 ]
 
 
-def node_network(state: MetadataImage) -> TcpNetwork:
+def node_network(state: MetadataImage) -> PeerNetwork:
     """Return the network to the nodes of a cluster. Raises SettingsError."""
+    protocols = _protocols(state)
+    network = _tcp_network(protocols)
+    if not any(protocol.is_sasl for protocol in protocols):
+        return network
+    authenticated = SaslNetwork(network, _COMMAND_ID, _MECHANISM, random.SystemRandom())
+    authenticated.secret = lambda: state.node_secret
+    return authenticated
+
+
+def _tcp_network(protocols: Collection[SecurityProtocol]) -> TcpNetwork:
     file = os.environ.get(COMMAND_CONFIG)
-    if not _has_tls(state):
+    if not any(protocol.is_tls for protocol in protocols):
         return TcpNetwork()
     if not file:
         typer.echo(
@@ -78,12 +95,13 @@ def client_tls(file: Path) -> ssl.SSLContext:
         raise SettingsError(f"{file}: {error}") from None
 
 
-def _has_tls(state: MetadataImage) -> bool:
-    """Return true if a live node talks to others by TLS."""
+def _protocols(state: MetadataImage) -> set[SecurityProtocol]:
+    """Return the protocols by which live nodes talk to others."""
+    found = set()
     for node in state.nodes.values():
         between = next(iter(parse_endpoints(node.endpoints).values()), None)
         if not node.is_fenced and between is not None:
             protocol = SecurityProtocol.__members__.get(between.protocol)
-            if protocol is not None and protocol.is_tls:
-                return True
-    return False
+            if protocol is not None:
+                found.add(protocol)
+    return found

@@ -1,5 +1,6 @@
 """A cluster whose only listener has SASL: nodes authenticate to each other by its secret."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lakehead.broker.security.sasl.jaas import PLAIN_MODULE
 from lakehead.broker.security.sasl.scram import SHA_512, ScramClient
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
+from tests.support.command_line import CommandLine
 from tests.support.sasl_client import SaslClient
 from tests.support.waiting import wait_until
 from tests.support.watched_node import WatchedNode
@@ -77,6 +79,15 @@ def test_nodes_hear_each_other_and_move_leaders(tmp_path: Path) -> None:
             producer.produce("t", b"x", partition=partition)
         producer.commit_transaction(LIMIT_S)
         assert {0, 1} <= set(admin.list_topics(timeout=LIMIT_S).brokers)
+
+
+def test_a_command_reaches_nodes_without_a_login_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lakehead = CommandLine(monkeypatch, capsys)
+    with WatchedNode(tmp_path, settings(tmp_path, 0)):
+        listed = lakehead("nodes", "--path", str(tmp_path / "store"), "--json")
+    assert [json.loads(line)["state"] for line in listed.out.splitlines()] == ["live"]
 
 
 def test_only_the_secret_of_the_cluster_makes_a_node(tmp_path: Path) -> None:
