@@ -20,7 +20,12 @@ from lakehead.broker.cli.setting_flags import command_with_setting_flags
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.finding import Finding, Verdict, failed, has_failed, ok, warning
 from lakehead.broker.diagnosis.log_volume import judge_log
-from lakehead.broker.diagnosis.machine import judge_listeners, judge_machine, read_machine
+from lakehead.broker.diagnosis.machine import (
+    judge_disk,
+    judge_listeners,
+    judge_machine,
+    read_machine,
+)
 from lakehead.broker.diagnosis.store import try_store
 from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.setting_sources import check_flags, load, unknown_variables, without_effect
@@ -83,7 +88,7 @@ def _versions() -> list[Finding]:
     extras = [
         extra
         for extra, packages in EXTRAS.items()
-        if all(find_spec(package) is not None for package in packages)
+        if packages and all(find_spec(package) is not None for package in packages)
     ]
     findings = [ok("versions", found), ok("extras", ", ".join(sorted(extras)) or "none")]
     if "lake" in extras:
@@ -130,6 +135,8 @@ async def _store_findings(settings: Settings) -> list[Finding]:
         findings = await try_store(store, clock=SystemClock(), rng=random.SystemRandom())
     finally:
         await store.close()
+    if place.startswith("file:"):
+        findings += judge_disk(Path(place.removeprefix("file:")))
     if has_failed(findings):
         return findings
     return [*findings, *await _cluster_findings(settings)]

@@ -17,6 +17,8 @@ from lakehead.broker.settings import MIB, Settings
 _OPEN_FILES_LEAST = 65_536
 _BASE_MEMORY = 150 * MIB
 """A node needs this beside its caches (docs/tuning.md)."""
+_LITTLE_ROOM = 1024 * MIB
+"""The free space of a store's disk below which doctor warns."""
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -111,6 +113,18 @@ def judge_room(path: Path, needed: int, what: str) -> Finding:
     if not os.access(folder, os.W_OK):
         return failed(what, f"{folder} cannot be written", "change its owner, or name another")
     return ok(what, found)
+
+
+def judge_disk(store: Path) -> list[Finding]:
+    """Return a warning if the disk of an object store in a folder is almost full.
+
+    A node whose store is full repeats its uploads, and its producers wait.
+    """
+    free = shutil.disk_usage(store).free
+    if free >= _LITTLE_ROOM:
+        return []
+    found = f"{size_text(free)} free in {store}"
+    return [warning("object store", found, "free some: producers wait while the store is full")]
 
 
 def judge_listeners(listeners: Iterable[Listener]) -> list[Finding]:

@@ -4,6 +4,7 @@ wait.
 
 import asyncio
 import random
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from lakehead.broker.diagnosis.finding import Finding, Verdict
 from lakehead.broker.diagnosis.log_volume import judge_log
 from lakehead.broker.diagnosis.machine import (
     MachineFacts,
+    judge_disk,
     judge_listeners,
     judge_machine,
     judge_room,
@@ -135,6 +137,15 @@ def test_a_log_in_memory_is_a_warning() -> None:
 
 def test_room_is_looked_for_in_the_nearest_folder_that_is_there(tmp_path: Path) -> None:
     assert judge_room(tmp_path / "a" / "b", 1, "data").found.endswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(("free_mib", "verdicts"), [(1024, []), (1023, [Verdict.WARNING])])
+def test_a_disk_of_the_store_that_is_almost_full_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, verdicts: list[Verdict]
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=free_mib * 1024 * 1024)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert [finding.verdict for finding in judge_disk(tmp_path)] == verdicts
 
 
 class SkewedClock(SystemClock):
