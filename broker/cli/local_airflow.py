@@ -153,7 +153,7 @@ def _demo_cluster(stage: Stage, stack: ExitStack, folder: Path) -> tuple[str, st
 def _require(dags: Path) -> None:
     require_extras("airflow", "lake")
     if not any(dags.glob("lakehead_*.py")):
-        raise SettingsError(f"no DAG files in {dags}: name their folder with --dags")
+        raise SettingsError(f"no DAG files in {dags}: name dags/ of a checkout by --dags")
 
 
 def _made(folder: Path) -> Path:

@@ -1,5 +1,6 @@
 """A command whose packages are not installed: one line that names the extra, and nothing left."""
 
+import json
 import re
 import subprocess
 import sys
@@ -36,23 +37,41 @@ COMMANDS: Sequence[Sequence[str]] = (
 )
 
 
+def _of_base_install(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BASE_INSTALL, *command],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(folder), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_command_without_its_packages_names_the_extra_and_leaves_nothing(
     command: Sequence[str], tmp_path: Path
 ) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", BASE_INSTALL, *command],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    run = _of_base_install(tmp_path, *command)
     assert run.returncode == 1
     line = r"lakehead: \w+ is not installed; get it with: pip install 'lakehead\[[\w,]+\]'\n"
     assert re.fullmatch(line, run.stderr), run.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "extras"), [("demo", "lake"), ("airflow", "airflow,lake")])
+def test_a_command_of_several_extras_names_them_at_once(
+    command: str, extras: str, tmp_path: Path
+) -> None:
+    assert f"pip install 'lakehead[{extras}]'" in _of_base_install(tmp_path, command).stderr
+
+
+def test_doctor_names_no_extra_where_none_is_installed(tmp_path: Path) -> None:
+    findings = _of_base_install(tmp_path, "doctor", "--port", "0", "--json").stdout.splitlines()
+    assert [one["found"] for one in map(json.loads, findings) if one["check"] == "extras"] == [
+        "none"
+    ]
 
 
 def test_a_package_of_no_extra_is_a_defect_and_not_reported_as_missing() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lakehead.broker.cli.kafka_admin import silent_logger
 from lakehead.storage.errors import LakeheadError
 
 _REPORT_EVERY = 2_000
@@ -34,6 +33,8 @@ def load(
     record that was not acknowledged.
     """
     from confluent_kafka import Producer
+
+    from lakehead.broker.cli.kafka_admin import silent_logger
 
     producer = Producer(
         {

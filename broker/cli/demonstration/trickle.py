@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lakehead.broker.cli.demonstration.dataset import DATASETS, messages, read_table
-from lakehead.broker.cli.kafka_admin import KafkaAdmin, silent_logger
 
 RETENTION_MS = 10 * 60_000
 TOPICS = {
@@ -37,6 +36,8 @@ _FLUSH_S = 10.0
 
 def make_topics(address: str) -> None:
     """Create the demo's topics where they are missing."""
+    from lakehead.broker.cli.kafka_admin import KafkaAdmin
+
     admin = KafkaAdmin(address)
     for name in TOPICS.keys() - admin.topics():
         admin.create_topic(name, _PARTITIONS, TOPICS[name])
@@ -57,6 +58,8 @@ def trickling(address: str) -> Iterator[None]:
 
 def _produce(address: str, stopped: threading.Event) -> None:
     from confluent_kafka import Producer
+
+    from lakehead.broker.cli.kafka_admin import silent_logger
 
     producer = Producer({"bootstrap.servers": address, "linger.ms": 50}, logger=silent_logger())
     for number, (key, value) in enumerate(_weather()):
