@@ -6,6 +6,7 @@ Read-only, and one snapshot: open a catalog again to see later changes. It needs
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.positions import TopicPartition
@@ -44,10 +45,18 @@ async def open_metadata(store: ObjectStore) -> MetadataLog:
     )
     if not log.state.next_entry:
         raise SettingsError(
-            f"there is no Lakehead cluster at {store.uri}: path must name the folder or bucket "
-            "prefix that a broker writes to"
+            f"there is no Lakehead cluster at {store.uri}: path must name the object store of a "
+            f"broker, as it prints it when it is ready{_hint(store.uri)}"
         )
     return log
+
+
+def _hint(uri: str) -> str:
+    """Return the store of a broker whose data folder was given in place of it."""
+    inner = Path(uri.removeprefix("file:")) / "store"
+    if uri.startswith("file:") and (inner / "meta").is_dir():
+        return f": did you mean {inner}?"
+    return ""
 
 
 class Catalog:

@@ -243,3 +243,10 @@ def test_both_is_covered_by_each_and_either_covers_each(a: Needs, b: Needs) -> N
 def test_needs_that_are_not_of_the_form_are_an_error_that_says_so(text: str) -> None:
     with pytest.raises(SettingsError, match="option 'needs' must be like"):
         batch_options({"path": "/p", "subscribe": "t", "needs": text})
+
+
+def test_a_data_folder_in_place_of_its_store_is_named_with_the_store(tmp_path: Path) -> None:
+    LakeCluster(str(tmp_path / "store")).create_topic("t")
+    options = batch_options({"path": str(tmp_path), "subscribe": "t"})
+    with pytest.raises(SettingsError, match=rf"did you mean {tmp_path / 'store'}\?"):
+        BatchReader(options, RecordRows(record_columns=COLUMNS)).partitions()
