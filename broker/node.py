@@ -375,7 +375,7 @@ class Node:
                 "node_stop_waits",
                 node_id=self.node_id,
                 not_uploaded_bytes=self.engine.cache.uncommitted,
-                troubles=health(self).troubles,
+                troubles="; ".join(health(self).troubles),
             )
 
     async def _hand_over(self, until: float) -> None:

@@ -326,6 +326,11 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def _with_hint(name: str) -> str:
+    near = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.8)
+    return f"{name} (did you mean {near[0]}?)" if near else name
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -358,7 +363,7 @@ def load(
     }
     unknown = sorted(set(given) - set(_BY_NAME))
     if unknown:
-        raise SettingsError(f"unknown setting: {', '.join(unknown)}")
+        raise SettingsError(f"unknown setting: {', '.join(map(_with_hint, unknown))}")
     values = {_BY_NAME[name].field: _BY_NAME[name].parse(value) for name, value in given.items()}
     for name, value in given.items():
         _check_choice(name, value if isinstance(value, str) else str(value))

@@ -1,6 +1,7 @@
 """The listening side: accepts connections, keeps within their number, closes the idle ones."""
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -340,9 +341,17 @@ def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.s
             for bound in sockets.values():
                 bound.close()
             raise SettingsError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}"
+                f"cannot listen on {host}:{port}: {error.strerror or error}{_advice(error)}"
             ) from None
     return sockets
+
+
+def _advice(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return ": set another port, or stop the process that has this one"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ": set a host that is an address of this machine; clients get advertised.host"
+    return ""
 
 
 def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket:

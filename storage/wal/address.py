@@ -26,6 +26,8 @@ from lakehead.storage.wal.memory import MemoryWal
 from lakehead.storage.wal.object.address import open_object_wal
 from lakehead.storage.wal.protocol import Claim, WalOwner, WriteAheadLog
 
+_UNKNOWN = "{} is not a WAL: write block:/path/to/file, object: or memory:"
+
 
 async def open_wal(
     uri: str,
@@ -69,7 +71,7 @@ async def open_wal(
             raise SettingsError(f"{uri}: a WAL in memory has no option {', '.join(options)}")
         return MemoryWal(capacity=size)
     if kind != "block" or not place:
-        raise SettingsError(f"{uri} is not a WAL: write block:/path/to/file, object: or memory:")
+        raise SettingsError(_UNKNOWN.format(uri.partition("?")[0]))
     wal = await open_block_wal(
         await _block_address(uri, place, options, volumes, is_own=True),
         volume_id=rng.randbytes(16),
@@ -145,7 +147,7 @@ def public_address(uri: str) -> str:
     if kind in {"object", "memory"}:
         return f"{kind}:{place}"
     if kind != "block" or not place:
-        raise SettingsError(f"{uri} is not a WAL: write block:/path/to/file, object: or memory:")
+        raise SettingsError(_UNKNOWN.format(uri.partition("?")[0]))
     kept = [(name, value) for name, value in options.items() if name in _FENCING]
     path = f"block:{place if is_ebs(place) else Path(place).absolute()}"
     return f"{path}?{urlencode(kept)}" if kept else path

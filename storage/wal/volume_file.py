@@ -101,7 +101,7 @@ def explained(path: Path, size: int, error: OSError) -> StorageError | SettingsE
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return StorageError(
             f"{path}: no room for a WAL of {size} bytes ({reason}): free some, "
-            "or set a smaller ?size= in the WAL's address"
+            "or set a smaller wal.size (?size= in the WAL's address)"
         )
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}:
         return SettingsError(f"{path} cannot be written ({reason}): name another path for the WAL")

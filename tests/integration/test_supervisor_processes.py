@@ -81,6 +81,7 @@ def test_a_port_in_use_ends_the_start_and_names_the_node(tmp_path: Path) -> None
         with supervised(tmp_path, NODES, "--port", str(port - 1)) as nodes:
             assert nodes.process.wait(60) == 1
             assert f"lakehead: node 1: cannot listen on 127.0.0.1:{port}" in nodes.log
+            assert "set another port" in nodes.log
             assert "lakehead: node 1 did not start" in nodes.log
             assert "Traceback" not in nodes.log
             assert not nodes.addresses

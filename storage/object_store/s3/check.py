@@ -19,6 +19,7 @@ from lakehead.storage.errors import (
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3.client import NO_CREDENTIALS
 from lakehead.storage.object_store.s3.errors import boto_error
 from lakehead.storage.object_store.s3.store import S3Store
 from lakehead.storage.tasks import TaskScope
@@ -102,7 +103,7 @@ class _Check:
                 Bucket=settings.bucket, Prefix=settings.full_key(PREFIX), MaxKeys=1
             )
         except NoCredentialsError:
-            raise SettingsError(f"{self._store.uri}: there are no AWS credentials") from None
+            raise SettingsError(f"{self._store.uri}: {NO_CREDENTIALS}") from None
         except ClientError as error:
             self._raise_refusal(error, place)
         except BotoCoreError as error:

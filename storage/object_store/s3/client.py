@@ -32,6 +32,10 @@ CREDENTIALS_TTL_S = 300.0
 """boto3 renews credentials at least ten minutes before they end: renewed this often, none is ever
 used beyond its end.
 """
+NO_CREDENTIALS = (
+    "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, "
+    "or run where the machine has a role"
+)
 
 
 def object_client(settings: S3Settings, *, has_crc: bool = False) -> Client:
@@ -127,10 +131,7 @@ def _provider(session: Any) -> "S3CredentialProvider":
     try:
         return Boto3CredentialProvider(session, ttl=timedelta(seconds=CREDENTIALS_TTL_S))
     except ValueError:
-        raise SettingsError(
-            "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a "
-            "profile, or run where the machine has a role"
-        ) from None
+        raise SettingsError(NO_CREDENTIALS) from None
 
 
 def _bucket_endpoint(settings: S3Settings) -> str:
