@@ -9,12 +9,13 @@ have not arrived. There the newest entry counts at which everything is there.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from lakehead.storage.backoff import Backoff
+from lakehead.storage.backup.completeness import Completeness
 from lakehead.storage.backup.copying import Progress, copy_objects, no_progress
 from lakehead.storage.backup.manifest import (
     PREFIX,
@@ -28,7 +29,6 @@ from lakehead.storage.backup.restored_state import restored_state
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
-    EntryRejected,
     NotFound,
     ObjectNotFound,
     RequestRefused,
@@ -44,14 +44,7 @@ from lakehead.storage.metadata.entry import decode_entry, entry_key
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.layout import META, Listing
 from lakehead.storage.metadata.log_reader import read_checkpoint
-from lakehead.storage.metadata.records import (
-    CommitObjects,
-    CommitTail,
-    Entry,
-    InheritTail,
-    ReplaceObjects,
-)
-from lakehead.storage.metadata.rules import apply_records
+from lakehead.storage.metadata.records import Entry
 from lakehead.storage.metadata.state import MetadataImage, ObjectState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
@@ -101,7 +94,8 @@ async def find_point(source: ObjectStore, number: int | None = None) -> RestoreP
         raise NotFound(f"there is no backup {number} in {source.uri}")
     there = {one.key for one in await listed(source)}
     if not numbers:
-        return await _point_of_copy(source, there)
+        found = await newest_in_copy(source, there)
+        return replace(found, state=await copied_tails(source).of_copy(found.state))
     for one in reversed(numbers if number is None else [number]):
         try:
             manifest = await read_manifest(source, one)
@@ -116,80 +110,53 @@ async def find_point(source: ObjectStore, number: int | None = None) -> RestoreP
     raise NotFound(f"no backup in {source.uri} has all of its objects")
 
 
-async def _point_of_copy(source: ObjectStore, there: set[str]) -> RestorePoint:
-    """Return the newest complete state of a copy of a cluster's prefix: that of a checkpoint, or
-    after an entry that follows it.
+async def newest_in_copy(source: ObjectStore, there: Collection[str]) -> RestorePoint:
+    """Return the newest complete state of a copy of a cluster's prefix, without the tails of
+    write-ahead logs: that of a checkpoint, or after an entry that follows it. `there` are the keys
+    of the objects that are there. Raises NotFound, StoreUnavailable, UnsupportedFormat.
     """
     listing = Listing.of(await source.list(META))
     floor = listing.boundary.number if listing.boundary else 0
     begins = [number for number in listing.checkpoints if number >= floor]
     if floor == 0:
         begins.insert(0, 0)
-    found: RestorePoint | None = None
     for number in reversed(begins):
         try:
             state = await read_checkpoint(source, number) if number else MetadataImage()
         except (ObjectNotFound, CorruptObject):
             continue
-        found = await _newest_complete(source, state, there)
-        if found is not None:
-            break
-    if found is None or not found.state.cluster_id:
-        raise NotFound(
-            f"in {source.uri} there is neither a backup nor a cluster with all of its objects"
-        )
-    tails = WalTails(
+        missing = [key for key in named_objects(state) if key not in there]
+        found = Completeness(state, missing, there.__contains__)
+        while (entry := await read_entry(source, found.newest.next_entry)) is not None:
+            found.add(entry)
+            await asyncio.sleep(0)
+        if found.complete is not None and found.complete.cluster_id:
+            return RestorePoint(
+                state=found.complete,
+                position_ms=found.complete_ms,
+                entries_left=found.entries_left,
+            )
+    raise NotFound(
+        f"in {source.uri} there is neither a backup nor a cluster with all of its objects"
+    )
+
+
+def copied_tails(source: ObjectStore) -> WalTails:
+    """Return what reads the tails of write-ahead logs that are in a copy of a cluster's prefix."""
+    return WalTails(
         source, lambda state: [one for one in open_nodes(state) if one.wal == IN_CLUSTER]
     )
-    return replace(found, state=await tails.of_copy(found.state))
 
 
-async def _newest_complete(
-    source: ObjectStore, state: MetadataImage, there: set[str]
-) -> RestorePoint | None:
-    missing = {key for key in named_objects(state) if key not in there}
-    complete = None if missing or state.tails else state
-    position_ms = complete_ms = -1
-    while True:
-        entry = await _entry(source, state.next_entry)
-        if entry is None:
-            break
-        try:
-            state = apply_records(state, entry.records, entry.time_ms)
-        except EntryRejected:
-            pass  # as every reader refuses it
-        else:
-            missing |= {key for key in _added(entry) if key not in there}
-            missing = {
-                key for key in missing if key in state.objects and key not in state.unreferenced
-            }
-        state = state.refuse(entry)
-        position_ms = entry.time_ms
-        if not missing and not state.tails:
-            complete, complete_ms = state, position_ms
-        await asyncio.sleep(0)
-    if complete is None:
-        return None
-    left = state.next_entry - complete.next_entry
-    return RestorePoint(state=complete, position_ms=complete_ms, entries_left=left)
-
-
-async def _entry(source: ObjectStore, number: int) -> Entry | None:
+async def read_entry(source: ObjectStore, number: int) -> Entry | None:
+    """Return an entry of the metadata; None if it is not there. Raises StoreUnavailable,
+    CorruptObject, UnsupportedFormat.
+    """
     key = entry_key(number)
     try:
         return decode_entry(key, await source.get(key))
     except ObjectNotFound:
         return None
-
-
-def _added(entry: Entry) -> list[str]:
-    """Return the keys of the objects that an entry names for the first time."""
-    return [
-        one.key
-        for record in entry.records
-        if isinstance(record, CommitObjects | ReplaceObjects | InheritTail | CommitTail)
-        for one in record.objects
-    ]
 
 
 async def refuse_occupied(target: ObjectStore, *, is_in_place: bool) -> None:
