@@ -9,6 +9,7 @@ ends with an error.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,7 @@ from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.cluster.replica_selector import ReplicaSelector
 from lakehead.broker.cluster.replication_control import InternalTopic, ReplicationControl
 from lakehead.broker.cluster.sasl_network import SaslNetwork
+from lakehead.broker.cluster.standby_partitions import StandbyPartitions
 from lakehead.broker.configs.entries import BrokerValues, broker_values
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
@@ -101,7 +103,7 @@ from lakehead.broker.telemetry.client_telemetry import ClientTelemetry
 from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
 from lakehead.storage.clock import Clock, SystemClock
 from lakehead.storage.encryption.data_keys import DataKeys
-from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.errors import LakeheadError, ReadOnlyCluster, SettingsError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import MetadataImage
@@ -111,6 +113,7 @@ from lakehead.storage.object_store.encrypted import EncryptedStore, encrypted
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.read_replica import ReadReplicaServices, TailCache
 from lakehead.storage.stream.settings import NodeIdentity
+from lakehead.storage.stream.standby_engine import StandbyEngine
 from lakehead.storage.stream.unrecovered_wals import UnrecoveredWals
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
@@ -227,6 +230,8 @@ class Node:
     tables: TablesBeside | None
     """Runs the process that refreshes declared tables, if this node does that."""
     stop_reason: _Failure
+    standby: StandbyPartitions | None
+    """Moves the partitions on, if this node is a standby."""
     is_ready: bool = field(default=False, init=False)
     """True if this node serves."""
     is_stopping: bool = field(default=False, init=False)
@@ -286,21 +291,25 @@ class Node:
         self.scope.spawn(self._watch_engine(), name="watch the engine")
         await self.replica_manager.start()
         await self.groups.start()
-        self.share_coordinator.start()
-        await self.transaction_coordinator.start()
+        if self.standby is None:
+            self.share_coordinator.start()
+            await self.transaction_coordinator.start()
+        else:
+            self.scope.spawn_loop(self.standby.run, name="move partitions on")
         self.scope.spawn_loop(self._expire_producers, name="expire producers")
         self.scope.spawn_loop(self.services.read_replicas.run, name="close idle read replicas")
         self.scope.spawn_loop(self.authenticator.run, name="keep validators of tokens")
-        if self.services.delegation_tokens.is_enabled:
+        if self.services.delegation_tokens.is_enabled and self.standby is None:
             self.scope.spawn_loop(self._expire_tokens, name="remove expired delegation tokens")
         if settings.metrics_port >= 0:
             self._start_page(settings.metrics_port)
         await self.server.listen()
         await check_advertised_address(self.network, self.lifecycle.own, self.state)
         self.lifecycle.serve()
-        self.log_recovery.start()
-        self.scope.spawn_loop(self.unrecovered_wals.give_back_all, name="give volumes back")
-        self.controller.start()
+        if self.standby is None:
+            self.log_recovery.start()
+            self.scope.spawn_loop(self.unrecovered_wals.give_back_all, name="give volumes back")
+            self.controller.start()
         if self.audit_topic is not None:
             self.scope.spawn_loop(self.audit_topic.run, name="write audit events")
         if (forwarder := self.services.telemetry.forwarder) is not None:
@@ -393,7 +402,8 @@ class Node:
             await asyncio.sleep(EXPIRY_S)
             before_ms = self.clock.now_ms() - self.configs().number("producer.id.expiration.ms")
             for partition in list(self.topics.led()):
-                await partition.expire_producers(before_ms)
+                with contextlib.suppress(ReadOnlyCluster):
+                    await partition.expire_producers(before_ms)
             for _ in self.services.read_replicas.expire_producers(before_ms):
                 await asyncio.sleep(0)
 
@@ -469,7 +479,8 @@ async def _build(
     tls = TlsContexts(listeners.all.values(), settings)
     network = _peer_network(settings, listeners, tls, rng)
     table_places = TablePlaces(settings)
-    await check_store(object_store, rng=rng)
+    if not settings.standby:
+        await check_store(object_store, rng=rng)
     sockets = bind_sockets(settings, listeners)
     for bound in sockets.values():
         opened.callback(bound.close)
@@ -478,7 +489,8 @@ async def _build(
 
     topics = TopicRegistry()
     opened.push_async_callback(scope.close)
-    engine, wal, lifecycle = await _open_engine(
+    open_engine = _open_standby if settings.standby else _open_engine
+    engine, wal, lifecycle = await open_engine(
         settings,
         clock,
         rng,
@@ -520,7 +532,8 @@ async def _build(
     )
     replicas.on_deleted(groups.topics_deleted)
     replicas.add_listener(groups.shards)
-    replicas.add_listener(transaction_coordinator.shards)
+    if not settings.standby:  # it would end transactions, which the copied cluster does
+        replicas.add_listener(transaction_coordinator.shards)
 
     window, mutations = _quota_windows(settings)
     throttles = Throttles()
@@ -636,6 +649,11 @@ async def _build(
         maintenance=maintenance,
         tables=tables,
         stop_reason=failure,
+        standby=(
+            StandbyPartitions(topics, metadata, clock, groups.shards.on_advance)
+            if settings.standby
+            else None
+        ),
     )
 
 
@@ -755,7 +773,8 @@ def _maintenance(
     metadata: MetadataLog, settings: Settings, clock: Clock
 ) -> tuple[MaintenanceBeside | None, TablesBeside | None]:
     """Return what maintains objects, and what keeps tables, as far as the settings want them."""
-    if not settings.maintain or settings.store_uri.startswith("memory:"):
+    is_off = not settings.maintain or settings.standby
+    if is_off or settings.store_uri.startswith("memory:"):
         return None, None
     has_tables = settings.maintain_tables
     tables = TablesBeside(metadata, settings, clock, is_lake_installed) if has_tables else None
@@ -798,7 +817,7 @@ def _audit_topic(
     backpressure: Backpressure,
 ) -> AuditTopic | None:
     """Return the topic that gets the events of `audit`, if the settings name one."""
-    if not settings.audit_topic:
+    if not settings.audit_topic or settings.standby:
         return None
     topic = AuditTopic(
         settings.audit_topic,
@@ -880,7 +899,7 @@ async def _encrypting(
     SettingsError, KeyUnavailable, StoreUnavailable.
     """
     made = encrypted(store, settings.encryption, clock=clock, rng=rng)
-    if made.keys.is_on:
+    if made.keys.is_on and not settings.standby:
         await made.keys.current()
     return made
 
@@ -950,18 +969,7 @@ async def _open_engine(
     engine = await StreamEngine.open(
         store=store,
         open_wal=open_own_wal,
-        node=NodeIdentity(
-            node_id=settings.node_id,
-            host=advertised.host,
-            port=advertised.port,
-            rack=settings.broker_rack or None,
-            host_id=settings.host_id or host_name(),
-            wal=public_address(wal_uri),
-            process=HostProcesses().current().name,
-            tables=tables_keeping(settings, is_lake_installed),
-            endpoints=endpoints,
-            accept_log_loss=settings.accepted_log_epoch,
-        ),
+        node=_identity(settings, advertised, endpoints, public_address(wal_uri)),
         clock=clock,
         rng=rng,
         settings=settings.engine,
@@ -974,6 +982,65 @@ async def _open_engine(
     assert lifecycle is not None, "and has registered"
     lifecycle.recovered(engine.follower.nudge)
     return engine, wal, lifecycle
+
+
+def _identity(settings: Settings, advertised: Address, endpoints: str, wal: str) -> NodeIdentity:
+    return NodeIdentity(
+        node_id=settings.node_id,
+        host=advertised.host,
+        port=advertised.port,
+        rack=settings.broker_rack or None,
+        host_id=settings.host_id or host_name(),
+        wal=wal,
+        process=HostProcesses().current().name,
+        tables=tables_keeping(settings, is_lake_installed),
+        endpoints=endpoints,
+        accept_log_loss=settings.accepted_log_epoch,
+    )
+
+
+async def _open_standby(
+    settings: Settings,
+    clock: Clock,
+    rng: random.Random,
+    store: EncryptedStore,
+    scope: TaskScope,
+    network: ListenerNetwork,
+    advertised: Address,
+    endpoints: str,
+    _founding: Sequence[Record],
+    load: LoadMeter,
+    _on_stuck: OnStuck | None,
+) -> tuple[StreamEngine, WriteAheadLog, BrokerLifecycle]:
+    """Open the copy of a cluster. The node is registered nowhere, and sends no heartbeats."""
+
+    async def admit(state: MetadataImage) -> None:
+        refuse_other_cluster(state, settings.cluster_id, settings.store_uri)
+        network.state = lambda: state
+
+    engine = await StandbyEngine.open_copy(
+        store=store,
+        node=_identity(settings, advertised, endpoints, ""),
+        clock=clock,
+        rng=rng,
+        settings=settings.engine,
+        scope=scope,
+        admit=admit,
+    )
+    metadata = engine.metadata
+    _log.info("standby_opened", node_id=settings.node_id, store=settings.store_uri)
+    network.state = lambda: metadata.state
+    lifecycle = BrokerLifecycle(
+        metadata.state.nodes[settings.node_id],
+        metadata,
+        network,
+        clock,
+        scope,
+        interval_s=settings.broker_heartbeat_interval_ms / 1000,
+        session_s=settings.broker_session_timeout_ms / 1000,
+        load=load.load,
+    )
+    return engine, engine.wal, lifecycle
 
 
 async def _close_engine(engine: StreamEngine, until: float) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+import structlog
 import uvloop
 
 from lakehead.broker.ec2.notices import Ec2Events, Ec2Notices, drain_by_command
@@ -18,8 +20,10 @@ from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.process_end import ForcedEnd, StopSignals
 from lakehead.broker.service_watchdog import feed_watchdog
 from lakehead.broker.settings import Settings
+from lakehead.storage.errors import CopyPromoted
 from lakehead.storage.tasks import TaskScope, log_failure
 
+_log = structlog.get_logger("broker.process")
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _TOP_PAD = 16 << 20
 _MMAP_THRESHOLD = 4 << 20
@@ -83,6 +87,23 @@ async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) ->
         loop.add_signal_handler(number, end.arrived, number)
     notices = Ec2Notices(settings.ec2_notices)
     await notices.check()
+    try:
+        error = await _run_node(settings, on_ready, stop, notices)
+    except CopyPromoted as promoted:
+        error = promoted
+    if isinstance(error, CopyPromoted):
+        _log.info("standby_promoted", node_id=settings.node_id, reason=str(error))
+        full = dataclasses.replace(settings, standby=False)
+        error = None if stop.is_set() else await _run_node(full, on_ready, stop, notices)
+    if error is not None:
+        raise NodeFailed(f"the node stopped: {error}") from error
+    await notices.stay_until(signalled)
+
+
+async def _run_node(
+    settings: Settings, on_ready: Callable[[str], None], stop: asyncio.Event, notices: Ec2Notices
+) -> Exception | None:
+    """Run a node until `stop` is set, or it cannot go on; return the reason then."""
     node = await start_node(settings, on_stuck=ForcedEnd().begin)
     node.scope.spawn_loop(partial(notices.watch, stop), name="watch for notices of EC2")
     events = Ec2Events(
@@ -92,12 +113,10 @@ async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) ->
     )
     node.scope.spawn_loop(events.watch, name="watch for events of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
-    failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
     node.scope.spawn_apart(notices.report_serving(), name="report to the auto-scaling group")
-    await stop.wait()
+    stopping = node.scope.spawn(stop.wait(), name="wait for a signal")
+    await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)
     error = failed.result() if failed.done() else None
     await node.close()
-    if error is not None:
-        raise NodeFailed(f"the node stopped: {error}") from error
-    await notices.stay_until(signalled)
+    return error

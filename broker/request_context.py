@@ -50,8 +50,12 @@ class RequestContext:
 
     def may(self, access: Access, name: str = CLUSTER_NAME) -> bool:
         """Return true if the client passes a check that the API declares, for the resource of this
-        name. A node of the cluster may do everything.
+        name. A node of the cluster may do everything. On a standby no client may change anything.
         """
+        if self.services.settings.standby and not access.is_of_reader:
+            if access.denial is not None:
+                self._note(access, name, is_allowed=False)
+            return False
         authorizer = self.services.authorizer
         if not authorizer.is_enabled or self.is_from_node:
             return True
@@ -72,12 +76,14 @@ class RequestContext:
         """Return true for a node of the cluster, and for a client that access rules let act as one.
         Without access rules no client may, once nodes can prove that they are nodes.
         """
-        if self.services.authorizer.is_enabled:
+        if self.services.authorizer.is_enabled or self.services.settings.standby:
             return self.may(access)
         return not self.is_stranger
 
     def may_for_some(self, access: Access) -> bool:
         """Return true if the client passes a check for at least one resource of the type."""
+        if self.services.settings.standby and not access.is_of_reader:
+            return False
         authorizer = self.services.authorizer
         if not authorizer.is_enabled or self.is_from_node:
             return True

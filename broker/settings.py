@@ -73,6 +73,12 @@ class Settings:
         "Write-ahead log: block:/path/of/file/or/disk, block:ebs:SLOT (an EBS volume), object: (in "
         "the object store), object:s3://bucket/prefix, memory:. Empty: DATA/wal.",
     )
+    standby: bool = _setting(
+        False,
+        "Serve a copy of a cluster to readers, and write nothing: store is the target of "
+        "`lakehead backup --follow`, or a prefix that S3 replicates. When the backups are made a "
+        "cluster by `lakehead restore --in-place`, the node becomes a full one.",
+    )
     accept_log_loss: str = _setting(
         "",
         "Start without what write-ahead logs that are gone for good hold: NODE:EPOCH, as the "

@@ -80,12 +80,13 @@ Three probes are on the same port. Each responds with the node's health,
 | | passes | for |
 | --- | --- | --- |
 | `/live` | unless the status is `failed` | a supervisor that restarts the node |
-| `/ready` | in `ok` and `degraded` | a load balancer |
-| `/health` | in `ok` only | a monitor that calls an operator |
+| `/ready` | in `ok`, `standby` and `degraded` | a load balancer |
+| `/health` | in `ok` and `standby` | a monitor that calls an operator |
 
 A node that has `failed` acknowledges nothing more and is about to end. The status is `degraded`
 while the object store fails or producers have to wait (nothing is lost, and a restart does not
-help), `starting` and `stopping` before and after the node serves. Any other path is 404.
+help), `starting` and `stopping` before and after the node serves. Any other path is 404. A
+[standby](backup.md#standby-nodes) says `standby` in place of `ok`, and how old its `copy` is.
 
 A node omits metrics of parts that it does not have: those of the object WAL with a block WAL."""
 

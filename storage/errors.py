@@ -80,6 +80,14 @@ class StoreThrottled(StoreUnavailable):
     """The store requires fewer requests. Nothing was written."""
 
 
+class ReadOnlyCluster(StorageError):
+    """This process only reads the cluster, as a standby does. Nothing was written."""
+
+
+class CopyPromoted(StorageError):
+    """The copy of a cluster that a standby follows is a cluster of its own by now."""
+
+
 class OutcomeUnknown(StorageError):
     """A write may or may not have happened (timeout, lost response): read back before deciding."""
 

@@ -400,12 +400,13 @@ class FetchCall:
         )
 
     def _check_offset(self, partition: Partition, offset: int) -> None:
-        """Refuse an offset that the log does not have. One that a read replica does not have yet is
-        waited for.
+        """Refuse an offset that the log does not have. One that a read replica, or a standby, does
+        not have yet is waited for.
         """
         if partition.log_start_offset <= offset <= partition.log_end_offset:
             return
-        is_led = partition.topic.partitions[partition.index] is partition
+        is_here = partition.topic.partitions[partition.index] is partition
+        is_led = is_here and not self._services.settings.standby
         if is_led or offset < partition.log_start_offset:
             raise KafkaError(ErrorCode.offset_out_of_range)
         if self._is_late:

@@ -26,7 +26,12 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.inter_broker_client import InterBrokerClient
-from lakehead.broker.partition.partition import Partition, Topic, restore_producers
+from lakehead.broker.partition.partition import (
+    Partition,
+    Topic,
+    follow_committed,
+    restore_producers,
+)
 from lakehead.broker.partition.producer_state import ProducerStates
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.errors import KafkaError, MalformedFrame
@@ -220,7 +225,7 @@ class ReadReplicas:
         try:
             stored = await stream.load_state()
             producers = replica.producers = await restore_producers(stored)
-            await self._read_headers(replica, stored.end_offset)
+            await follow_committed(stream, producers, stored.end_offset, self._clock)
         except LakeheadError as error:
             where = f"{replica.topic.name}-{replica.index}"
             _log.warning("read_replica_not_opened", partition=where, error=str(error))
@@ -235,17 +240,6 @@ class ReadReplicas:
         replica.waiting.clear()
         self._rewound.add(replica.leader_id)
         self._advance(replica)
-
-    async def _read_headers(self, replica: ReadReplica, offset: int) -> None:
-        """Take what counts of the committed batches from an offset on, and move the end."""
-        stream, producers = replica.stream, replica.producers
-        assert producers is not None
-        end_offset, now_ms = stream.committed_offset, self._clock.now_ms()
-        async for header, marker in stream.state_batches(offset):  # of the objects of this moment
-            producers.add(header, header.base_offset, end_offset, now_ms, marker)
-        if end_offset > stream.confirmed_offset:
-            stream.next_offset = end_offset
-            stream.confirm(end_offset)
 
     def _close(self, replica: ReadReplica) -> None:
         """Forget a replica; requests that wait for it look again."""
@@ -296,8 +290,10 @@ class ReadReplicas:
         self._copy_from(replica.leader_id)
 
     async def _catch_up(self, replica: ReadReplica) -> None:
+        stream, producers = replica.stream, replica.producers
+        assert producers is not None
         try:
-            await self._read_headers(replica, replica.stream.confirmed_offset)
+            await follow_committed(stream, producers, stream.confirmed_offset, self._clock)
         except LakeheadError as error:
             where = f"{replica.topic.name}-{replica.index}"
             _log.warning("read_replica_closed", partition=where, error=str(error))

@@ -144,6 +144,7 @@ class ReplicaManager:
 
     async def start(self) -> None:
         """Register every topic, lead what is assigned to this node, and follow the log from now on.
+        On a standby a partition whose objects are being replaced in the copy is loaded later.
 
         Raises StorageError, UnsupportedFormat.
         """
@@ -151,7 +152,7 @@ class ReplicaManager:
         self._apply(metadata.state, EVERYTHING)
         metadata.follow(self._follow)
         while self._due[Transition.BECOME_LEADER]:
-            await self._load_all(await self._open_some(), retries=False)
+            await self._load_all(await self._open_some(), retries=self._settings.standby)
         self._scope.spawn(self._keep_opening(), name="open partitions")
         self._scope.spawn(self._keep_resigning(), name="hand partitions over")
 

@@ -147,6 +147,29 @@ class Shards(Generic[S]):
         if shard is not None:
             shard.close(ErrorCode.not_coordinator)
 
+    def on_advance(self, topic: Topic, index: int) -> None:
+        """Read the log of a shard again, which another cluster writes: it has grown. The shard as
+        it was serves until then. An advance while it is read is followed by another reading.
+        """
+        if topic.name != self._topic.name or self._is_closed:
+            return
+        task = self._loading.pop(index, None)
+        partition = self._topic.partition(index)
+        if partition is None:
+            return
+        name = f"{self._topic.name}-{index}"
+        self._loading[index] = self._scope.spawn_apart(
+            self._read_after(task, index, partition, name), name=f"read {name} again"
+        )
+
+    async def _read_after(
+        self, task: asyncio.Task[None] | None, index: int, partition: LogPartition, name: str
+    ) -> None:
+        if task is not None:
+            await asyncio.wait([task])
+        if self._loading.get(index) is asyncio.current_task():  # else a later advance reads it
+            await self._read(index, partition, name)
+
     async def partition_for(self, key: str) -> int:
         """Return the partition that a key is kept in, making the topic if there is none."""
         if self._topic.partition_count() == 0:
@@ -232,7 +255,10 @@ class Shards(Generic[S]):
             _log.warning("shard_not_loaded", partition=name, error=str(error))
         else:
             if not self._is_closed and self._topic.partition(index) is partition:
+                before = self._shards.get(index)
                 self._shards[index] = shard
+                if before is not None:
+                    before.close(ErrorCode.not_coordinator)
             else:
                 shard.close(ErrorCode.not_coordinator)
         finally:

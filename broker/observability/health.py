@@ -4,25 +4,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.storage.backup.standby_log import CopyLag, StandbyLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """The health of a node.
 
-    `status` is `ok`; `starting` or `stopping`: clients are not served yet, or not any more;
-    `degraded`: slow, but nothing is lost, and a restart does not help; or `failed`: the node
-    acknowledges nothing more and is about to end. `troubles` gives the reasons, one line each.
+    `status` is `ok`, or `standby` on a node that serves a copy of a cluster; `starting` or
+    `stopping`: clients are not served yet, or not any more; `degraded`: slow, but nothing is lost,
+    and a restart does not help; or `failed`: the node acknowledges nothing more and is about to
+    end. `troubles` gives the reasons, one line each.
     """
 
     status: str
     troubles: tuple[str, ...]
+    copy: CopyLag | None = None
+    """The copy that a standby serves; None for other nodes."""
 
 
 PROBES: Mapping[str, Callable[[Health], bool]] = {
     "/live": lambda health: health.status != "failed",
-    "/ready": lambda health: health.status in {"ok", "degraded"},
-    "/health": lambda health: health.status == "ok",
+    "/ready": lambda health: health.status in {"ok", "standby", "degraded"},
+    "/health": lambda health: health.status in {"ok", "standby"},
 }
 """Probes by path, each with the condition under which it passes: a restart would not help; clients
 are served; an operator need not look.
@@ -34,6 +38,8 @@ def health(node: ObservedNode) -> Health:
     failure = node.failure
     if failure is not None:
         return Health(status="failed", troubles=(f"the node has stopped: {failure}",))
+    metadata = node.engine.metadata
+    copy = metadata.lag if isinstance(metadata, StandbyLog) else None
     troubles = []
     if waiting := node.engine.store_retries.waiting:
         troubles.append(f"the object store is failing: {waiting} calls wait to be repeated")
@@ -44,5 +50,5 @@ def health(node: ObservedNode) -> Health:
     elif not node.is_ready:
         status = "starting"
     else:
-        status = "degraded" if troubles else "ok"
-    return Health(status=status, troubles=tuple(troubles))
+        status = "degraded" if troubles else "ok" if copy is None else "standby"
+    return Health(status=status, troubles=tuple(troubles), copy=copy)

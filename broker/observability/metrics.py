@@ -27,6 +27,7 @@ from lakehead.broker.quota.entities import CONNECTION_RATE, EntityClass, QuotaTy
 from lakehead.broker.services import FetchedTo
 from lakehead.broker.share.share_counts import LetterOutcome, Outcome
 from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
+from lakehead.storage.backup.standby_log import CopyLag, StandbyLog
 from lakehead.storage.encryption.data_keys import DataKeyStats
 from lakehead.storage.latency import LatencyHistogram
 from lakehead.storage.memory_pool import MemoryPool
@@ -834,6 +835,15 @@ _CACHES = (
 
 # Metadata and garbage.
 
+
+def _of_copy(value: Callable[[CopyLag], float | None]) -> Callable[[ObservedNode], Values]:
+    def read(node: ObservedNode) -> Values:
+        metadata = node.engine.metadata
+        return value(metadata.lag) if isinstance(metadata, StandbyLog) else None
+
+    return read
+
+
 _METADATA = (
     gauge(
         "metadata_entries",
@@ -901,6 +911,21 @@ _METADATA = (
         "metadata_deleted",
         "Old entries and checkpoints deleted.",
         lambda n: n.engine.metadata.stats.objects_deleted,
+    ),
+    gauge(
+        "standby_lag_seconds",
+        "Standby: age of the state that it serves, of the cluster that is copied.",
+        _of_copy(lambda lag: lag.lag_s),
+    ),
+    gauge(
+        "standby_entries_behind",
+        "Standby: entries of the metadata that have arrived before an object that they name.",
+        _of_copy(lambda lag: lag.entries_behind),
+    ),
+    gauge(
+        "standby_newest_record_timestamp_ms",
+        "Standby: greatest timestamp of the newest records, in milliseconds since the epoch.",
+        _of_copy(lambda lag: lag.newest_record_ms),
     ),
     gauge(
         "garbage_waiting",

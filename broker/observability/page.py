@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from lakehead.broker.observability.health import PROBES, health
+from lakehead.broker.observability.health import PROBES, Health, health
 from lakehead.broker.observability.metrics import NodeCollector
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.observability.page_access import PageAccess
@@ -99,6 +99,13 @@ class _SilentHandler(WSGIRequestHandler):
         """Say nothing: scrapes come every few seconds."""
 
 
+def _shown(found: Health) -> dict[str, Any]:
+    fields = asdict(found)
+    if found.copy is None:
+        del fields["copy"]
+    return fields
+
+
 class ObservabilityPage:
     """Serves the page of a node."""
 
@@ -161,7 +168,7 @@ class ObservabilityPage:
         found = health(self._node)
         code = "200 OK" if passes(found) else "503 Service Unavailable"
         start_response(code, [("Content-Type", "application/json")])
-        shown = asdict(found) if is_known else {"status": found.status}
+        shown = _shown(found) if is_known else {"status": found.status}
         return [json.dumps(shown).encode() + b"\n"]
 
     def _opened_console(self) -> "Console":

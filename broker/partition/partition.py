@@ -479,6 +479,19 @@ async def restore_producers(
     return await asyncio.to_thread(restore) if is_large else restore()
 
 
+async def follow_committed(
+    stream: Stream, producers: ProducerStates, offset: int, clock: Clock
+) -> None:
+    """Take what counts of the batches that another node has committed from an offset on, and move
+    to their end: of a partition that is only read here. Raises StorageError, UnsupportedFormat.
+    """
+    end_offset, now_ms = stream.committed_offset, clock.now_ms()
+    async for header, marker in stream.state_batches(offset):  # of the objects of this moment
+        producers.add(header, header.base_offset, end_offset, now_ms, marker)
+    if end_offset >= stream.confirmed_offset:
+        stream.follow(end_offset)
+
+
 async def open_partition(
     topic: Topic, index: int, stream: Stream, clock: Clock, *, limits: ProducerLimits = LIMITS
 ) -> Partition:

@@ -35,6 +35,8 @@ _CODES: dict[type[BaseException], ErrorCode] = {
     storage_errors.WalFull: ErrorCode.not_leader_or_follower,
     storage_errors.StoreUnavailable: ErrorCode.kafka_storage_error,
     storage_errors.OutcomeUnknown: ErrorCode.kafka_storage_error,
+    storage_errors.ObjectNotFound: ErrorCode.kafka_storage_error,
+    storage_errors.ReadOnlyCluster: ErrorCode.policy_violation,
     storage_errors.CorruptObject: ErrorCode.kafka_storage_error,
     storage_errors.EntryRejected: ErrorCode.invalid_request,
     TimeoutError: ErrorCode.request_timed_out,

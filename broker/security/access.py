@@ -20,6 +20,9 @@ DENIALS: Mapping[ResourceType, ErrorCode] = {
     ResourceType.USER: ErrorCode.delegation_token_authorization_failed,
 }
 """The error of a denial, by the type of the resource."""
+_OF_READERS = frozenset(
+    {AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE_TOKENS}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,14 @@ class Access:
     resource_type: ResourceType
     denial: ErrorCode | None
     note: str = ""
+
+    @property
+    def is_of_reader(self) -> bool:
+        """Return true if what it guards changes nothing in the cluster. READ of a group does: of
+        its members, or of its offsets.
+        """
+        is_read = self.operation is AclOperation.READ and self.resource_type is ResourceType.TOPIC
+        return is_read or self.operation in _OF_READERS
 
     @property
     def error(self) -> ErrorCode:

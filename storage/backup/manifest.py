@@ -105,9 +105,13 @@ def decode_manifest(key: str, body: bytes) -> Manifest:
         raise CorruptObject(key, 0, str(error)) from error
 
 
-async def list_manifests(store: ObjectStore) -> list[int]:
-    """Return the numbers of the backups in a store, ascending. Raises StoreUnavailable."""
-    numbers = [manifest_number(one.key) for one in await store.list(MANIFESTS)]
+async def list_manifests(store: ObjectStore, *, after: int = -1) -> list[int]:
+    """Return the numbers of the backups in a store above `after`, ascending. Raises
+    StoreUnavailable.
+    """
+    start_after = manifest_key(after) if after >= 0 else ""
+    found = await store.list(MANIFESTS, start_after=start_after)
+    numbers = [manifest_number(one.key) for one in found]
     return sorted(number for number in numbers if number is not None)
 
 

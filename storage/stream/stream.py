@@ -89,6 +89,16 @@ class Stream:
         return self._state().end_offset
 
     @property
+    def is_behind(self) -> bool:
+        """Return true if the metadata have a later end, or another epoch, than this stream: of one
+        that is only read here. False for one that is deleted.
+        """
+        state = self._engine.metadata.state.streams.get(self.stream_id)
+        return state is not None and (
+            state.epoch != self.epoch or state.end_offset > self.confirmed_offset
+        )
+
+    @property
     def object_count(self) -> int:
         """The committed objects that hold it: to read it takes two GETs of each."""
         return len(self._state().extents)
@@ -119,6 +129,14 @@ class Stream:
         """Move the end of what is durable: to an offset after this one, and appended before."""
         assert self.confirmed_offset <= offset <= self.next_offset
         self.confirmed_offset = offset
+
+    def follow(self, end_offset: int) -> None:
+        """Move to the end of what another node has committed, and to the epoch of its owner: of a
+        stream that is only read here.
+        """
+        self.epoch = self._state().epoch
+        self.next_offset = end_offset
+        self.confirm(end_offset)
 
     def close(self) -> None:
         """Take no more appends, for good."""

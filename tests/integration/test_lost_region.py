@@ -49,6 +49,7 @@ class Load:
 
     def __init__(self, bootstrap: str) -> None:
         self.acknowledged: dict[Place, bytes] = {}
+        self.acknowledged_at: dict[Place, float] = {}
         self.committed: dict[int, int] = {}
         self._is_over = threading.Event()
         self._bootstrap = bootstrap
@@ -73,6 +74,7 @@ class Load:
         if error is None:
             place = (message.partition(), message.offset())
             self.acknowledged[place] = message.value()  # type: ignore[index,assignment]
+            self.acknowledged_at[place] = time.monotonic()  # type: ignore[index]
 
     def _consume(self) -> None:
         consumer = group_consumer(self._bootstrap)
@@ -130,11 +132,11 @@ def commit(bootstrap: str, offsets: dict[int, int]) -> None:
 
 
 @contextmanager
-def followed(source: Path, target: Path) -> Iterator[ForkedPython]:
+def followed(source: Path, target: Path, *, interval_s: float = 0.3) -> Iterator[ForkedPython]:
     """`lakehead backup --follow`, until the end."""
     command = [sys.executable, "-m", "lakehead", "backup", str(target), "--path", str(source)]
     with ForkedPython(
-        [*command, "--follow", "--interval", "0.3", "--json"],
+        [*command, "--follow", "--interval", str(interval_s), "--json"],
         jobs=True,
         text=True,
         env=job_environment(),
@@ -224,6 +226,101 @@ def test_what_a_followed_backup_had_is_there_when_the_store_is_gone(
         if load is not None:
             load.stop()
         broker.kill()
+
+
+SERVED_S = 14.0
+"""A cluster under load runs for so long before it is lost: longer than an upload waits."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wal", WALS)
+def test_a_standby_goes_on_as_the_cluster_when_the_region_is_lost(tmp_path: Path, wal: str) -> None:
+    """With the default age of uploads, and a backup each second. What is printed are the recovery
+    point and the recovery time, without the time in which an operator decides.
+    """
+    (tmp_path / "old").mkdir()
+    (tmp_path / "standby").mkdir()
+    target = tmp_path / "copy" / "store"
+    flags = (*HASTY, "--upload.age.ms", "10000", *WALS[wal])
+    old = BrokerProcess(tmp_path / "old", flags)
+    new = BrokerProcess(
+        tmp_path / "standby", (*flags, "--store", f"file:{target}", "--standby", "true")
+    )
+    load = None
+    old.start()
+    try:
+        begin_at_zero(old.bootstrap)
+        load = Load(old.bootstrap)
+        with followed(next((tmp_path / "old").rglob("store")), target, interval_s=1) as process:
+            next_backup(process)
+            new.start()
+            until = time.monotonic() + SERVED_S
+            assert wait_until(lambda: time.monotonic() > until, SERVED_S + 5)
+            served, positions = read_log(new.bootstrap, "t", PARTITIONS), committed(new.bootstrap)
+            old.kill()
+            lost_at = time.monotonic()
+        load.stop()
+        shutil.rmtree(tmp_path / "old")
+        promoting_at = time.monotonic()
+        promote(target)
+        first_at = first_acknowledged(new.bootstrap)
+        log = read_log(new.bootstrap, "t", PARTITIONS)
+        assert {index: log[index][: len(some)] for index, some in served.items()} == served
+        found = {(index, offset): value for index, some in log.items() for offset, value in some}
+        missing = [
+            load.acknowledged_at[place]
+            for place, value in load.acknowledged.items()
+            if found.get(place) != value
+        ]
+        point_s = lost_at - min(missing, default=lost_at)
+        print(
+            f"{wal} WAL: recovery point {point_s:.1f} s, {len(missing)} of "
+            f"{len(load.acknowledged)} records; recovery time {first_at - promoting_at:.2f} s"
+        )
+        now = committed(new.bootstrap)
+        assert all(now[index] >= offset for index, offset in positions.items())
+        assert all(offset <= len(log[index]) for index, offset in now.items())
+        again = Load(new.bootstrap)
+        try:
+            ends = {index: len(some) for index, some in log.items()}
+            assert wait_until(
+                lambda: any(again.committed.get(one, 0) > ends[one] for one in ends), 60
+            )
+        finally:
+            again.stop()
+    finally:
+        if load is not None:
+            load.stop()
+        old.kill()
+        if new.is_running:
+            new.stop()
+    assert run_job(VERIFY, str(target)).damages == ()
+
+
+def promote(target: Path) -> None:
+    """`lakehead restore --in-place`."""
+    command = [sys.executable, "-m", "lakehead", "restore", str(target), "--in-place", "--json"]
+    settings = {"env": job_environment(), "stdout": subprocess.DEVNULL}
+    with ForkedPython(command, jobs=True, **settings) as process:
+        assert process.wait(60) == 0
+
+
+def first_acknowledged(bootstrap: str) -> float:
+    """Produce until a record is acknowledged; return the time."""
+    taken: list[float] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is None:
+            taken.append(time.monotonic())
+
+    def is_taken() -> bool:
+        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 2000})
+        producer.produce("t", b"after", partition=0, on_delivery=delivered)
+        producer.flush(5)
+        return bool(taken)
+
+    assert wait_until(is_taken, 60)
+    return taken[0]
 
 
 def test_an_offset_that_is_committed_beyond_the_records_becomes_the_end(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ class GroupCoordinator:
             initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
             max_size=settings.group_max_size,
             record_max=settings.message_max_bytes,
+            is_standby=settings.standby,
         )
         self.memory = GroupMemory(settings.group_memory_size)
         self.counts = GroupCounts()
@@ -152,9 +153,12 @@ class GroupCoordinator:
     # The life of the coordinator.
 
     async def start(self) -> None:
-        """Begin to load what this node holds, and to forget what is too old."""
+        """Begin to load what this node holds, and to forget what is too old: unless that is up to
+        the cluster that is copied here.
+        """
         self.shards.load_all()
-        self._scope.spawn_loop(self._expire_regularly, name="expire offsets")
+        if not self._settings.standby:
+            self._scope.spawn_loop(self._expire_regularly, name="expire offsets")
 
     async def partition_for(self, group_id: str) -> int:
         """Return the partition that a group is kept in, making the topic if there is none."""

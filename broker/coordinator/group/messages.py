@@ -57,6 +57,10 @@ class GroupSettings:
     """Time that a member may stay silent while it waits for its first rebalance: its connection may
     be gone.
     """
+    is_standby: bool = False
+    """True if the groups are those of a cluster that is only copied here: their members send
+    heartbeats there, and none of them is removed here.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

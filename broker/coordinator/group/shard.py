@@ -766,7 +766,8 @@ class GroupShard:
 
     def _arm(self, live: GroupMetadata) -> None:
         """See to it that the group is ticked by its next deadline."""
-        deadline = None if self._is_closed else live.group.next_deadline()
+        is_still = self._is_closed or self._settings.is_standby
+        deadline = None if is_still else live.group.next_deadline()
         if deadline is None:
             self._disarm(live)
             return

@@ -1,0 +1,206 @@
+"""A copy of a cluster that is followed: what has not arrived never counts, and what was served once
+stays.
+"""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lakehead.storage.backup.followed_copy import (
+    BackupCopy,
+    CopyPoint,
+    FollowedCopy,
+    PrefixCopy,
+    ends_earlier,
+    follow_copy,
+)
+from lakehead.storage.backup.manifest import named_objects
+from lakehead.storage.backup.standby_log import StandbyLog
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import CopyPromoted, NotFound, ReadOnlyCluster
+from lakehead.storage.metadata.records import DeleteTopic
+from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.object_store.read_only import ReadOnlyStore
+from tests.integration.test_compaction_crashes import in_log
+from tests.support.backups import back_up, bring_back
+from tests.unit.test_backup import replace_objects, write
+
+NODE = NodeState(
+    node_id=7, epoch=0, incarnation="i", host="standby", port=1, rack=None, host_id="h"
+)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()}
+
+
+def arrive(source: Path, copy: Path, name: str) -> None:
+    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source / name, copy / name)
+
+
+def changes(source: Path, copy: Path, rng: random.Random) -> Iterator[None]:
+    """Replicate, one object at a time and in any order, what is new and what is deleted."""
+    here, there = files(source), files(copy)
+    steps = sorted(here ^ there)
+    rng.shuffle(steps)
+    for name in steps:
+        if name in here:
+            arrive(source, copy, name)
+        else:
+            (copy / name).unlink()
+        yield
+
+
+def look(copy: FollowedCopy) -> CopyPoint:
+    return asyncio.run(copy.look())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_objects_that_arrive_in_any_order_never_count_too_early(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    source, target = tmp_path / "store", tmp_path / "copy"
+    copy = PrefixCopy(FileStore(target))
+    last: CopyPoint | None = None
+    for stage in range(4):
+        write(tmp_path, seed=seed + stage, uploads=2)
+        if stage == 2:
+            replace_objects(source)
+        for _ in changes(source, target, rng):
+            with suppress(NotFound):  # not even the cluster's id has arrived
+                point = look(copy)
+                there = files(target)
+                absent = [key for key in named_objects(point.state) if key not in there]
+                assert not files(source).intersection(absent), "it has not arrived, and counts"
+                assert last is None or not ends_earlier(point.state, last.state)
+                assert last is None or point.state.next_entry >= last.state.next_entry
+                last = point
+        point = look(copy)
+        assert point.entries_behind == 0
+        assert point.state.next_entry == in_log(tmp_path).next_entry
+        assert point.state.streams == in_log(tmp_path).streams
+
+
+def test_one_object_that_has_not_arrived_holds_everything_after_it_back(tmp_path: Path) -> None:
+    source, target = tmp_path / "store", tmp_path / "copy"
+    write(tmp_path, uploads=1)
+    shutil.copytree(source, target)
+    copy = PrefixCopy(FileStore(target))
+    before = look(copy)
+    write(tmp_path, seed=1, uploads=1)
+    (late,) = [one for one in files(source) - files(target) if one.startswith("data/")]
+    write(tmp_path, seed=2, uploads=2)
+    for name in files(source) - files(target) - {late}:
+        arrive(source, target, name)
+    held = look(copy)
+    assert {one.end_offset for one in held.state.streams.values()} == {
+        one.end_offset for one in before.state.streams.values()
+    }
+    assert held.entries_behind > 0
+    assert look(copy).state is held.state, "nothing is new"
+    arrive(source, target, late)
+    after = look(copy)
+    assert after.entries_behind == 0
+    assert after.state.streams == in_log(tmp_path).streams
+
+
+def test_a_log_whose_next_entries_are_deleted_is_read_from_its_checkpoint(tmp_path: Path) -> None:
+    source, target = tmp_path / "store", tmp_path / "copy"
+    write(tmp_path, uploads=1)
+    shutil.copytree(source, target)
+    copy = PrefixCopy(FileStore(target))
+    look(copy)
+    shutil.rmtree(target)
+    back_up(source, tmp_path / "backup")
+    bring_back(tmp_path / "backup", target)  # its log begins with a checkpoint, much later
+    assert look(copy).state.next_entry > 1_000_000
+
+
+def test_backups_are_followed_while_older_ones_are_pruned(tmp_path: Path) -> None:
+    source, target = tmp_path / "store", tmp_path / "backup"
+    write(tmp_path)
+    back_up(source, target, keep_hours=0)
+    copy = asyncio.run(follow_copy(FileStore(target)))
+    assert isinstance(copy, BackupCopy)
+    first = look(copy)
+    back_up(source, target, keep_hours=0)
+    same = look(copy)
+    assert same.state is first.state or same.state == first.state
+    assert same.position_ms >= first.position_ms
+    for number in range(3):
+        write(tmp_path, seed=number + 1)
+        back_up(source, target, keep_hours=0)
+    newest = look(copy)
+    assert newest.state.streams == in_log(tmp_path).streams
+    assert newest.entries_behind == 0
+
+
+def test_a_backup_without_all_of_its_objects_is_not_served(tmp_path: Path) -> None:
+    """A backup that is replicated once more arrives in any order, too."""
+    source, target, again = tmp_path / "store", tmp_path / "backup", tmp_path / "again"
+    write(tmp_path, uploads=1)
+    back_up(source, target)
+    shutil.copytree(target, again)
+    copy = asyncio.run(follow_copy(FileStore(again)))
+    before = look(copy)
+    write(tmp_path, seed=1, uploads=1)
+    back_up(source, target)
+    new = files(target) - files(again)
+    (late,) = [one for one in new if one.startswith("data/")]
+    for name in new - {late}:
+        arrive(target, again, name)
+    assert look(copy).state is before.state
+    arrive(target, again, late)
+    assert look(copy).state.streams == in_log(tmp_path).streams
+
+
+def test_a_copy_that_was_promoted_is_followed_no_more(tmp_path: Path) -> None:
+    write(tmp_path)
+    back_up(tmp_path / "store", tmp_path / "backup")
+    copy = asyncio.run(follow_copy(FileStore(tmp_path / "backup")))
+    look(copy)
+    bring_back(tmp_path / "backup")
+    with pytest.raises(CopyPromoted, match="was made a cluster"):
+        look(copy)
+    with pytest.raises(CopyPromoted):
+        look(asyncio.run(follow_copy(FileStore(tmp_path / "backup"))))
+
+
+def test_a_standby_is_the_one_node_and_commits_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    store = FileStore(tmp_path / "store")
+
+    async def work() -> None:
+        copy = await follow_copy(store)
+        log = await StandbyLog.open_copy(
+            ReadOnlyStore(store), copy, NODE, clock=SystemClock(), rng=random.Random(1)
+        )
+        seen: list[int] = []
+        log.subscribe(lambda state: seen.append(state.next_entry))
+        state = log.state
+        assert set(state.nodes) == {7} == {one.node_id for one in state.streams.values()}
+        assert all(one.is_open for one in state.streams.values())
+        assert state.controller.node_id == 7
+        topic_id = state.topics["t"].topic_id
+        with pytest.raises(ReadOnlyCluster, match="standby"):
+            await log.commit([DeleteTopic(topic_id=topic_id)])
+        with pytest.raises(ReadOnlyCluster):
+            await log.store.create("data/x", [b""])
+        with pytest.raises(ReadOnlyCluster):
+            await log.store.delete(["data/x"])
+        await log.refresh()
+        assert seen == [], "nothing is new"
+        await asyncio.to_thread(write, tmp_path, seed=1)
+        await log.refresh()
+        assert len(seen) == 1
+        assert log.lag.newest_record_ms is not None
+
+    before = files(tmp_path / "store")
+    asyncio.run(work())
+    assert files(tmp_path / "store") >= before
