@@ -5,9 +5,13 @@ from some position of the metadata on up to another one, and never again: so wha
 names, its neighbours among the kept ones do not.
 
 A manifest is deleted before the objects that it alone named: a backup that is listed is complete.
+
+A user may keep other files beside the backups. So an object that no backup names is deleted only if
+it says itself that it is of the cluster.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from lakehead.storage.backup.manifest import (
     Manifest,
@@ -16,13 +20,19 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     read_state,
 )
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
 from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.object_names import DataName, JobName
+from lakehead.storage.format.stream_object import read_index
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import task_group
+from lakehead.storage.wal.object import WalName
 
 _NEWEST_KEPT = 2
 _HOUR_MS = 3_600_000
 _DELETED_AT_ONCE = 1000
+_READS_AT_ONCE = 16
 
 
 class Pruner:
@@ -72,8 +82,8 @@ class Pruner:
         return doomed
 
     async def _remove_unnamed(self) -> set[str]:
-        """Delete, once, what no backup names of the objects that were there at the start: killed
-        processes have left it.
+        """Delete, once, the objects of the cluster that were there at the start and that no backup
+        names: killed processes have left them.
         """
         if self._unnamed is None:
             return set()
@@ -82,6 +92,7 @@ class Pruner:
             if not doomed:
                 break
             doomed = doomed - await self._named(manifest)
+        doomed = await objects_of(self._target, doomed, self._backups[-1].cluster_id)
         await self._delete(doomed)
         return doomed
 
@@ -96,6 +107,27 @@ class Pruner:
         doomed = sorted(keys)
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             await self._target.delete(doomed[first : first + _DELETED_AT_ONCE])
+
+
+async def objects_of(store: ObjectStore, keys: Iterable[str], cluster_id: str) -> set[str]:
+    """Return the keys under which there are whole stream objects of a cluster. Raises
+    StoreUnavailable.
+    """
+    found: set[str] = set()
+    waiting = iter(sorted(keys))
+
+    async def look() -> None:
+        for key in waiting:
+            if not any(name.parse(key) for name in (DataName, JobName, WalName)):
+                continue
+            with suppress(ObjectNotFound, CorruptObject, UnsupportedFormat):
+                if (await read_index(store, key)).cluster_id == cluster_id:
+                    found.add(key)
+
+    async with task_group() as group:
+        for _ in range(_READS_AT_ONCE):
+            group.create_task(look())
+    return found
 
 
 def kept_numbers(backups: Sequence[Manifest], keep_hours: int) -> set[int]:

@@ -11,7 +11,7 @@ less to copy each time.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,7 +26,7 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     state_key,
 )
-from lakehead.storage.backup.pruning import Pruner
+from lakehead.storage.backup.pruning import Pruner, objects_of
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
@@ -139,7 +139,10 @@ class Backups:
                     "one a place of its own"
                 )
             backups._number = last.number + 1
-        backups._held = {one.key for one in await listed(target)}
+        held = {one.key: one.size for one in await listed(target)}
+        if not numbers:
+            await backups._refuse_others(held)
+        backups._held = set(held)
         await backups._pruner.open(numbers, backups._held)
         return backups
 
@@ -204,6 +207,19 @@ class Backups:
             raise RequestRefused(
                 f"{self._target.uri} holds a cluster, perhaps one that was restored there: make "
                 "backups in a place of their own"
+            )
+
+    async def _refuse_others(self, held: Mapping[str, int]) -> None:
+        """Raise SettingsError if a target without backups has objects (size by key) that are not of
+        this cluster: one of the same name would count as copied.
+        """
+        named = named_objects(self._log.state)
+        unknown = {key for key, size in held.items() if named.get(key) != size}
+        unknown -= await objects_of(self._target, unknown, self._log.state.cluster_id)
+        if unknown:
+            raise SettingsError(
+                f"{self._target.uri} has {min(unknown)}, which is not of this cluster: give "
+                "backups a place of their own"
             )
 
     async def _refuse_lost(self, gone: Sequence[str]) -> None:

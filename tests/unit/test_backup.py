@@ -20,6 +20,7 @@ from lakehead.storage.backup.run import Backups
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
 from lakehead.storage.failpoints import KILLED
+from lakehead.storage.format.object_names import JobName
 from lakehead.storage.jobs.compact_objects import JOB as COMPACT
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
 from lakehead.storage.jobs.job import run_job
@@ -434,3 +435,46 @@ async def test_a_copy_without_the_objects_of_an_inherited_tail_is_restored_as_be
     assert (await find_point(source)).state.next_entry == before
     await source.create(commit_tail.objects[0].key, [bytes(100)])
     assert (await find_point(source)).state.next_entry == log.state.next_entry
+
+
+def put(folder: Path, key: str, body: bytes) -> Path:
+    path = folder / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+    return path
+
+
+def test_a_first_backup_among_files_of_others_is_refused_and_leaves_them(tmp_path: Path) -> None:
+    write(tmp_path)
+    target = tmp_path / "backup"
+    report = put(target, "data/report.csv", b"of the user")
+    with pytest.raises(SettingsError, match=r"data/report\.csv, which is not of this cluster"):
+        back_up(tmp_path / "store", target)
+    assert report.exists()
+
+
+def test_a_first_backup_among_objects_of_another_cluster_is_refused_and_leaves_them(
+    tmp_path: Path,
+) -> None:
+    """The metadata of that cluster are lost, and may be made again of its objects."""
+    write(tmp_path)
+    values = {0: [TestRecord(offset=0, key=b"k", value=b"of another cluster")]}
+    write_topic(tmp_path / "other" / "store", "u", values)
+    target = tmp_path / "backup"
+    shutil.copytree(tmp_path / "other" / "store" / "data", target / "data")
+    before = sorted(target.rglob("*"))
+    with pytest.raises(SettingsError, match="is not of this cluster"):
+        back_up(tmp_path / "store", target)
+    assert sorted(target.rglob("*")) == before
+
+
+def test_files_that_come_beside_backups_are_left_there(tmp_path: Path) -> None:
+    write(tmp_path)
+    target = tmp_path / "backup"
+    back_up(tmp_path / "store", target)
+    others = [
+        put(target, "data/report.csv", b"of the user"),
+        put(target, JobName(1, 7).key, b"of an unknown program, " * 10),
+    ]
+    back_up(tmp_path / "store", target)
+    assert all(one.exists() for one in others)
