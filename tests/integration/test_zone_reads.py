@@ -15,10 +15,14 @@ from confluent_kafka import KafkaError, Producer
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster import read_replicas
-from lakehead.broker.cluster.read_replicas import ReadReplica, ReadReplicas, TailSource
+from lakehead.broker.cluster.read_replicas import TailSource
+from lakehead.broker.partition.partition import follow_committed
+from lakehead.broker.partition.producer_state import ProducerStates
 from lakehead.broker.services import FetchedTo
+from lakehead.storage.clock import Clock
 from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.metadata.records import FenceNode
+from lakehead.storage.stream.stream import Stream
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.node_cluster import LIMIT_S, NodeCluster
 from tests.support.wire import FETCH, Wire, array, header, string
@@ -229,13 +233,15 @@ async def test_a_replica_that_lags_behind_objects_gives_out_nothing_beyond_its_e
         at = cluster.leaders(TOPIC).index(1)
         while not (await asyncio.to_thread(fetch, cluster, 2, at, 0, "zone-b")).ends:
             pass
-        learns, read_headers = asyncio.Event(), ReadReplicas._read_headers
+        learns = asyncio.Event()
 
-        async def held(self: ReadReplicas, replica: ReadReplica, offset: int) -> None:
+        async def held(
+            stream: Stream, producers: ProducerStates, offset: int, clock: Clock
+        ) -> None:
             await learns.wait()
-            await read_headers(self, replica, offset)
+            await follow_committed(stream, producers, offset, clock)
 
-        monkeypatch.setattr(ReadReplicas, "_read_headers", held)
+        monkeypatch.setattr(read_replicas, "follow_committed", held)
         producer = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
 
         def begin_transaction() -> None:
