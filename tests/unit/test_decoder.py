@@ -87,6 +87,28 @@ def test_a_large_batch_may_need_more_than_the_usual_buffer() -> None:
     assert decode(block([large, encode_batch([TestRecord(offset=1)])]), inflated_bytes_max=999) == 2
 
 
+def test_a_compressed_batch_without_its_end_is_an_error() -> None:
+    """Its checksum is right: a client sealed what it had not finished."""
+    records = b"".join(
+        encode_record(TestRecord(offset=n, value=bytes([n]) * 200), 0, 0) for n in range(90)
+    )
+    for codec, body in (
+        (4, bytes(cramjam.zstd.compress(records))),
+        (3, bytes(cramjam.lz4.compress(records))),
+        (1, bytes(cramjam.gzip.compress(records))),
+    ):
+        for kept in (1, 8, len(body) // 2, len(body) - 8):
+            cut = seal_batch(
+                body[:kept],
+                base_offset=1,
+                last_offset_delta=89,
+                record_count=90,
+                attributes=codec,
+            )
+            with pytest.raises(InvalidRecord, match="topic t, partition 0, offset"):
+                decode(block([GOOD, cut]))
+
+
 def test_errors_name_object_and_position() -> None:
     bad = bytearray(encode_batch([TestRecord(offset=1, value=b"w")]))
     bad[-2] ^= 1
