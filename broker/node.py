@@ -458,6 +458,12 @@ def _configs(metadata: MetadataLog, settings: Settings) -> BrokerValues:
     return broker_values(metadata.state, settings)
 
 
+def _load_meter(topics: TopicRegistry, clock: Clock, store: CountedStore) -> LoadMeter:
+    """Return the meter of this process."""
+    traffic = partial(_traffic, topics)
+    return LoadMeter(traffic, topics.traffic, clock, time.process_time, store.stats.cost)
+
+
 async def _build(
     settings: Settings,
     clock: Clock,
@@ -500,7 +506,7 @@ async def _build(
         addresses[listeners.inter_broker.name],
         listeners.endpoints(addresses),
         admin_records(settings, rng),
-        LoadMeter(partial(_traffic, topics), topics.traffic, clock, time.process_time),
+        _load_meter(topics, clock, store),
         on_stuck,
     )
     opened.push_async_callback(engine.close)

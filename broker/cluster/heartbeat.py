@@ -41,14 +41,16 @@ _NEVER_MS = (1 << 63) - 1
 
 
 class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of a node: bytes per second in and out, CPU (1.0 is a core), and the busiest
-    streams, each with its bytes per second in both directions together.
+    """The load of a node: bytes per second in and out, CPU (1.0 is a core), the busiest streams,
+    each with its bytes per second in both directions together, and the price of its requests to the
+    object store, in dollars an hour.
     """
 
     bytes_in: float = 0.0
     bytes_out: float = 0.0
     cpu: float = 0.0
     hottest: tuple[tuple[int, float], ...] = ()
+    dollars_an_hour: float = 0.0
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +166,7 @@ def _plausible(load: NodeLoad) -> NodeLoad:
         bytes_out=_rate(load.bytes_out),
         cpu=_rate(load.cpu),
         hottest=tuple((stream_id, _rate(rate)) for stream_id, rate in hottest if stream_id >= 0),
+        dollars_an_hour=_rate(load.dollars_an_hour),
     )
 
 

@@ -17,6 +17,8 @@ from lakehead.storage.clock import Clock
 
 SAMPLE_S = 2.0
 _WINDOW_S = 10.0
+_COST_WINDOW_S = 60.0
+"""Uploads come every few seconds, each with several requests."""
 _QUIET = 1.0
 """Bytes per second below which a stream that takes nothing any more is idle."""
 
@@ -52,9 +54,14 @@ class _Rate:
             self.rate_in = self.rate_out = 0.0
 
 
+def _no_cost() -> float:
+    return 0.0
+
+
 class LoadMeter:
     """Measures one node. `traffic` yields the counters of its open partitions, and `total` counts
-    for them all; `cpu_seconds` returns the CPU time of its process so far.
+    for them all; `cpu_seconds` returns the CPU time of its process so far, `dollars` the price of
+    its requests to the object store.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class LoadMeter:
         total: TrafficTotal,
         clock: Clock,
         cpu_seconds: Callable[[], float],
+        dollars: Callable[[], float] = _no_cost,
     ) -> None:
         self._traffic = traffic
         self._total = total
@@ -73,6 +81,9 @@ class LoadMeter:
         self._sampled_at = clock.monotonic()
         self._cpu_before = cpu_seconds()
         self._cpu = 0.0
+        self._dollars = dollars
+        self._dollars_before = dollars()
+        self._dollars_an_hour = 0.0
         self._load = NodeLoad()
 
     def load(self) -> NodeLoad:
@@ -87,10 +98,17 @@ class LoadMeter:
         used = self._cpu_seconds()
         self._cpu += weight * ((used - self._cpu_before) / elapsed_s - self._cpu)
         self._cpu_before = used
+        paid, paid_before = self._dollars(), self._dollars_before
+        paid_weight = 1 - math.exp(-elapsed_s / _COST_WINDOW_S)
+        hourly = (paid - paid_before) / elapsed_s * 3600
+        self._dollars_an_hour += paid_weight * (hourly - self._dollars_an_hour)
+        self._dollars_before = paid
         self._sampled_at += elapsed_s
         total, load = self._total.bytes, self._load
         if total == self._total_before and load.bytes_in == load.bytes_out == 0:
-            self._load = msgspec.structs.replace(load, cpu=self._cpu)
+            self._load = msgspec.structs.replace(
+                load, cpu=self._cpu, dollars_an_hour=self._dollars_an_hour
+            )
             return
         self._total_before = total
         rates: dict[int, _Rate] = {}
@@ -109,4 +127,5 @@ class LoadMeter:
             bytes_out=sum(rate.rate_out for rate in rates.values()),
             cpu=self._cpu,
             hottest=tuple((stream_id, flow) for flow, stream_id in busy[:HOTTEST_MAX]),
+            dollars_an_hour=self._dollars_an_hour,
         )

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.node_status import request_heartbeats
 from lakehead.broker.console import pages
+from lakehead.broker.console.job_pages import JobPages
 from lakehead.broker.console.lake_process import LakeProcess
 from lakehead.broker.console.page_request import (
     PREFIX,
@@ -66,6 +67,7 @@ class Console:
         self._renderer = Renderer(node, loop)
         self._lake = LakeProcess(node.services.settings)
         self._records = RecordPages(self._renderer, self._lake)
+        jobs = JobPages(self._renderer)
         tables = TablePages(self._renderer, self._lake)
         self._addresses: Mapping[str, Callable[[Request], Reply]] = {
             "": self._cluster,
@@ -79,6 +81,8 @@ class Console:
             "table-status": tables.table_status,
             "dead-letters": tables.dead_letters,
             "replay": tables.replay,
+            "jobs": jobs.jobs,
+            "connectors": jobs.connectors,
             "log": self._log,
         }
 
@@ -170,7 +174,9 @@ class Console:
         found = pages.live(node.state, responses)
         seen = self._renderer.seen(request.viewer, [row["topic"] for row in found["busiest"]])
         found["busiest"] = [row for row in found["busiest"] if row["topic"] in seen]
-        return json_reply(found | {"time_ms": node.clock.now_ms()})
+        return json_reply(
+            found | {"time_ms": node.clock.now_ms(), "latencies": pages.latencies(node)}
+        )
 
     def _topics(self, request: Request) -> Reply:
         state, text = self._node.state, request.query.get("q", "")

@@ -16,6 +16,7 @@ from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.plain_text import moment
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.storage.errors import NotFound, SettingsError, StorageError
+from lakehead.storage.latency import LATENCY_BUCKETS_S
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TableState, TopicState
 
 PAGE_SIZE = 100
@@ -71,7 +72,21 @@ def live(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> di
         ],
         "bytes_in": sum(row["bytes_in"] or 0 for row in nodes),
         "bytes_out": sum(row["bytes_out"] or 0 for row in nodes),
+        "dollars_an_hour": sum(one.load.dollars_an_hour for one in responses.values()),
     }
+
+
+def latencies(node: ObservedNode) -> dict[str, Any]:
+    """Return histograms of this node's latencies since its start: the upper bounds of buckets in
+    seconds, and by the kind of operation the counts of all buckets, the last of which has no bound.
+    """
+    found = {
+        "produce": node.dispatcher.latencies.get("Produce"),
+        "fetch": node.dispatcher.latencies.get("Fetch"),
+        "put": node.store.stats.put.latency,
+    }
+    counts = {name: list(one.counts) for name, one in found.items() if one is not None}
+    return {"bounds": list(LATENCY_BUCKETS_S), "counts": counts}
 
 
 def topics_page(

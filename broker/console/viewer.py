@@ -48,6 +48,10 @@ class Viewer:
         """Return true if a group may be seen: DESCRIBE."""
         return self._may(AclOperation.DESCRIBE, ResourceType.GROUP, name)
 
+    def sees_transactional_id(self, name: str) -> bool:
+        """Return true if a transactional id may be seen: DESCRIBE."""
+        return self._may(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
+
     def _may(self, operation: AclOperation, kind: ResourceType, name: str) -> bool:
         return self.node.services.authorizer.authorize(
             self.principal, self.host, operation, kind, name

@@ -102,6 +102,8 @@ def test_every_page_is_shown_and_nothing_is_loaded_from_elsewhere(site: Site) ->
         "/console/groups": "billing",
         "/console/group?id=billing": "orders",
         "/console/tables": "payments",
+        "/console/jobs": "Last commit of each kind of job",
+        "/console/connectors": "could not use",
         "/console/log": "CreateTopic",
         "/console/log/1": "records",
     }
@@ -140,6 +142,8 @@ def test_lag_and_traffic_are_json(site: Site) -> None:
     assert json.loads(site.get("/console/lag?id=billing").body)["lag"] == 8
     found = json.loads(site.get("/console/live").body)
     assert [node["state"] for node in found["nodes"]] == ["live"]
+    assert found["dollars_an_hour"] >= 0
+    assert sum(found["latencies"]["counts"]["produce"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -236,10 +240,11 @@ def test_a_browser_draws_the_charts_and_runs_nothing_of_a_record(
         page.open(f"{site.url}/console/")
         page.wait("document.querySelectorAll('#traffic-chart canvas').length === 1", LIMIT_S)
         page.wait("document.querySelector('#node-rows').innerText.includes('live')", LIMIT_S)
+        page.wait("document.querySelector('#cost-hour').innerText.startsWith('$')", LIMIT_S)
         page.open(f"{site.url}/console/group?id=billing")
         page.wait("document.querySelectorAll('#lag-chart canvas').length === 1", LIMIT_S)
         page.open(f"{site.url}/console/topics/orders/records")
         page.wait("document.title.startsWith('Records of orders')", LIMIT_S)
         assert "<script>" in page.text()
         links = "[...document.querySelectorAll('header nav a')].map((a) => a.innerText).join()"
-        assert page.run(links) == "Cluster,Topics,Groups,Tables,Metadata log"
+        assert page.run(links) == "Cluster,Topics,Groups,Tables,Jobs,Connectors,Metadata log"

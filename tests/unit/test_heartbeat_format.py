@@ -35,6 +35,7 @@ LOADS = st.builds(
     bytes_out=RATES,
     cpu=RATES,
     hottest=st.lists(st.tuples(st.integers(0, 2**60), RATES), max_size=5).map(tuple),
+    dollars_an_hour=RATES,
 )
 HEARD = st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**40)), max_size=5).map(tuple)
 LEVELS = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99))

@@ -18,7 +18,10 @@ class Node:
         self.counters: dict[int, list[int]] = {}
         self.samples = 0
         self.total = TrafficTotal()
-        self.meter = LoadMeter(self._traffic, self.total, self, lambda: self.cpu)
+        self.dollars = 3.0
+        self.meter = LoadMeter(
+            self._traffic, self.total, self, lambda: self.cpu, lambda: self.dollars
+        )
 
     def now_ms(self) -> int:
         return int(self.now * 1000)
@@ -53,6 +56,14 @@ def test_steady_traffic_is_told_as_it_is() -> None:
     assert load.cpu == pytest.approx(0.5, rel=0.01)
     assert [stream_id for stream_id, _ in load.hottest] == [1, 2]
     assert dict(load.hottest)[1] == pytest.approx(4000, rel=0.01)
+
+
+def test_the_price_of_requests_is_told_an_hour_also_without_traffic() -> None:
+    node = Node()
+    for _ in range(300):
+        node.dollars += 0.01 * SAMPLE_S
+        node.run(SAMPLE_S, {})
+    assert node.meter.load().dollars_an_hour == pytest.approx(36, rel=0.01)
 
 
 def test_a_partition_that_has_just_come_is_told_at_its_rate_and_not_by_its_past() -> None:

@@ -87,12 +87,50 @@ function follow(source, show, lost) {
   setInterval(look, INTERVAL_MS);
 }
 
+const LATENCY_POLLS = 10;
+const polls = [];
+
+// The upper bound of the bucket in which a share of the operations since the first kept poll lies.
+function within(bounds, counts, share) {
+  const total = counts.reduce((sum, one) => sum + one, 0);
+  let seen = 0;
+  for (let n = 0; n < counts.length; n += 1) {
+    seen += counts[n];
+    if (total && seen >= total * share) {
+      return n < bounds.length ? bounds[n] * 1000 + " ms" : "more than " + bounds[n - 1] + " s";
+    }
+  }
+  return null;
+}
+
+function showLatencies(found) {
+  polls.push(found.counts);
+  if (polls.length > LATENCY_POLLS) polls.shift();
+  for (const name of ["produce", "fetch", "put"]) {
+    const now = found.counts[name] || [];
+    const first = polls[0][name] || now.map(() => 0);
+    const counts = now.map((one, n) => one - first[n]);
+    const half = within(found.bounds, counts, 0.5);
+    document.getElementById("latency-" + name).textContent =
+      half == null ? "none" : half + ", " + within(found.bounds, counts, 0.99);
+  }
+}
+
+function showCost(found) {
+  const dollars = found.dollars_an_hour;
+  document.getElementById("cost-hour").textContent = "$" + dollars.toFixed(4);
+  document.getElementById("cost-tb").textContent =
+    found.bytes_in < 1024 ? "-" : "$" + (dollars / (found.bytes_in * 3600) * 1e12).toFixed(2);
+}
+
 function watchCluster(place) {
   const add = chart(place, ["in", "out"], ["--in", "--out"], sizeText, 10240);
   const show = (found) => {
     add(found.time_ms, found.bytes_in, found.bytes_out);
     document.getElementById("bytes-in").textContent = sizeText(found.bytes_in) + "/s";
     document.getElementById("bytes-out").textContent = sizeText(found.bytes_out) + "/s";
+    showLatencies(found.latencies);
+    showCost(found);
     fill(document.getElementById("node-rows"), found.nodes.map((node) => [
       [node.node + (node.controller ? " (controller)" : ""), false], [node.state, false],
       [node.address, false], [node.rack || "-", false], [node.leads, true],
