@@ -1,10 +1,11 @@
 """The last commits of a table and its dead letters, as people look at them."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehead.lake.catalog import Catalog
@@ -12,11 +13,17 @@ from lakehead.lake.declaration.table_declaration import dead_letters_uri
 from lakehead.lake.jobs.dead_letters import check_dead_letter_table
 from lakehead.lake.jobs.table_due import topic_of
 from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.layout import DEAD_LETTERS
 from lakehead.lake.tables.owner import check_topic
 from lakehead.lake.tables.table_history import change_of, entries_since
 from lakehead.lake.tables.table_statistics import RunCost, cost_of
 
 _LETTERS_AT_ONCE = 10_000
+_NEWEST_FIRST = [
+    ("_timestamp", "descending"),
+    ("_partition", "ascending"),
+    ("_offset", "descending"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +76,8 @@ class DeadLetters:
 def read_dead_letters(
     catalog: Catalog, table: str, uri: str, *, count: int, error_class: str = ""
 ) -> DeadLetters:
-    """Return the dead letters of the table with the key `table` and the root `uri`: those that were
-    added last, at most `count`, of one error class or of all.
+    """Return the dead letters of the table with the key `table` and the root `uri`: the newest by
+    the time of their records, at most `count`, of one error class or of all.
 
     Raises OtherTopic, SettingsError for a table that does not hold this topic's dead letters,
     TableUnavailable.
@@ -82,11 +89,13 @@ def read_dead_letters(
     check_dead_letter_table(letters, topic.name)
     check_topic(letters, topic.name, topic.topic_id)
     counts: Counter[str] = Counter()
-    last: deque[dict[str, Any]] = deque(maxlen=count)
+    newest = DEAD_LETTERS.empty_table()
     for batch in letters.batches(_LETTERS_AT_ONCE):
         classes = batch.column("error_class")
         counted = pc.value_counts(classes.combine_chunks())
         counts.update({one["values"] or "": one["counts"] for one in counted.to_pylist()})
         some = batch.filter(pc.equal(classes, error_class)) if error_class else batch
-        last.extend(some.slice(max(some.num_rows - count, 0)).to_pylist(maps_as_pydicts="lossy"))
-    return DeadLetters(counts=dict(counts), letters=list(last))
+        some = some.select(DEAD_LETTERS.names).cast(DEAD_LETTERS)
+        # Files are in no order.
+        newest = pa.concat_tables([newest, some]).sort_by(_NEWEST_FIRST).slice(0, count)
+    return DeadLetters(counts=dict(counts), letters=newest.to_pylist(maps_as_pydicts="lossy"))

@@ -18,10 +18,11 @@ function color(name) {
 
 function chart(place, labels, colors, text, least) {
   const data = [[], ...labels.map(() => [])];
-  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
+  const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const plot = new uPlot({
     width: place.clientWidth,
     height: 200,
+    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     series: [{}, ...labels.map((label, n) => ({
       label, stroke: color(colors[n]), width: 2, value: (_, value) => (value == null ? "-" : text(value)),
     }))],
