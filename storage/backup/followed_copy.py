@@ -29,7 +29,7 @@ from lakehead.storage.backup.restore import (
     newest_in_copy,
     read_entry,
 )
-from lakehead.storage.errors import CopyPromoted, ObjectNotFound
+from lakehead.storage.errors import CopyPromoted, NotFound, ObjectNotFound
 from lakehead.storage.garbage import listed
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing
 from lakehead.storage.metadata.records import Entry
@@ -149,7 +149,12 @@ class PrefixCopy:
 
     async def _read_anew(self) -> None:
         there = {one.key for one in await listed(self._store)}
-        found = await newest_in_copy(self._store, there)
+        try:
+            found = await newest_in_copy(self._store, there)
+        except NotFound:
+            if self._base is None:
+                raise
+            return  # the checkpoint that its log begins with by now has not arrived
         self._ahead, self._there = [], set()
         if self._base is None or found.state.next_entry >= self._base.next_entry:
             self._base, self._base_ms = found.state, found.position_ms

@@ -11,7 +11,7 @@ from typing import NoReturn
 from lakehead.storage.backup.followed_copy import follow_copy
 from lakehead.storage.backup.standby_log import StandbyLog
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import ReadOnlyCluster, StorageError
+from lakehead.storage.errors import LakeheadError, ReadOnlyCluster
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.read_only import ReadOnlyStore
@@ -93,7 +93,7 @@ class StandbyEngine(StreamEngine):
         """Follow the copy until it is one no more; then the engine fails with the reason."""
         try:
             await self.follower.run()
-        except StorageError as error:
+        except LakeheadError as error:
             self.fail(error)
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:

@@ -111,15 +111,25 @@ def test_one_object_that_has_not_arrived_holds_everything_after_it_back(tmp_path
 
 
 def test_a_log_whose_next_entries_are_deleted_is_read_from_its_checkpoint(tmp_path: Path) -> None:
-    source, target = tmp_path / "store", tmp_path / "copy"
+    """The boundary may arrive before the checkpoint, and the checkpoint before the objects."""
+    source, target, later = tmp_path / "store", tmp_path / "copy", tmp_path / "later"
     write(tmp_path, uploads=1)
     shutil.copytree(source, target)
     copy = PrefixCopy(FileStore(target))
-    look(copy)
-    shutil.rmtree(target)
+    before = look(copy)
+    write(tmp_path, seed=1, uploads=1)
     back_up(source, tmp_path / "backup")
-    bring_back(tmp_path / "backup", target)  # its log begins with a checkpoint, much later
+    bring_back(tmp_path / "backup", later)  # its log begins with a checkpoint, much later
+    for name in files(target):
+        if name.startswith("meta/"):
+            (target / name).unlink()
+    for prefix in ("meta/boundary/", "meta/", "data/"):
+        assert look(copy).state is before.state
+        for name in files(later) - files(target):
+            if name.startswith(prefix):
+                arrive(later, target, name)
     assert look(copy).state.next_entry > 1_000_000
+    assert look(copy).entries_behind == 0
 
 
 def test_backups_are_followed_while_older_ones_are_pruned(tmp_path: Path) -> None:
