@@ -16,8 +16,8 @@ class Inflater:
         self._zstd = zstandard.ZstdDecompressor()
 
     def inflate_into(self, codec: int, source: memoryview, target: memoryview) -> int:
-        """Inflate `source` to the start of `target`; return the number of bytes written. What is
-        missing at the end of zstd is missing in `target`.
+        """Inflate `source` to the start of `target`; return the number of bytes written. Zstd
+        that is cut short gives what is there, without an error.
 
         Raises BufferTooSmall, ValueError (not the codec's format; unknown codec).
         """
