@@ -22,6 +22,10 @@ _CONNECT = (
     Artefact("org.apache.kafka", "connect-file", KAFKA_VERSION),
     Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
 )
+_MIRROR_MAKER = (
+    Artefact("org.apache.kafka", "connect-mirror", KAFKA_VERSION),
+    Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+)
 _STREAMS = (
     Artefact("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
     Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
@@ -39,6 +43,11 @@ def jars_directory() -> Path:
 def connect_jars_directory() -> Path:
     """Folder with the jars of Kafka Connect's worker and its file connectors; as above."""
     return jars_folder(f"kafka-connect-{KAFKA_VERSION}", _CONNECT)
+
+
+def mirror_maker_jars_directory() -> Path:
+    """Folder with the jars of MirrorMaker 2; as above."""
+    return jars_folder(f"kafka-mirror-maker-{KAFKA_VERSION}", _MIRROR_MAKER)
 
 
 def clients_jars_directory(version: str) -> Path:

@@ -221,18 +221,22 @@ def lakehead_dag(
     doc_md: str | None,
     tags: tuple[str, ...],
     schedule: str | None = None,
+    needs: str = "",
     deadline: timedelta | None = None,
     params: Mapping[str, Param] | None = None,
 ) -> DAG:
     """Return a DAG as all of Lakehead's are: one run at a time (the work of two concurrent runs
     counts once, but costs twice), no catch-up, an alert for a run that is not done `deadline` after
-    it was queued, a param `conn_id` beside `params`, and a table of these below `doc_md`. The
-    Variable `lakehead_dags` overrides these arguments. Raises ValueError for an invalid Variable.
+    it was queued, a param `conn_id` beside `params`, and a table of these below `doc_md`. One that
+    `needs` a param has no schedule before the Variable has a default for it. The Variable
+    `lakehead_dags` overrides these arguments. Raises ValueError for an invalid Variable.
     """
     settings = DagSettings.read()
     if dag_id in settings.deadline_minutes:
         minutes = settings.deadline_minutes[dag_id]
         deadline = None if minutes is None else timedelta(minutes=minutes)
+    if needs and not settings.params.get(dag_id, {}).get(needs):
+        schedule = None
     own = {
         "conn_id": Param(settings.conn_id, description=CONN_ID.description, **CONN_ID.schema),
         **(params or {}),

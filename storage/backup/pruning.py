@@ -1,6 +1,6 @@
 """Deletes backups that need not be kept, and objects that no backup names any more.
 
-Kept are the two newest backups, and of each of the last hours the first one. An object is named
+Kept are the newest backups, and of each of the last hours the first one. An object is named
 from some position of the metadata on up to another one, and never again: so what a backup alone
 names, its neighbours among the kept ones do not.
 
@@ -12,6 +12,7 @@ it says itself that it is of the cluster.
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from lakehead.storage.backup.manifest import (
     Manifest,
@@ -29,18 +30,27 @@ from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import task_group
 from lakehead.storage.wal.object import WalName
 
-_NEWEST_KEPT = 2
 _HOUR_MS = 3_600_000
 _DELETED_AT_ONCE = 1000
 _READS_AT_ONCE = 16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The backups that are kept: so many of the `newest`, at least one, and the first of each of
+    the last `hours` before the newest.
+    """
+
+    newest: int = 2
+    hours: int = 24
+
+
 class Pruner:
     """The backups of one target, and what of them is kept."""
 
-    def __init__(self, target: ObjectStore, *, keep_hours: int) -> None:
+    def __init__(self, target: ObjectStore, kept: Kept) -> None:
         self._target = target
-        self._keep_hours = keep_hours
+        self._kept = kept
         self._backups: list[Manifest] = []
         self._keys: dict[int, frozenset[str]] = {}
         """The objects that some of the backups name: those that were looked at."""
@@ -60,7 +70,7 @@ class Pruner:
         self._backups.append(newest)
         self._keys[newest.number] = frozenset(named_objects(state))
         removed: set[str] = set()
-        kept = kept_numbers(self._backups, self._keep_hours)
+        kept = kept_numbers(self._backups, self._kept)
         for manifest in [one for one in self._backups if one.number not in kept]:
             removed |= await self._remove(manifest)
         removed |= await self._remove_unnamed()
@@ -130,14 +140,14 @@ async def objects_of(store: ObjectStore, keys: Iterable[str], cluster_id: str) -
     return found
 
 
-def kept_numbers(backups: Sequence[Manifest], keep_hours: int) -> set[int]:
-    """Return the numbers of the backups that are kept: the two newest, and the first of each hour
-    of the last `keep_hours` before the newest. `backups` are in the order of their numbers.
+def kept_numbers(backups: Sequence[Manifest], kept: Kept) -> set[int]:
+    """Return the numbers of the backups that are kept. `backups` are in the order of their
+    numbers.
     """
     newest_hour = backups[-1].position_ms // _HOUR_MS
     first_of_hour: dict[int, int] = {}
     for one in backups:
         hour = one.position_ms // _HOUR_MS
-        if newest_hour - hour < keep_hours:
+        if newest_hour - hour < kept.hours:
             first_of_hour.setdefault(hour, one.number)
-    return {*first_of_hour.values(), *(one.number for one in backups[-_NEWEST_KEPT:])}
+    return {*first_of_hour.values(), *(one.number for one in backups[-kept.newest :])}

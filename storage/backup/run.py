@@ -26,7 +26,7 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     state_key,
 )
-from lakehead.storage.backup.pruning import Pruner, objects_of
+from lakehead.storage.backup.pruning import Kept, Pruner, objects_of
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
@@ -101,7 +101,7 @@ class Backups:
         *,
         clock: Clock,
         rng: random.Random,
-        keep_hours: int,
+        kept: Kept,
     ) -> None:
         self._source = source
         self._target = target
@@ -109,7 +109,7 @@ class Backups:
         self._clock = clock
         self._rng = rng
         self._tails = WalTails(source, _nodes_in_cluster)
-        self._pruner = Pruner(target, keep_hours=keep_hours)
+        self._pruner = Pruner(target, kept)
         self._held: set[str] = set()
         self._last: tuple[MetadataImage, Manifest] | None = None
         self._number = 0
@@ -123,12 +123,12 @@ class Backups:
         *,
         clock: Clock,
         rng: random.Random,
-        keep_hours: int,
+        kept: Kept,
     ) -> Self:
         """Look at the target. Raises SettingsError (it is no place for backups of this cluster),
         StoreUnavailable, CorruptObject, UnsupportedFormat.
         """
-        backups = cls(source, target, log, clock=clock, rng=rng, keep_hours=keep_hours)
+        backups = cls(source, target, log, clock=clock, rng=rng, kept=kept)
         await backups._refuse_cluster()
         numbers = await list_manifests(target)
         if numbers:

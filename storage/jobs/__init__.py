@@ -9,6 +9,7 @@ STORAGE_JOBS: Final = (
     "sweep",
     "verify",
     "rebuild_catalog",
+    "backup",
 )
 """The modules here that declare a job, in the order of the documentation."""
 

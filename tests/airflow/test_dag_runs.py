@@ -362,7 +362,7 @@ def test_the_web_page_shows_the_dags_green(
         page.call("Network.setCookie", name="_token", value=airflow.token, url=airflow.url)
         page.open(f"{airflow.url}/dags")
         page.wait("document.body.innerText.includes('lakehead_verify')", 90)
-        assert "11 Dags" in page.text()
+        assert "12 Dags" in page.text()
         assert "import error" not in page.text().lower()
         page.open(f"{airflow.url}/dags/{run.dag_id}/runs/{run.run_id}")
         page.wait("document.body.innerText.includes('materialize.summary')", 90)

@@ -16,7 +16,7 @@ from lakehead.connectors.airflow.features import DEADLINES
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "dags").glob("*.py"))
 PARSE_S_MAX = 0.8
-"""Seconds of CPU for eleven DAGs, on a machine that runs other tests beside."""
+"""Seconds of CPU for twelve DAGs, on a machine that runs other tests beside."""
 HEAVY = {
     *("adbc_driver_manager", "boto3", "confluent_kafka", "deltalake", "duckdb", "lakehead.broker"),
     *("numba", "numpy", "obstore", "pandas", "polars", "pyarrow", "pyspark"),
@@ -33,6 +33,7 @@ SCHEDULED = {
 BY_HAND = {
     "lakehead_attest",
     "lakehead_backfill",
+    "lakehead_backup",  # until the Variable names its target
     "lakehead_forget",
     "lakehead_replay_dead_letters",
 }
@@ -48,6 +49,8 @@ CONFS: list[tuple[str, dict[str, Any], str]] = [
     ("lakehead_sweep", {"grace_s": 0}, ""),
     ("lakehead_sweep", {"grace_s": -1}, "grace_s"),
     ("lakehead_verify", {"sample_percent": 101}, "sample_percent"),
+    ("lakehead_backup", {"target": "s3://copies/orders", "keep_last": 7}, ""),
+    ("lakehead_backup", {"keep_last": 0}, "keep_last"),
     ("lakehead_backfill", {"topic": "orders"}, ""),
     ("lakehead_backfill", {}, "topic"),
     ("lakehead_attest", {"topic": "orders", "sample_percent": 5}, ""),
@@ -62,7 +65,10 @@ VARIABLES: list[tuple[dict[str, Any], str]] = [
     (
         {
             "schedules": {"lakehead_compact_objects": None, "lakehead_verify": "@daily"},
-            "params": {"lakehead_compact_objects": {"target_mib": 64}},
+            "params": {
+                "lakehead_compact_objects": {"target_mib": 64},
+                "lakehead_backup": {"target": "s3://copies/orders"},
+            },
             "deadline_minutes": {"lakehead_compact_objects": 5, "lakehead_apply_retention": None},
             "deadline_callback": "lakehead.connectors.airflow.deadlines.log_missed_deadline",
             "conn_id": "other",
@@ -191,6 +197,7 @@ def test_the_variable_goes_before_the_files(report: dict[str, Any]) -> None:
     )
     assert compact["schedule"] is None
     assert said["dags"]["lakehead_verify"]["schedule"] == "@daily"
+    assert said["dags"]["lakehead_backup"]["schedule"] == "20 * * * *"
     assert retain["schedule"] == report["dags"]["lakehead_apply_retention"]["schedule"]
     assert compact["deadlines"] == (["0:05:00"] if DEADLINES.is_there else [])
     assert retain["deadlines"] == []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
+from lakehead.storage.backup.pruning import Kept
 from lakehead.storage.backup.restore import Restored, find_point, refuse_occupied, restore_cluster
 from lakehead.storage.backup.run import BackupDone, Backups
 from lakehead.storage.clock import SystemClock
@@ -19,12 +20,12 @@ def back_up(
     source: Path | ObjectStore,
     target: Path | ObjectStore,
     *,
-    keep_hours: int = 24,
+    kept: Kept = Kept(),  # noqa: B008 - frozen
     times: int = 1,
     between: Callable[[], None] = lambda: None,
 ) -> BackupDone:
     """Make backups, by one process; return the last."""
-    return asyncio.run(_back_up(_store(source), _store(target), keep_hours, times, between))
+    return asyncio.run(_back_up(_store(source), _store(target), kept, times, between))
 
 
 def _store(place: Path | ObjectStore) -> ObjectStore:
@@ -34,14 +35,14 @@ def _store(place: Path | ObjectStore) -> ObjectStore:
 async def _back_up(
     source: ObjectStore,
     target: ObjectStore,
-    keep_hours: int,
+    kept: Kept,
     times: int,
     between: Callable[[], None],
 ) -> BackupDone:
     clock, rng = SystemClock(), random.Random(5)
     log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
     backups = await Backups.open(
-        source, target, log, clock=clock, rng=random.SystemRandom(), keep_hours=keep_hours
+        source, target, log, clock=clock, rng=random.SystemRandom(), kept=kept
     )
     done = await backups.make()
     for _ in range(times - 1):

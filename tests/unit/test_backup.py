@@ -14,16 +14,18 @@ from immutables import Map
 
 import lakehead
 from lakehead.storage.backup.manifest import Manifest, read_state
-from lakehead.storage.backup.pruning import kept_numbers
+from lakehead.storage.backup.pruning import Kept, kept_numbers
 from lakehead.storage.backup.restore import find_point
 from lakehead.storage.backup.run import Backups
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.format.object_names import JobName
+from lakehead.storage.jobs.backup import JOB as BACKUP
+from lakehead.storage.jobs.backup import BackupOptions
 from lakehead.storage.jobs.compact_objects import JOB as COMPACT
 from lakehead.storage.jobs.compact_objects import CompactObjectsOptions
-from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.job import plan_job, run_job
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, find_leaks
 from lakehead.storage.jobs.verify import JOB as VERIFY
@@ -183,7 +185,7 @@ def test_killed_while_it_prunes_a_backup_leaves_the_others(tmp_path: Path) -> No
     source, target = tmp_path / "store", tmp_path / "backup"
     for seed in range(3):
         write(tmp_path, seed=seed, uploads=1)
-        back_up(source, target, keep_hours=0)
+        back_up(source, target, kept=Kept(hours=0))
     write(tmp_path, seed=3, uploads=1)
     replace_objects(source)
     command = ("backup", str(target), "--path", str(source), "--keep-hours", "0")
@@ -233,7 +235,8 @@ def test_an_object_that_is_missing_at_the_source_is_named(tmp_path: Path) -> Non
 
 def test_an_object_that_is_damaged_at_the_source_is_copied_and_named(tmp_path: Path) -> None:
     write(tmp_path)
-    damaged = tmp_path / "store" / next(iter(in_log(tmp_path).objects))
+    store = tmp_path / "store"
+    damaged = store / next(iter(in_log(tmp_path).objects))
     body = bytearray(damaged.read_bytes())
     body[40] ^= 1
     damaged.chmod(0o600)
@@ -243,7 +246,7 @@ def test_an_object_that_is_damaged_at_the_source_is_copied_and_named(tmp_path: P
     )
     assert done.returncode == 1
     assert json.loads(done.stdout)["damaged_objects"] == 1
-    assert "do not match their checksums" in done.stderr
+    assert json.loads(done.stdout)["damaged"] == [{"object": damaged.relative_to(store).as_posix()}]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -347,9 +350,10 @@ def test_the_first_of_each_hour_is_kept_and_the_two_newest() -> None:
         )
         for number in range(23)
     ]
-    assert kept_numbers(backups, 3) == {12, 16, 20, 21, 22}
-    assert kept_numbers(backups, 0) == {21, 22}
-    assert kept_numbers(backups[:1], 0) == {0}
+    assert kept_numbers(backups, Kept(hours=3)) == {12, 16, 20, 21, 22}
+    assert kept_numbers(backups, Kept(hours=0)) == {21, 22}
+    assert kept_numbers(backups[:1], Kept(hours=0)) == {0}
+    assert kept_numbers(backups, Kept(newest=5, hours=0)) == {18, 19, 20, 21, 22}
 
 
 async def opened_log(folder: Path) -> tuple[FileStore, MetadataLog]:
@@ -362,7 +366,7 @@ async def test_it_waits_for_the_records_of_a_dead_node(tmp_path: Path) -> None:
     """While streams have inherited tails, records of theirs lie on a disk alone."""
     source, log = await opened_log(tmp_path)
     target, clock, rng = FileStore(tmp_path / "backup"), SystemClock(), random.Random(5)
-    backups = await Backups.open(source, target, log, clock=clock, rng=rng, keep_hours=0)
+    backups = await Backups.open(source, target, log, clock=clock, rng=rng, kept=Kept(hours=0))
     looks = 0
     real = backups._tails.add_to
 
@@ -416,7 +420,7 @@ async def test_a_lost_log_of_a_dead_node_does_not_keep_a_cluster_from_backups(
     source, log = await opened_log(tmp_path)
     await inherit(log, source)
     target, clock, rng = FileStore(tmp_path / "backup"), SystemClock(), random.Random(5)
-    backups = await Backups.open(source, target, log, clock=clock, rng=rng, keep_hours=0)
+    backups = await Backups.open(source, target, log, clock=clock, rng=rng, kept=Kept(hours=0))
     done = await backups.make()
     named = [(one.node_id, one.streams) for one in done.manifest.logs_elsewhere]
     assert named == [(7, 1)]
@@ -478,3 +482,21 @@ def test_files_that_come_beside_backups_are_left_there(tmp_path: Path) -> None:
     ]
     back_up(tmp_path / "store", target)
     assert all(one.exists() for one in others)
+
+
+def test_as_a_job_it_keeps_the_newest(tmp_path: Path) -> None:
+    write(tmp_path)
+    store, target = str(tmp_path / "store"), tmp_path / "backup"
+    options = BackupOptions(target=str(target), keep_last=3, keep_hours=0)
+    planned = plan_job(BACKUP, store, options)
+    assert planned.fields["objects_to_copy"] > 0
+    assert not target.exists()
+    done = [run_job(BACKUP, store, options) for _ in range(5)]
+    assert [one.backup for one in done] == list(range(5))
+    assert [one.copied_objects for one in done[1:]] == [0] * 4
+    assert planned.size == done[0].copied_bytes
+    manifests = sorted(path.stem for path in (target / "backup" / "manifest").iterdir())
+    assert [int(name) for name in manifests] == [2, 3, 4]
+    assert bring_back(target, tmp_path / "new" / "store").state.topics
+    with pytest.raises(SettingsError, match="needs a target"):
+        run_job(BACKUP, store)

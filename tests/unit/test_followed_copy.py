@@ -20,6 +20,7 @@ from lakehead.storage.backup.followed_copy import (
     follow_copy,
 )
 from lakehead.storage.backup.manifest import named_objects
+from lakehead.storage.backup.pruning import Kept
 from lakehead.storage.backup.standby_log import StandbyLog
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CopyPromoted, NotFound, ReadOnlyCluster
@@ -135,17 +136,17 @@ def test_a_log_whose_next_entries_are_deleted_is_read_from_its_checkpoint(tmp_pa
 def test_backups_are_followed_while_older_ones_are_pruned(tmp_path: Path) -> None:
     source, target = tmp_path / "store", tmp_path / "backup"
     write(tmp_path)
-    back_up(source, target, keep_hours=0)
+    back_up(source, target, kept=Kept(hours=0))
     copy = asyncio.run(follow_copy(FileStore(target)))
     assert isinstance(copy, BackupCopy)
     first = look(copy)
-    back_up(source, target, keep_hours=0)
+    back_up(source, target, kept=Kept(hours=0))
     same = look(copy)
     assert same.state is first.state or same.state == first.state
     assert same.position_ms >= first.position_ms
     for number in range(3):
         write(tmp_path, seed=number + 1)
-        back_up(source, target, keep_hours=0)
+        back_up(source, target, kept=Kept(hours=0))
     newest = look(copy)
     assert newest.state.streams == in_log(tmp_path).streams
     assert newest.entries_behind == 0
