@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow import __version__
 
 from lakehead.connectors.airflow.dag_settings import job_form
 from lakehead.connectors.airflow.features import DEADLINES
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "dags").glob("*.py"))
-PARSE_S_MAX = 0.8
-"""Seconds of CPU for twelve DAGs, on a machine that runs other tests beside."""
+PARSE_S_MAX = 1.6 if __version__.startswith("3.0.") else 0.8
+"""Seconds of CPU for twelve DAGs, on a machine that runs other tests beside. Airflow 3.0 imports
+its API with an operator.
+"""
 HEAVY = {
     *("adbc_driver_manager", "boto3", "confluent_kafka", "deltalake", "duckdb", "lakehead.broker"),
     *("numba", "numpy", "obstore", "pandas", "polars", "pyarrow", "pyspark"),
