@@ -12,13 +12,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+_UNBOUNDED = 10_000
+_FEW = 6
+"""A table of so many columns is legible with broken words, too."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], as_json: bool) -> None:
     """Print rows as a table, or as one line of JSON each with every field.
 
-    `columns` gives the field and the heading of each column.
+    `columns` gives the field and the heading of each column. A terminal that is too narrow for the
+    words of a table with many columns gets a line for each field, as psql's expanded display.
     """
     if as_json:
         for row in rows:
@@ -30,7 +34,27 @@ def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], as_
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(field)) for field in columns))
-    output_console().print(table)
+    console = output_console()
+    if len(columns) > _FEW and not _fits(console, table):
+        for number, row in enumerate(rows):
+            if number:
+                typer.echo()
+            named = {
+                heading.strip() or field.upper(): row.get(field)
+                for field, heading in columns.items()
+            }
+            show_fields(named, as_json)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    # The last column is padded, which an editor or a narrower window shows as empty lines.
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _fits(console: Console, table: Table) -> bool:
+    """Return true if the words of all columns fit beside each other."""
+    unbounded = console.options.update(width=_UNBOUNDED)
+    return console.measure(table, options=unbounded).minimum <= console.width
 
 
 def show_fields(fields: Mapping[str, Any], as_json: bool) -> None:
@@ -62,5 +86,5 @@ def output_console() -> Console:
     """Return the console of standard output."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = 10_000  # a pipe has no edge to wrap at
+        console.width = _UNBOUNDED  # a pipe has no edge to wrap at
     return console

@@ -176,6 +176,27 @@ def test_progress_is_shown_at_a_terminal_and_nowhere_else(kind: str) -> None:
     os.close(main)
 
 
+@pytest.mark.parametrize(("width", "is_table"), [("60", False), ("120", True)])
+def test_a_terminal_too_narrow_for_many_columns_gets_a_line_for_each_field(
+    width: str, is_table: bool
+) -> None:
+    script = (
+        "from lakehead.broker.cli.listing import show_rows\n"
+        "columns = {f'f{n}': f'HEADING-{n}' for n in range(9)}\n"
+        "show_rows([dict.fromkeys(columns, 'value')] * 2, columns, False)\n"
+    )
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": width}
+    subprocess.run([sys.executable, "-c", script], stdout=terminal, env=environment, check=True)
+    os.close(terminal)
+    lines = os.read(main, 65536).decode().split("\r\n")
+    os.close(main)
+    assert len(lines) == (4 if is_table else 20)
+    assert any(line.split() == ["HEADING-3", "value"] for line in lines) is not is_table
+    piped = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert not re.search(rb" \n", piped.stdout)
+
+
 @pytest.mark.parametrize("variable", ["NO_COLOR", "ANY_OTHER"])
 def test_no_color_is_heeded(variable: str) -> None:
     """https://no-color.org: bold text is not a colour."""
