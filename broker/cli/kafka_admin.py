@@ -1,5 +1,6 @@
 """Requests of commands to a broker, by confluent-kafka's admin client."""
 
+import difflib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
 from lakehead.connectors.kafka_client_config import read_client_config
 from lakehead.storage.errors import BrokerUnavailable, RequestRefused, SettingsError
 
@@ -153,7 +155,14 @@ class KafkaAdmin:
             futures[name].result()  # it ends with the request
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
-            raise RequestRefused(f"topic {name}: {error.str()}") from None
+            raise RequestRefused(f"topic {name}: {error.str()}{_hint(error.str())}") from None
+
+
+def _hint(reason: str) -> str:
+    """Return the name of a config of topics that is like the unknown one in a refusal."""
+    _, is_unknown, name = reason.partition("Unknown topic config name: ")
+    near = difflib.get_close_matches(name, TOPIC_CONFIGS, n=1, cutoff=0.8) if is_unknown else []
+    return f": did you mean {near[0]}?" if near else ""
 
 
 def _text(error: Exception) -> str:

@@ -113,6 +113,8 @@ def test_a_topic_is_made_altered_and_deleted_by_commands(
     assert len(described()["partitions"]) == 3
     refused = lakehead.fails("topics", "alter", "t", "--set", "a=1", "--set", "retention.ms=1", *at)
     assert "Unknown topic config name: a" in refused
+    mistyped = lakehead.fails("topics", "alter", "t", "--set", "retention.msec=1", *at)
+    assert "did you mean retention.ms?" in mistyped
     assert described()["configs"] == {"retention.ms": "7000"}, "all together or not at all"
     assert "already has 3" in lakehead.fails("topics", "alter", "t", "--partitions", "2", *at)
     assert "nothing to change" in lakehead.fails("topics", "alter", "t", *at)
