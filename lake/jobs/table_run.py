@@ -591,10 +591,10 @@ class TableRun:
         found = [self._unreadable[partition] for partition in sorted(self._unreadable)]
         more = f" (and {len(found) - 1} more partitions pause)" if len(found) > 1 else ""
         return (
-            f"{found[0]}{more}. Records before it are in the table. To continue: --on-error "
-            "dead_letter stores such records as dead letters (an unreadable batch as its bytes), "
-            "--on-error drop leaves them out (lakehead.table.on.error in a topic's configs); or "
-            "lakehead materialize --from begins after them"
+            f"{found[0]}{more}. Records before it are in the table. To continue: `lakehead topics "
+            f"alter {self._settings.topic} --set lakehead.table.on.error=dead_letter` stores such "
+            "records as dead letters (an unreadable batch as its bytes), =drop leaves them out, as "
+            "does --on-error in one run; or lakehead materialize --from begins after them"
         )
 
 
