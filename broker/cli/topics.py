@@ -49,7 +49,10 @@ def list_topics(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List topics with their size in the object store; needs no broker."""
+    """List topics with their size in the object store; needs no broker.
+
+    Records of the last seconds are in a write-ahead log and not counted yet.
+    """
     state = run(load_state(path))
     rows = [
         _summary(state, topic)
