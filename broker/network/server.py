@@ -349,6 +349,8 @@ def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.s
 def _advice(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return ": set another port, or stop the process that has this one"
+    if error.errno == errno.EACCES:
+        return ": ports below 1024 need a privilege: set another one"
     if error.errno == errno.EADDRNOTAVAIL:
         return ": set a host that is an address of this machine; clients get advertised.host"
     return ""
