@@ -309,6 +309,8 @@ class RingScan:
                 f"{self._name}: the record at {header.position} is not encrypted, and {REQUIRED} "
                 "is true: start the node without it once, so that its records are uploaded"
             )
+        if header.kind == DATA and cipher is not None:
+            raise self._damage("the record there is whole, and is plain in an encrypted epoch")
         if header.kind == ENCRYPTED_DATA and cipher is not None:
             plain = cipher.decrypt(header.position, payload, body[: BODY.size])
             if plain is None:

@@ -138,6 +138,19 @@ async def test_a_record_with_right_checksums_and_another_content_is_damage() -> 
         await payloads(device, keys.data_keys())
 
 
+async def test_a_plain_record_in_an_encrypted_epoch_is_damage() -> None:
+    """Where encryption is not required too: a node that encrypts has written none of these."""
+    keys, device = MemoryKeys(random.Random(11)), await new_device(seed=7)
+    await written(device, keys.data_keys())
+    device = device.crash()
+    other = await new_device(seed=7)  # the same volume id, place and epoch
+    await written(other, None)
+    end = RING_START + OVERHEAD + len(MARK)
+    device.content[RING_START:end] = other.crash().content[RING_START:end]
+    with pytest.raises(WalCorrupted, match=r"WAL position 0 .*is plain in an encrypted epoch"):
+        await payloads(device, keys.data_keys())
+
+
 async def test_starts_whose_keys_would_overflow_the_header_are_refused() -> None:
     keys, device = MemoryKeys(random.Random(11)), await new_device(ring_length=4 * 1024 * 1024)
     with pytest.raises(StorageError, match=r"data of \d+ starts of node 0") as refused:
