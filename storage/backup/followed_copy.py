@@ -41,7 +41,9 @@ _LOOKS_AT_ONCE = 32
 _LOOKED_FOR_MAX = 1_000
 """Objects that are looked for one by one; of more, all of the store are listed."""
 _AHEAD_MAX = 2_000
-"""Entries that are kept while they wait for an object. A copy with more reads its log anew."""
+"""Entries that are kept in memory while an object of theirs is missing. If there are this many, the
+log is read again from a checkpoint.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
