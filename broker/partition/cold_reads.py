@@ -47,15 +47,17 @@ class ColdReads:
 
     def upload_of(self, stream: Stream, offset: int) -> asyncio.Task[None] | None:
         """Return the task that waits for the upload of the record at an offset, if it lies in an
-        inherited tail; None: `start` can read it. Raises StreamClosed.
+        inherited tail; None: `start` can read it. There is one for each tail: clients decide at how
+        many offsets they fetch. Raises StreamClosed.
         """
-        if not stream.is_in_tail(offset):
+        start = stream.tail_start(offset)
+        if start is None:
             return None
-        place = (stream.stream_id, offset)
+        place = (stream.stream_id, start)
         task = self._uploads.get(place)
         if task is None:
             task = self._scope.spawn_apart(
-                _wait_uploaded(stream, offset), name=f"wait for stream {stream.stream_id}"
+                _wait_uploaded(stream, start), name=f"wait for stream {stream.stream_id}"
             )
             self._uploads[place] = task
             task.add_done_callback(lambda _: self._uploads.pop(place, None))

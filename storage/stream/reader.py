@@ -490,9 +490,15 @@ class ColdReader:
 
     def is_in_tail(self, extents: Extents, offset: int) -> bool:
         """Return true if the record at an offset lies in an inherited tail."""
+        return self.tail_start(extents, offset) is not None
+
+    def tail_start(self, extents: Extents, offset: int) -> int | None:
+        """Return where the inherited tail begins that the record at an offset lies in; None: it
+        lies in none.
+        """
         tails = self._metadata.state.tails
         extent = extents.find(offset) if tails else None
-        return extent is not None and extent.object_key in tails
+        return extent.start_offset if extent is not None and extent.object_key in tails else None
 
     async def _entry(self) -> None:
         """Wait until an entry of the metadata log is applied."""

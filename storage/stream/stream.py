@@ -180,11 +180,12 @@ class Stream:
             raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
         return found
 
-    def is_in_tail(self, offset: int) -> bool:
-        """Return true if the record at an offset lies in an inherited tail, and in no object yet:
-        `fetch` waits until it is uploaded. Raises StreamClosed.
+    def tail_start(self, offset: int) -> int | None:
+        """Return where the inherited tail begins that the record at an offset lies in: none of it
+        is in an object yet, and `fetch` waits until it is uploaded. None: it lies in none. Raises
+        StreamClosed.
         """
-        return self._engine.reader.is_in_tail(self._extents(), offset)
+        return self._engine.reader.tail_start(self._extents(), offset)
 
     async def wait_uploaded(self, offset: int) -> None:
         """Wait until the record at an offset lies in no inherited tail. Raises StreamClosed."""

@@ -206,9 +206,11 @@ async def test_a_search_that_outlasts_the_session_is_served_by_the_next_leader()
         assert (await client.list_offsets(asked)).offset == 0
 
 
-async def inherit_records(node: Node, stream_id: int, payload: bytes) -> r.CommitTail:
-    """Have a stream open behind a record that is in the log of another node, and return the entry
-    that brings its object.
+async def inherit_records(
+    node: Node, stream_id: int, payload: bytes, count: int = 1
+) -> r.CommitTail:
+    """Have a stream open behind records that are in the log of another node, and return the entry
+    that brings their object.
     """
     metadata, uploader = node.engine.metadata, node.engine.uploader
     await metadata.commit(
@@ -222,7 +224,7 @@ async def inherit_records(node: Node, stream_id: int, payload: bytes) -> r.Commi
     infos = {stream_id: state.stream_info(stream_id, None)}
     epoch = state.stream(stream_id).epoch + 1
     block = CacheBlock()
-    block.add(stream_id, CachedBatch(0, 1, epoch, 0, memoryview(payload)))
+    block.add(stream_id, CachedBatch(0, count, epoch, 0, memoryview(payload)))
     upload_set = UploadSet(block=block, infos=infos)
     await uploader.write(upload_set, in_few=True)
     described = {stream_id: msgspec.structs.replace(infos[stream_id], headers=b"")}
@@ -309,3 +311,20 @@ async def test_a_search_in_records_that_another_node_still_uploads_ends_at_its_d
         await node.engine.metadata.commit([commit_tail])
         found = (await client.ask(2, version, search(0, version))).topics[0].partitions[0]
         assert (found.error_code, found.offset) == (0, 0)
+
+
+async def test_fetches_at_many_offsets_of_a_tail_leave_one_task_behind() -> None:
+    """A tail may stay for long where its log is lost, and clients come again and again."""
+    async with running() as node:
+        client, count = await with_topic(node), 20
+        stream_id = node.topics.by_name["t"].stream_ids[0]
+        commit_tail = await inherit_records(node, stream_id, batch(*[b"value"] * count), count)
+        await until(lambda: node.topics.partition("t", 0) is not None)
+        for offset in range(count):
+            client.fetch({0: offset}, wait_ms=0)
+            assert (await client.fetched())[0].error_code == 0
+        assert len(node.services.cold_reads._uploads) == 1
+        await node.engine.metadata.commit([commit_tail])
+        await until(lambda: not node.services.cold_reads._uploads)
+        client.fetch({0: count - 1}, wait_ms=60_000)
+        assert read_header((await client.fetched())[0].records).base_offset == 0
