@@ -61,8 +61,10 @@ def started(folder: Path, *flags: str) -> Iterator[Site]:
     port = free_port()
     broker = BrokerProcess(folder, (*HASTY, "--metrics.port", str(port), *flags))
     broker.start()
-    yield Site(broker, port)
-    broker.kill()
+    try:
+        yield Site(broker, port)
+    finally:
+        broker.kill()
 
 
 @pytest.fixture(scope="module")
