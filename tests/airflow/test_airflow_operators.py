@@ -99,6 +99,8 @@ def test_a_cluster_is_kept_by_the_jobs_one_after_the_other(cluster: Path) -> Non
     assert run("materialize", all_of_them="true")["commits"] == 0
     assert run("optimize", topics=["orders"])["files_after"] == 1
     assert run("vacuum", topics=["orders"])["removed_files"] == 0
+    copied = run("backup", target=f"{cluster}-copies", keep_last="1")
+    assert (copied["backup"], copied["objects"], copied["copied_objects"]) == (0, 3, 3)
     configure(cluster, "orders", {"retention.ms": "1"})
     assert run("apply_retention")["records"] == 241
     assert run("sweep", grace_s=0)["objects"] == 15
@@ -123,6 +125,7 @@ def test_a_dry_run_tells_and_changes_nothing(cluster: Path, name: str) -> None:
     options: dict[str, dict[str, Any]] = {
         "attest": {"topic": "orders"},
         "backfill": {"topic": "orders", "begin": "earliest"},
+        "backup": {"target": f"{cluster}-copies"},
         "compact_objects": {"count_min": 2},
         "forget": {"topic": "orders", "keys": '["a key", "b"]'},
         "materialize": {"topics": "orders"},
