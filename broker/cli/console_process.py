@@ -17,6 +17,7 @@ from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
@@ -102,15 +103,14 @@ def _rights(request: Request, url: str) -> Callable[[int], bool]:
     """Return what judges a viewer's rights by the roles of the node's own registry. Another
     registry's are not known here.
     """
-    if not request["roles"] or _port(url) != _port(request["registry"]):
+    own_port = _port(request["registry"])
+    if not request["roles"] or own_port not in map(_port, url.split(",")):
         return lambda _schema_id: True
     return partial(_has_role, url, request["roles"], request["viewer"])
 
 
 def _port(url: str) -> int | None:
-    from urllib.parse import urlsplit
-
-    return urlsplit(url).port
+    return urlsplit(url.strip()).port
 
 
 def _has_role(url: str, roles: str, viewer: str, schema_id: int) -> bool:

@@ -54,7 +54,8 @@ def fill(bootstrap: str, registry: str, schemas: Schemas) -> None:
     """Topic declared has bare Avro, flights and orders name the schemas of a registry."""
     prefix = "lakehead.table."
     bare = {f"{prefix}value.format": "avro", f"{prefix}schema": json.dumps(ORDER)}
-    framed = {f"{prefix}value.format": "avro", f"{prefix}schema.registry.url": registry}
+    nodes = f"{registry},{registry}"  # a registry of several nodes
+    framed = {f"{prefix}value.format": "avro", f"{prefix}schema.registry.url": nodes}
     topics = {"declared": bare, "orders": framed, "flights": {}}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(name, 1, config=one) for name, one in topics.items()])
