@@ -497,12 +497,7 @@ async def _build(
     opened.push_async_callback(scope.close)
     open_engine = _open_standby if settings.standby else _open_engine
     engine, wal, lifecycle = await open_engine(
-        settings,
-        clock,
-        rng,
-        encrypting,
-        scope,
-        network,
+        *(settings, clock, rng, encrypting, scope, network),
         addresses[listeners.inter_broker.name],
         listeners.endpoints(addresses),
         admin_records(settings, rng),
@@ -655,12 +650,20 @@ async def _build(
         maintenance=maintenance,
         tables=tables,
         stop_reason=failure,
-        standby=(
-            StandbyPartitions(topics, metadata, clock, groups.shards.on_advance)
-            if settings.standby
-            else None
-        ),
+        standby=_standby_partitions(settings, topics, metadata, clock, groups),
     )
+
+
+def _standby_partitions(
+    settings: Settings,
+    topics: TopicRegistry,
+    metadata: MetadataLog,
+    clock: Clock,
+    groups: GroupCoordinator,
+) -> StandbyPartitions | None:
+    if not settings.standby:
+        return None
+    return StandbyPartitions(topics, metadata, clock, groups.shards.on_advance)
 
 
 def _transactions(
