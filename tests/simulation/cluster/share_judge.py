@@ -211,7 +211,10 @@ class ShareJudge:
         known.behind = max(known.behind, state.start_offset)
         book.leader_epoch = max(book.leader_epoch, state.leader_epoch)
         counts = {offset: count for offset, (count, _) in found.items()}
-        book.led[process] = _Led(epoch, state.leader_epoch, counts)
+        led = book.led.get(process)
+        # A response to the process as an earlier leader may come late, and counts no more.
+        if led is None or led.leader_epoch <= state.leader_epoch:
+            book.led[process] = _Led(epoch, state.leader_epoch, counts)
 
     def _expect_all(
         self, what: str, before: Loading, start_offset: int, found: dict[int, _Stored]

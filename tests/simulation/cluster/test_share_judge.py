@@ -97,3 +97,16 @@ def test_a_verdict_on_another_members_record_is_confirmed_after_a_move_alone(
     else:
         with pytest.raises(Violation, match=r"a has ended crew:.* 0, which .*'b'"):
             world.shares.confirm(verdict)
+
+
+def test_a_load_of_an_earlier_leadership_that_ends_late_says_nothing_of_deliveries() -> None:
+    """A node led, and leads again: it forgets none of what it has given out since."""
+    world = World()
+    before = world.shares.loading(KEY)
+    world.begin(2, 0)
+    world.give("a")
+    late = ShareState(
+        start_offset=0, state_epoch=2, leader_epoch=1, delivery_complete_count=0, batches=()
+    )
+    world.shares.loaded(NODE, KEY, before, late)
+    world.give("a", count=2, at_s=2.0)
