@@ -97,15 +97,6 @@ class SourceBrokers:
 
         return await self._tried(once)
 
-    async def leaders(self, topic: str) -> dict[int, int]:
-        """Return the node that leads each partition of a topic."""
-
-        async def read() -> dict[int, int]:
-            await self._read_leaders(topic)
-            return {one: node for (name, one), node in self._leaders.items() if name == topic}
-
-        return await self._tried(read)
-
     def close(self) -> None:
         """Close all connections."""
         for channel in self._channels.values():
