@@ -688,19 +688,144 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
     return np.int64(starts.shape[0]), np.int64(-1), side_at
 
 
-def decode_objects(data: Any, starts: Any, tables: Any, side: Any, cells: Any) -> tuple[Any, Any]:
-    """Fill `cells` with the well-formed objects at data[starts[i]]. Returns a fault for each (0 =
-    good, else MISFIT | first byte of what does not fit << 4 | node << 12, or TWICE | node << 12)
-    and 1 for each that has fields which no column is for.
+def decode_objects(
+    data: Any, starts: Any, tables: Any, cells: Any, side_at: int
+) -> tuple[Any, Any, int]:
+    """Fill `cells` with the well-formed objects at data[starts[i]], and their buffer beside the
+    values from `side_at` on. Returns a fault for each (0 = good, else MISFIT | first byte of what
+    does not fit << 4 | node << 12, or TWICE | node << 12), 1 for each that has fields which no
+    column is for, and the position in the buffer after them.
     """
     faults = np.zeros(len(starts), np.int64)
     unknown = np.zeros(len(starts), np.uint8)
-    row, full, side_at = 0, 0, 0
+    row, full = 0, 0
     while full >= 0:
         places = (cells.domains, cells.base, cells.capacity, cells.held)
-        buffers = (*tables, side, side_at)
+        buffers = (*tables, cells.side, side_at)
         arrays = (*places, faults, cells.values, cells.valid, unknown)
         row, full, side_at = _decode(data, starts, row, *buffers, *arrays)
         if full >= 0:
             cells.grow(int(full))
-    return faults, unknown
+    return faults, unknown, int(side_at)
+
+
+@inlined
+def _plain_text(data, at, end):
+    """Position of the quote at the end of a text in UTF-8 without escapes, or -1."""
+    while at < end:
+        if at + 8 <= end:
+            plain = _plain_bytes(word_at(data, at))
+            at += plain
+            if plain == 8:
+                continue
+        byte = data[at]
+        if byte == 0x22:
+            return at
+        if byte >= 0x80:
+            at = _character(data, at, end)
+            if at < 0:
+                return -1
+        elif _IS_PLAIN[byte]:
+            at += 1
+        else:
+            return -1
+    return -1
+
+
+@inlined
+def _plain_scalar(data, at, end, kind, low, high):
+    """(cell, position after it), the position -1 if the bytes are not a value of the kind. Looks at
+    data[end - 1], a brace, at most.
+    """
+    byte = data[at]
+    if byte == 0x22:
+        after = _plain_text(data, at + 1, end) if kind >= TEXT_KIND else -1
+        return (at + 1) << 31 | (after - at - 1), after + 1 if after >= 0 else -1
+    if kind == BOOLEAN_KIND:
+        after = _word(data, at, end) if byte in (0x74, 0x66) else -1
+        return np.int64(byte == 0x74), max(after, -1)
+    if kind == TEXT_KIND or not (byte == 0x2D or 0x30 <= byte <= 0x39):
+        return np.int64(0), -1
+    after = _number(data, at, end)
+    if after < 0 or kind != INTEGER_KIND:
+        return at << 31 | (after - at), max(after, -1)
+    fits, cell, _ = _integer(data, at, low, high)
+    return cell, after if fits else -1
+
+
+@inlined
+def _named_field(data, at, end, field, last, fields, names):
+    """The first field, from `field` on, with the name and the quote at `at`; `last` if none has."""
+    while field < last:
+        size = fields[field, 1]
+        is_long = at + size < end and data[at + size] == 0x22
+        if is_long and _is_name(data, at, size, names, fields[field, 0], size):
+            return field
+        field += 1
+    return last
+
+
+@inlined
+def _plain_row(data, at, end, row, nodes, fields, names, base, cells, valid):
+    """Fill the cells of a row. False if data[at:end] is not a well-formed object, of which each
+    field is a column of scalars, in their order, with at most one blank after a colon or comma.
+    """
+    if end - at < 2 or data[at] != 0x7B or data[end - 1] != 0x7D:
+        return False
+    field = nodes[0, 3]
+    last = field + nodes[0, 4]
+    while True:  # at an opening brace or a comma, which are not the last byte
+        at += 1
+        if data[at] == 0x20:
+            at += 1
+        if data[at] != 0x22:
+            return False
+        at += 1
+        field = _named_field(data, at, end, field, last, fields, names)
+        if field == last:
+            return False
+        at += fields[field, 1] + 1
+        if at >= end or data[at] != 0x3A:
+            return False
+        at += 1
+        if data[at] == 0x20:
+            at += 1
+        node = fields[field, 2]
+        if data[at] == 0x6E:
+            at = _word(data, at, end)
+        else:
+            cell = base[nodes[node, 1]] + row
+            value, at = _plain_scalar(data, at, end, nodes[node, 0], nodes[node, 3], nodes[node, 4])
+            cells[cell] = value
+            valid[cell] = 1
+        field += 1
+        if at < 0 or at >= end:
+            return False
+        if data[at] == 0x7D:
+            return at + 1 == end
+        if data[at] != 0x2C:
+            return False
+
+
+@compiled(LONG(BYTES, LONGS, LONGS, LONG, TABLE, TABLE, BYTES, LONGS, LONGS, LONGS, OUT))
+def _read_plain(data, starts, ends, first, nodes, fields, names, base, held, cells, valid):
+    for row in range(first, starts.shape[0]):
+        place = held[0]
+        if not _plain_row(
+            data, starts[row], ends[row], place, nodes, fields, names, base, cells, valid
+        ):
+            for slot in range(base.shape[0]):
+                cells[base[slot] + place] = 0
+                valid[base[slot] + place] = 0
+            return row
+        held[0] += 1
+    return np.int64(starts.shape[0])
+
+
+def read_plain(data: Any, starts: Any, ends: Any, first: int, tables: Any, cells: Any) -> int:
+    """Fill `cells` with values of scalars, from the row `first` on, as far as they are written as
+    encoders mostly do, which is checked on the way. Returns the row that is not: any other value,
+    whether well-formed or not.
+    """
+    places = (cells.base, cells.held, cells.values, cells.valid)
+    return int(_read_plain(data, starts, ends, first, *tables, *places))

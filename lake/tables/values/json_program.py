@@ -1,5 +1,6 @@
 """A schema compiled for JSON: the tables that read objects, and the columns that come of them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ ITEM = "[]"
 
 _HELD = {'"': "text", "{": "an object", "[": "an array", "t": "a boolean", "f": "a boolean"}
 """Kind of a JSON value, by its first byte; a number by any other."""
+
+_ROWS_AT_LEAST = 16
+"""Rows that are read in the general way together, where a value is not plain; doubled as long as
+others are not either.
+"""
 
 Path = tuple[str, ...]
 
@@ -79,6 +85,8 @@ class JsonProgram:
     domains: tuple[int, ...]
     domain_count: int
     shape: Record
+    is_flat: bool
+    """True if all columns are scalars, of names without an escape in JSON."""
 
     @property
     def tables(self) -> tuple[Any, ...]:
@@ -94,13 +102,30 @@ class JsonProgram:
         """Fill `cells` with objects; return a fault for each, and 1 for each good one that has
         fields which no column is for.
         """
-        checked = check_values(data, starts, ends)
-        formed = np.flatnonzero(checked == 0)
+        codes = np.zeros(len(starts), np.int64)
+        more = np.zeros(len(starts), np.uint8)
         cells.side = np.empty(len(data), np.uint8)
-        found, more = kernel.decode_objects(data, starts[formed], self.tables, cells.side, cells)
-        codes = -checked
-        codes[formed] = found
-        return codes, more[found == 0]
+        row = side_at = 0
+        block = _ROWS_AT_LEAST
+        while row < len(starts):
+            if self.is_flat:
+                after = kernel.read_plain(data, starts, ends, row, self.tables, cells)
+                block = block * 2 if after - row < block else _ROWS_AT_LEAST
+                row = after
+                if row == len(starts):
+                    break
+            else:
+                block = len(starts)
+            some = slice(row, row + block)
+            checked = check_values(data, starts[some], ends[some])
+            formed = np.flatnonzero(checked == 0)
+            found, unknown, side_at = kernel.decode_objects(
+                data, starts[some][formed], self.tables, cells, side_at
+            )
+            codes[some] = -checked
+            codes[row + formed], more[row + formed] = found, unknown
+            row += block
+        return codes, more[codes == 0]
 
     def fault(self, code: int) -> tuple[str, ErrorClass]:
         """A fault of `run` in words, and its class."""
@@ -156,6 +181,8 @@ def compile_json(
         domains=tuple(compiler.domains),
         domain_count=compiler.domain_count,
         shape=shape,
+        is_flat=all(isinstance(field, Leaf) for field in shape.fields)
+        and not re.search(rb'[\x00-\x1f"\\]', bytes(compiler.names)),
     )
 
 
