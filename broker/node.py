@@ -963,16 +963,7 @@ async def _open_engine(
     def join(metadata: MetadataLog) -> None:
         nonlocal lifecycle
         network.state = lambda: metadata.state
-        lifecycle = BrokerLifecycle(
-            metadata.state.nodes[settings.node_id],
-            metadata,
-            network,
-            clock,
-            scope,
-            interval_s=settings.broker_heartbeat_interval_ms / 1000,
-            session_s=settings.broker_session_timeout_ms / 1000,
-            load=load.load,
-        )
+        lifecycle = _lifecycle(settings, metadata, network, clock, scope, load)
         lifecycle.start()
 
     engine = await StreamEngine.open(
@@ -1039,7 +1030,18 @@ async def _open_standby(
     metadata = engine.metadata
     _log.info("standby_opened", node_id=settings.node_id, store=settings.store_uri)
     network.state = lambda: metadata.state
-    lifecycle = BrokerLifecycle(
+    return engine, engine.wal, _lifecycle(settings, metadata, network, clock, scope, load)
+
+
+def _lifecycle(
+    settings: Settings,
+    metadata: MetadataLog,
+    network: ListenerNetwork,
+    clock: Clock,
+    scope: TaskScope,
+    load: LoadMeter,
+) -> BrokerLifecycle:
+    return BrokerLifecycle(
         metadata.state.nodes[settings.node_id],
         metadata,
         network,
@@ -1049,7 +1051,6 @@ async def _open_standby(
         session_s=settings.broker_session_timeout_ms / 1000,
         load=load.load,
     )
-    return engine, engine.wal, lifecycle
 
 
 async def _close_engine(engine: StreamEngine, until: float) -> None:
