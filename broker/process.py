@@ -115,7 +115,7 @@ async def _run_node(
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
     node.scope.spawn_apart(notices.report_serving(), name="report to the auto-scaling group")
-    stopping = node.scope.spawn(stop.wait(), name="wait for a signal")
+    stopping = node.scope.spawn(stop.wait(), name="wait for a signal", is_awaited=True)
     await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)
     error = failed.result() if failed.done() else None
     await node.close()

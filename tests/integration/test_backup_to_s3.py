@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def flags(keys: Path, store: str) -> tuple[str, ...]:
     return (*HASTY, "--store", store, *given, *DEFAULT_UPLOADS)
 
 
+def has_more_than(load: Load, count: int) -> bool:
+    return len(load.acknowledged) > count
+
+
 @pytest.mark.slow
 def test_three_nodes_under_load_are_restored_from_an_encrypted_copy(
     tmp_path: Path, s3_server: S3Server
@@ -53,8 +58,8 @@ def test_three_nodes_under_load_are_restored_from_an_encrypted_copy(
         try:
             assert wait_until(lambda: len(load.committed) == PARTITIONS, 60)
             for turn in range(3):
-                wanted = len(load.acknowledged) + 300
-                assert wait_until(lambda most=wanted: len(load.acknowledged) > most, 60)
+                wanted = partial(has_more_than, load, len(load.acknowledged) + 300)
+                assert wait_until(wanted, 60)
                 surely, commits = dict(load.acknowledged), dict(load.committed)
                 done = lakehead_command("backup", target, "--path", source, "--json")
                 assert done.returncode == 0, done.stderr

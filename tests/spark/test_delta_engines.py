@@ -216,7 +216,7 @@ def test_optimize_and_vacuum_by_spark_keep_the_rows(spark: SparkSession, tmp_pat
         merge = planned_merge(table, changes(ROW, start, 30), ROW, (), is_history=False)
         DeltaMerge().merge(table, merge, dict.fromkeys(KEYS, start + 29), {})
     before = content(uri)
-    optimize_by_spark(uri, order_by=["id"], file_bytes=1 << 27)
+    optimize_by_spark(uri, file_bytes=1 << 27)
     assert content(uri) == before
     held = {Path(one).name for one in opened(uri).handle.file_uris()}
     stale = Path(uri) / "part-stale.parquet"
