@@ -6,7 +6,9 @@ ready has loaded.
 """
 
 import gc
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,3 +39,20 @@ def uncollected() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """An interrupt (Ctrl-C) within the block ends the process at once, without a traceback of the
+    imports. A program that treats interrupts in its own way, and any thread but the main one, keep
+    what they have.
+    """
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
