@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lakehead.lake.catalog import Catalog
@@ -21,7 +22,7 @@ from lakehead.storage.encryption.settings import EncryptionSettings, of_environm
 from lakehead.storage.errors import ObjectNotFound
 from lakehead.storage.format.stream_object import ObjectIndex, read_index
 from lakehead.storage.object_store import Buffer, ObjectStore, open_retrying_store
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 
 T = TypeVar("T")
 
@@ -133,19 +134,12 @@ class StoreReader:
 
     async def _read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
         found: dict[str, ObjectIndex] = {}
-        waiting = deque(keys)
 
-        async def read_next() -> None:
-            while waiting:
-                key = waiting.popleft()
-                try:
-                    found[key] = await read_index(self.store, key)
-                except ObjectNotFound:
-                    continue
+        async def read(key: str) -> None:
+            with suppress(ObjectNotFound):
+                found[key] = await read_index(self.store, key)
 
-        async with task_group() as group:
-            for _ in range(min(_INDEXES_AT_ONCE, len(keys))):
-                group.create_task(read_next())
+        await for_each(keys, read, at_once=_INDEXES_AT_ONCE)
         return found
 
 

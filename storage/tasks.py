@@ -10,7 +10,7 @@ duty in the background goes on with its next turn, after a pause (`spawn_loop`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -45,6 +45,23 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+
+
+async def for_each(
+    items: Collection[T], work: Callable[[T], Awaitable[object]], *, at_once: int
+) -> None:
+    """Do `work` for each item, begun in their order, for `at_once` of them at a time. The first
+    error ends all, as that of a `task_group`.
+    """
+    waiting = iter(items)
+
+    async def work_through() -> None:
+        for item in waiting:
+            await work(item)
+
+    async with task_group() as group:
+        for _ in range(min(at_once, len(items))):
+            group.create_task(work_through())
 
 
 class TaskScope:

@@ -22,7 +22,7 @@ from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import Entry
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 
 OnAdvance = Callable[[Topic, int], None]
 _AT_ONCE = 16
@@ -57,15 +57,12 @@ class StandbyPartitions:
 
     async def _move_all(self, partitions: Sequence[Partition]) -> bool:
         """Move partitions on, and return true if each was."""
-        due = iter(partitions)
         has_moved: list[bool] = []
 
-        async def move_some() -> None:
-            has_moved.extend([await self._move(partition) for partition in due])
+        async def move(partition: Partition) -> None:
+            has_moved.append(await self._move(partition))
 
-        async with task_group() as group:
-            for _ in range(min(_AT_ONCE, len(partitions))):
-                group.create_task(move_some())
+        await for_each(partitions, move, at_once=_AT_ONCE)
         return all(has_moved)
 
     def _follow(self, _state: MetadataImage, _entry: Entry | None) -> None:

@@ -15,7 +15,7 @@ from lakehead.storage.format.stream_object import check_item, parse_index
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.stream.reader import ReadBudget, Ticket
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 
 _AT_ONCE = 16
 _BYTES_AT_ONCE = 256 * 1024 * 1024
@@ -52,25 +52,22 @@ async def copy_objects(
     """Copy objects, given by key and size. Raises StoreUnavailable, OutcomeUnknown: what was copied
     by then stays.
     """
-    result, budget, waiting = Copied(), ReadBudget(_BYTES_AT_ONCE), iter(objects.items())
+    result, budget = Copied(), ReadBudget(_BYTES_AT_ONCE)
     total, done = sum(objects.values()), 0
 
-    async def copy() -> None:
+    async def copy(key: str) -> None:
         nonlocal done
-        for key, size in waiting:
-            ticket = Ticket(0, size, is_urgent=True)
-            await budget.acquire(ticket)
-            try:
-                await _copy_one(source, target, key, rng, result)
-            finally:
-                budget.release(ticket)
-            done += size
-            on_progress(done, total)
+        ticket = Ticket(0, objects[key], is_urgent=True)
+        await budget.acquire(ticket)
+        try:
+            await _copy_one(source, target, key, rng, result)
+        finally:
+            budget.release(ticket)
+        done += objects[key]
+        on_progress(done, total)
 
     on_progress(0, total)
-    async with task_group() as group:
-        for _ in range(min(_AT_ONCE, len(objects))):
-            group.create_task(copy())
+    await for_each(objects, copy, at_once=_AT_ONCE)
     return result
 
 

@@ -10,7 +10,7 @@ stands until that entry arrives.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -35,7 +35,7 @@ from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing
 from lakehead.storage.metadata.records import Entry
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 
 _LOOKS_AT_ONCE = 32
 _LOOKED_FOR_MAX = 1_000
@@ -217,18 +217,12 @@ async def missing_objects(store: ObjectStore, keys: Collection[str]) -> set[str]
     if len(keys) > _LOOKED_FOR_MAX:
         return set(keys) - {one.key for one in await listed(store)}
     missing: set[str] = set()
-    waiting = iter(sorted(keys))
-    async with task_group() as group:
-        for _ in range(min(_LOOKS_AT_ONCE, len(keys))):
-            group.create_task(_look_for(store, waiting, missing.add))
-    return missing
 
-
-async def _look_for(
-    store: ObjectStore, keys: Iterable[str], on_missing: Callable[[str], None]
-) -> None:
-    for key in keys:
+    async def look_for(key: str) -> None:
         try:
             await store.get_suffix(key, 1)
         except ObjectNotFound:
-            on_missing(key)
+            missing.add(key)
+
+    await for_each(sorted(keys), look_for, at_once=_LOOKS_AT_ONCE)
+    return missing

@@ -27,18 +27,19 @@ from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.format.stream_object import read_index
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 from lakehead.storage.wal.object import WalName
 
 _HOUR_MS = 3_600_000
 _DELETED_AT_ONCE = 1000
 _READS_AT_ONCE = 16
+_NAMES = (DataName, JobName, WalName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The backups that are kept: so many of the `newest`, at least one, and the first of each of
-    the last `hours` before the newest.
+    """The number of the newest backups that are kept, at least one, and the number of hours before
+    the newest of which the first backup is kept.
     """
 
     newest: int = 2
@@ -124,19 +125,14 @@ async def objects_of(store: ObjectStore, keys: Iterable[str], cluster_id: str) -
     StoreUnavailable.
     """
     found: set[str] = set()
-    waiting = iter(sorted(keys))
 
-    async def look() -> None:
-        for key in waiting:
-            if not any(name.parse(key) for name in (DataName, JobName, WalName)):
-                continue
-            with suppress(ObjectNotFound, CorruptObject, UnsupportedFormat):
-                if (await read_index(store, key)).cluster_id == cluster_id:
-                    found.add(key)
+    async def look(key: str) -> None:
+        with suppress(ObjectNotFound, CorruptObject, UnsupportedFormat):
+            if (await read_index(store, key)).cluster_id == cluster_id:
+                found.add(key)
 
-    async with task_group() as group:
-        for _ in range(_READS_AT_ONCE):
-            group.create_task(look())
+    named = [key for key in sorted(keys) if any(one.parse(key) for one in _NAMES)]
+    await for_each(named, look, at_once=_READS_AT_ONCE)
     return found
 
 

@@ -1,7 +1,6 @@
 """The wrapping keys of stored objects, by the ends of the objects: no key is needed to see them."""
 
 import random
-from collections import deque
 from collections.abc import Sequence
 
 from lakehead.storage.clock import SystemClock
@@ -11,7 +10,7 @@ from lakehead.storage.encryption.key_provider import PROVIDER_NAMES
 from lakehead.storage.encryption.settings import EncryptionSettings
 from lakehead.storage.errors import ObjectNotFound
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 
 NO_KEY = ""
 """In the place of the name of a key: the object is plain."""
@@ -25,24 +24,19 @@ async def stored_keys(store: ObjectStore, keys: Sequence[str]) -> dict[str, str]
     Raises StoreUnavailable, CorruptObject, UnsupportedFormat.
     """
     found: dict[str, str] = {}
-    waiting = deque(keys)
 
-    async def look() -> None:
-        while waiting:
-            key = waiting.popleft()
-            try:
-                end, size = await store.get_suffix(key, TRAILER_SIZE)
-            except ObjectNotFound:
-                continue
-            found[key] = NO_KEY
-            if is_encrypted(end):
-                trailer = Trailer.decode(key, end, size)
-                provider = PROVIDER_NAMES.get(trailer.key.provider, str(trailer.key.provider))
-                found[key] = f"{provider}:{trailer.key.key_id}"
+    async def look(key: str) -> None:
+        try:
+            end, size = await store.get_suffix(key, TRAILER_SIZE)
+        except ObjectNotFound:
+            return
+        found[key] = NO_KEY
+        if is_encrypted(end):
+            trailer = Trailer.decode(key, end, size)
+            provider = PROVIDER_NAMES.get(trailer.key.provider, str(trailer.key.provider))
+            found[key] = f"{provider}:{trailer.key.key_id}"
 
-    async with task_group() as group:
-        for _ in range(min(_AT_ONCE, len(keys))):
-            group.create_task(look())
+    await for_each(keys, look, at_once=_AT_ONCE)
     return found
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each, task_group
 
 
 class Refused(LakeheadError):
@@ -34,3 +34,37 @@ async def test_a_fault_of_a_group_is_not_hidden_by_an_error_of_ours() -> None:
             group.create_task(fail(Refused("ours")))
             group.create_task(fail(KeyError("a fault")))
     assert {type(error) for error in caught.value.exceptions} == {Refused, KeyError}
+
+
+async def test_items_are_begun_in_order_so_many_at_a_time() -> None:
+    begun: list[int] = []
+    open_now, most = 0, 0
+
+    async def work(item: int) -> None:
+        nonlocal open_now, most
+        begun.append(item)
+        open_now += 1
+        most = max(most, open_now)
+        for _ in range(item % 3):
+            await asyncio.sleep(0)
+        open_now -= 1
+
+    await for_each(range(20), work, at_once=4)
+    assert begun == list(range(20))
+    assert most == 4
+    await for_each([], work, at_once=4)
+    assert len(begun) == 20
+
+
+async def test_the_first_failed_item_ends_the_others() -> None:
+    begun: list[int] = []
+
+    async def work(item: int) -> None:
+        begun.append(item)
+        await asyncio.sleep(0)
+        if item == 1:
+            raise Refused("this one")
+
+    with pytest.raises(Refused, match="this one"):
+        await for_each(range(100), work, at_once=2)
+    assert len(begun) < 6
