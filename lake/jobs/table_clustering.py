@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ class _Ranges:
         """
         for number, held in enumerate(self._held):
             spilled = self._files[number].tables() if self._files else iter(())
-            for rows in gathered(_both(spilled, held), _SORTED_BYTES):
+            for rows in gathered(chain(spilled, held), _SORTED_BYTES):
                 numbers = np.asarray(rows.column(_NUMBER))
                 places: npt.NDArray[np.int64] = np.argsort(numbers, kind="stable")
                 whole = rows.drop_columns([_NUMBER]).combine_chunks()
@@ -182,11 +183,6 @@ class _Spilled:
             for batch in pa.ipc.open_stream(self._file):
                 yield pa.Table.from_batches([batch])
         self._file.close()
-
-
-def _both(first: Iterator[Any], then: Sequence[Any]) -> Iterator[Any]:
-    yield from first
-    yield from then
 
 
 def _cut(rows: Any, size_bytes: int) -> Iterator[Any]:

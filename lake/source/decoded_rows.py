@@ -22,6 +22,7 @@ from lakehead.lake.jobs.table_settings import value_spec
 from lakehead.lake.source.arrow_schema import arrow_schema_of
 from lakehead.lake.source.options import Decoding, ReadOptions, Undecodable
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.arrow_rows import one_array
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.lake.tables.layout import METADATA, VALUE
 from lakehead.lake.tables.value_sample import sample_records
@@ -250,16 +251,10 @@ def _undecodable(batch: Any, fault: Fault) -> UndecodableValue:
 
 
 def _struct(columns: dict[str, Any], schema: Any) -> Any:
-    arrays = [_one_array(columns[field.name]) for field in schema]
+    arrays = [one_array(columns[field.name]) for field in schema]
     return pa.StructArray.from_arrays(arrays, fields=list(schema))
 
 
-def _one_array(column: Any) -> Any:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _as_requested(column: Any, kind: Any) -> Any:
-    array = _one_array(column)
+    array = one_array(column)
     return array if array.type == kind else array.cast(kind)

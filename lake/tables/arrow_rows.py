@@ -1,4 +1,4 @@
-"""Rows of Arrow tables: joined into larger pieces, and numbered by their values."""
+"""Rows of Arrow tables: joined into larger pieces, numbered by values; a column as one array."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -28,6 +28,13 @@ def gathered(pieces: Iterable[Any], size_bytes: int = LOOK_BYTES) -> Iterator[An
             held, size = [], 0
     if held:
         yield pa.concat_tables(held)
+
+
+def one_array(column: Any) -> Any:
+    """Return a column, chunked or not, as one Arrow array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def row_codes(rows: Any, names: Sequence[str]) -> Any:

@@ -37,7 +37,7 @@ class CubePlan:
     @property
     def size_bytes(self) -> int:
         """Of the files."""
-        return sum(file.size_bytes for file in self.files)
+        return _size(self.files)
 
 
 def cube_tags(cube: str, columns: Sequence[str]) -> dict[str, str]:

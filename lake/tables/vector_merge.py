@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lakehead.lake.tables.arrow_rows import row_codes
+from lakehead.lake.tables.arrow_rows import one_array, row_codes
 from lakehead.lake.tables.data_file import DataFile, write_data_file
 from lakehead.lake.tables.deletion_vectors import write_vectors
 from lakehead.lake.tables.delta_table import Table, TableUnavailable
@@ -136,7 +136,7 @@ class _Changes:
     def __init__(self, merge: Merge) -> None:
         self._source = merge.source.combine_chunks()
         self._names = merge.names
-        self._keys = {name: _one_array(self._source.column(name)) for name in merge.names}
+        self._keys = {name: one_array(self._source.column(name)) for name in merge.names}
         self._is_put = np.asarray(pc.equal(self._source.column(OP), PUT))
         self._is_new = np.ones(self._source.num_rows, np.bool_)
         self._is_later = np.zeros(self._source.num_rows, np.bool_)
@@ -210,7 +210,7 @@ class _Changes:
         """Return the change for each row, by its number in the source; -1 for none."""
         if len(self._names) == 1:
             keys = self._keys[self._names[0]]
-            at = pc.index_in(_one_array(rows.column(self._names[0])).cast(keys.type), keys)
+            at = pc.index_in(one_array(rows.column(self._names[0])).cast(keys.type), keys)
             return np.asarray(pc.fill_null(at, -1), np.int64)
         names = list(self._names)
         keys = self._source.select(names)
@@ -229,8 +229,3 @@ class _Changes:
         times = rows.column("_timestamp").cast(changes.schema.field("_timestamp").type)
         by_time = pc.greater_equal(changes.column("_timestamp"), times)
         return np.asarray(pc.fill_null(pc.if_else(is_same, by_offset, by_time), False))
-
-
-def _one_array(column: Any) -> Any:
-    whole = column.combine_chunks()
-    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) and whole.num_chunks else whole

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakehead.lake.tables.arrow_rows import one_array
+
 _BITS = 63
 _BITS_OF_COLUMN = 16
 
@@ -49,7 +51,7 @@ class ZOrder:
         """Ranks over the whole range of a column's bits, or a column of two values would only
         count where all others are equal.
         """
-        values = _one_array(column)
+        values = one_array(column)
         ranks = _ranks(values, bounds) + 1
         if values.null_count:
             ranks[np.asarray(values.is_null())] = 0
@@ -60,7 +62,7 @@ def _bounds(column: Any, count: int) -> Any:
     """Values, in order, that divide those of a sample into nearly equal parts: at most
     `count` - 2.
     """
-    values = _one_array(column).drop_null()
+    values = one_array(column).drop_null()
     values = values.take(pc.sort_indices(values))
     if (most := count - 2) < len(values):
         values = values.take(pa.array(np.linspace(0, len(values) - 1, most).astype(np.int64)))
@@ -88,11 +90,3 @@ def _ranks(values: Any, bounds: Any) -> ZValues:
         return np.zeros(len(values), np.int64)
     found: ZValues = of_values[np.asarray(encoded.indices.fill_null(0))]
     return found
-
-
-def _one_array(column: Any) -> Any:
-    """Arrow has no one array of a column without chunks."""
-    found = column.combine_chunks()
-    if not isinstance(found, pa.ChunkedArray):
-        return found
-    return found.chunk(0) if found.num_chunks else pa.array([], found.type)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakehead.lake.tables.arrow_rows import one_array
 from lakehead.lake.tables.ddl import check_names, parse_schema
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.avro import avro_writer
@@ -118,7 +119,7 @@ class JsonEnvelopes:
                 found.add(group.rows, columns)
             self._decode(group, wanted, said.forms, result)
         decoded = result.decoded()
-        arrays = {name: _one_array(decoded.columns.column(name)) for name in wanted.names}
+        arrays = {name: one_array(decoded.columns.column(name)) for name in wanted.names}
         events = Events(**arrays)
         return events, replace(decoded, found=found.schema, found_by_row=found.by_row)
 
@@ -132,7 +133,7 @@ class JsonEnvelopes:
                 continue
             self._decode(group, schema, forms, result)
         decoded = result.decoded()
-        return _one_array(decoded.columns.to_struct_array()), decoded.rows
+        return one_array(decoded.columns.to_struct_array()), decoded.rows
 
     def _decode(self, group: Payloads, wanted: Any, forms: Forms, result: DecodedRows) -> None:
         """Add the payloads of a group as columns `wanted`."""
@@ -218,13 +219,6 @@ def _images(payload: bytes) -> list[bytes | None]:
     decoded = _object(payload)
     images = (decoded.get(name) for name in _IMAGES)
     return [json.dumps(image).encode() for image in images if isinstance(image, dict)]
-
-
-def _one_array(column: Any) -> Any:
-    if isinstance(column, pa.ChunkedArray):
-        chunks = column.chunks
-        return pa.concat_arrays(chunks) if chunks else pa.array([], column.type)
-    return column
 
 
 _PLACES = frozenset(["ts_ms", *(name for name, _ in POSITIONS)])
