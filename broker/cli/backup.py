@@ -4,16 +4,15 @@ import asyncio
 import json
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehead.broker.cli.jobs import JobCall, job_command
 from lakehead.broker.cli.listing import json_names
-from lakehead.storage.backup.manifest import Manifest
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError, StoreUnavailable
-from lakehead.storage.jobs.backup import JOB, BackupResult, until, with_backups
+from lakehead.storage.jobs.backup import JOB, BackupResult, with_backups
 
 if TYPE_CHECKING:
     from lakehead.storage.backup.run import Backups
@@ -58,7 +57,7 @@ async def _follow(backups: "Backups", interval_s: float, as_json: bool) -> Backu
     while not stopped.is_set():
         begun = clock.monotonic()
         try:
-            last = BackupResult.of(await backups.make())
+            last = BackupResult.of_done(await backups.make())
             _show_line(last, as_json)
         except StoreUnavailable as error:
             typer.echo(f"lakehead: {error}; trying again", err=True)
@@ -79,18 +78,3 @@ def _show_line(done: BackupResult, as_json: bool) -> None:
 
 
 backup = job_command(JOB, extended_by=_backup)
-
-
-def manifest_fields(manifest: Manifest) -> dict[str, Any]:
-    """Return what people see of a backup."""
-    elsewhere = [f"node {one.node_id} ({one.wal})" for one in manifest.logs_elsewhere]
-    return {
-        "backup": manifest.number,
-        "cluster id": manifest.cluster_id,
-        "has all until": until(manifest),
-        "objects": manifest.objects,
-        "bytes": manifest.size,
-        "objects of write-ahead logs": manifest.tail_objects,
-        "without the logs of": ", ".join(elsewhere) or None,
-        "damaged objects": len(manifest.damaged),
-    }

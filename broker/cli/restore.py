@@ -5,12 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from lakehead.broker.cli.backup import manifest_fields
 from lakehead.broker.cli.cluster import open_at, place_uri, run, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_fields
 from lakehead.broker.cli.progress import ByteProgress
 from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
-from lakehead.broker.plain_text import moment
 from lakehead.storage.backup.manifest import named_objects
 from lakehead.storage.backup.restore import (
     RestorePoint,
@@ -22,8 +20,10 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.batch_writer import KeyValue
+from lakehead.storage.jobs.backup import StoredBackup
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.plain_text import moment
 
 
 def restore(
@@ -128,7 +128,7 @@ async def _restore(
 def _point_fields(point: RestorePoint) -> dict[str, Any]:
     state = point.state
     if point.manifest is not None:
-        fields = manifest_fields(point.manifest)
+        fields = StoredBackup.of(point.manifest).labelled()
     else:
         named = named_objects(state)
         fields = {

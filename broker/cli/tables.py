@@ -7,8 +7,8 @@ import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from lakehead.broker.cli.listing import JsonOption, show_rows
-from lakehead.broker.plain_text import moment
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.plain_text import moment
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.table_status import TableStatus

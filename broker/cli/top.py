@@ -16,9 +16,9 @@ from lakehead.broker.cli.node_network import CommandConfigOption
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
 from lakehead.broker.cluster.node_status import busiest, node_rows
-from lakehead.broker.plain_text import moment, size_text
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.plain_text import moment, size_text
 
 _PARTITIONS_SHOWN = 15
 _NODES = {

@@ -17,7 +17,7 @@ from lakehead.broker.cli.listing import JsonOption, show_fields
 from lakehead.broker.cli.node_network import CommandConfigOption
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.diagnosis.partition import PartitionFacts, explain, find_partition
-from lakehead.broker.plain_text import size_text
+from lakehead.storage.plain_text import size_text
 
 PartitionArgument = Annotated[
     str, typer.Argument(metavar="TOPIC-PARTITION", help="A partition, like orders-0.")

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
 from lakehead.broker.cluster.inter_broker_client import PeerNetwork, probe
-from lakehead.broker.plain_text import moment
 from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.metadata.state import MetadataImage, NodeState
+from lakehead.storage.plain_text import moment
 
 NOT_A_NODE = -1
 """The node id in a heartbeat of a process that is not a node."""

@@ -12,10 +12,10 @@ from lakehead.broker.console.renderer import Renderer
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
 from lakehead.broker.maintenance.beside import is_lowest
-from lakehead.broker.plain_text import moment
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import NotFound, StorageError
 from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.plain_text import moment
 
 _KINDS_MAX = 20
 CONNECTOR = "lakehead-connect-"

@@ -13,11 +13,11 @@ from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
 from lakehead.broker.diagnosis.partition import explain
 from lakehead.broker.observability.group_lag import partition_lags
 from lakehead.broker.observability.observed_node import ObservedNode
-from lakehead.broker.plain_text import moment
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.storage.errors import NotFound, SettingsError, StorageError
 from lakehead.storage.latency import LATENCY_BUCKETS_S
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TableState, TopicState
+from lakehead.storage.plain_text import moment
 
 PAGE_SIZE = 100
 LOG_PAGE_SIZE = 50

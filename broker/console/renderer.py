@@ -11,10 +11,10 @@ from lakehead.broker.console import pages
 from lakehead.broker.console.page_request import PREFIX, PageError, Reply
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.observability.observed_node import ObservedNode
-from lakehead.broker.plain_text import moment, size_text
 from lakehead.installation import VERSION
 from lakehead.storage.errors import NotFound
 from lakehead.storage.metadata.state import TopicState
+from lakehead.storage.plain_text import moment, size_text
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0

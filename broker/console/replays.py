@@ -19,7 +19,7 @@ import structlog
 
 from lakehead.broker.maintenance.beside import environment
 from lakehead.broker.observability.observed_node import ObservedNode
-from lakehead.broker.plain_text import moment
+from lakehead.storage.plain_text import moment
 
 RUN_S_MAX = 900.0
 """A replay that takes longer is killed: what it has committed stays, and another one goes on."""

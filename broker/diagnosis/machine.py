@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lakehead.broker.diagnosis.finding import Finding, failed, ok, warning
 from lakehead.broker.network.listeners import Listener
-from lakehead.broker.plain_text import size_text
 from lakehead.broker.settings import MIB, Settings
+from lakehead.storage.plain_text import size_text
 
 _OPEN_FILES_LEAST = 65_536
 _BASE_MEMORY = 150 * MIB

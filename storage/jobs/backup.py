@@ -7,8 +7,7 @@ killed leaves the backup before it as it is, and another try copies the rest.
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import (
@@ -26,6 +25,7 @@ from lakehead.storage.jobs.job import (
     total,
 )
 from lakehead.storage.jobs.options import option
+from lakehead.storage.plain_text import moment
 
 if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.storage.backup.manifest import Manifest
@@ -69,9 +69,9 @@ class BackupOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupResult(JobResult):
-    """A backup: its number, the cluster, the time up to which it has all, the objects and bytes
-    that it names, and what was copied for it. `damaged` objects did not match their checksums.
+class StoredBackup(JobResult):
+    """A backup: its number, the cluster, the time up to which it has all, and the objects and bytes
+    that it names. Damaged objects did not match their checksums.
     """
 
     backup: int = total("backup")
@@ -82,40 +82,47 @@ class BackupResult(JobResult):
     tail_objects: int = total("objects of write-ahead logs")
     logs_elsewhere: str = text("without the logs of")
     damaged_objects: int = total("damaged objects")
+
+    @classmethod
+    def of(cls, manifest: "Manifest", **more: Any) -> Self:
+        """Return the backup of a manifest, with more fields of a subclass."""
+        elsewhere = [f"node {one.node_id} ({one.wal})" for one in manifest.logs_elsewhere]
+        return cls(
+            backup=manifest.number,
+            cluster_id=manifest.cluster_id,
+            has_all_until=moment(manifest.position_ms),
+            objects=manifest.objects,
+            bytes=manifest.size,
+            tail_objects=manifest.tail_objects,
+            logs_elsewhere=", ".join(elsewhere),
+            damaged_objects=len(manifest.damaged),
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupResult(StoredBackup):
+    """A backup that was made, what was copied for it, and the damaged objects."""
+
     copied_objects: int = total("copied objects")
     copied_bytes: int = total("copied bytes")
     took_ms: int = total("milliseconds")
     damaged: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, done: "BackupDone") -> "BackupResult":
+    def of_done(cls, done: "BackupDone") -> Self:
         """Return the result of a backup."""
-        manifest = done.manifest
-        elsewhere = [f"node {one.node_id} ({one.wal})" for one in manifest.logs_elsewhere]
-        return cls(
-            backup=manifest.number,
-            cluster_id=manifest.cluster_id,
-            has_all_until=until(manifest),
-            objects=manifest.objects,
-            bytes=manifest.size,
-            tail_objects=manifest.tail_objects,
-            logs_elsewhere=", ".join(elsewhere),
-            damaged_objects=len(manifest.damaged),
+        return cls.of(
+            done.manifest,
             copied_objects=done.copied_objects,
             copied_bytes=done.copied_bytes,
             took_ms=done.took_ms,
-            damaged=manifest.damaged,
+            damaged=done.manifest.damaged,
         )
 
     def as_fields(self) -> Fields:
         """Return the result as XCom has it, with the first damaged objects."""
         return JobResult.as_fields(self) | {"damaged": list(self.damaged[:LINES_MAX])}
-
-
-def until(manifest: "Manifest") -> str:
-    """Return the moment up to which a backup has all, as text in UTC."""
-    moment = datetime.fromtimestamp(manifest.position_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:23]
 
 
 def with_backups(
@@ -194,7 +201,7 @@ def _plan(context: JobContext, options: BackupOptions) -> Planned:
 
 def _run(context: JobContext, options: BackupOptions, units: Sequence[Unit]) -> BackupResult:
     async def make(backups: "Backups") -> BackupResult:
-        return BackupResult.of(await backups.make(context.on_progress))
+        return BackupResult.of_done(await backups.make(context.on_progress))
 
     return with_backups(context.path, options, make) if units else BackupResult()
 

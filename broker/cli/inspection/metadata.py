@@ -15,7 +15,6 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
-from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
 from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_number
@@ -24,6 +23,7 @@ from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore
+from lakehead.storage.plain_text import moment
 
 
 def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:

@@ -6,7 +6,6 @@ import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
-from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import CorruptObject, NotFound, ObjectNotFound
 from lakehead.storage.format.record_batch import iter_headers
 from lakehead.storage.format.stream_object import (
@@ -19,6 +18,7 @@ from lakehead.storage.format.stream_object import (
 from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.plain_text import moment
 from lakehead.storage.wal.object.names import Seal, WalName
 from lakehead.storage.wal.object.seal import read_wal_object
 

@@ -14,11 +14,11 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.inspection.wal_file import WalFileReport, read_wal_file
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
-from lakehead.broker.plain_text import moment
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectMeta, ObjectStore
+from lakehead.storage.plain_text import moment
 from lakehead.storage.wal.object.names import PREFIX, WalName, is_seal_size
 
 
