@@ -14,7 +14,7 @@ from rich.table import Table
 
 _UNBOUNDED = 10_000
 _FEW = 6
-"""A table of so many columns is legible with broken words, too."""
+"""Columns up to which a table stays legible when its words are broken."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

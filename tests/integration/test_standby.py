@@ -227,7 +227,7 @@ def refused_produce(bootstrap: str) -> KafkaError:
 
 
 def check_refusals(bootstrap: str) -> None:
-    """Each client is told at once, by an error that it does not retry."""
+    """Each client gets an error at once, and does not send its request again."""
     begun = time.monotonic()
     plain = refused_produce(bootstrap)
     assert plain.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, plain

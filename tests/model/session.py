@@ -7,8 +7,8 @@ between any two steps, and any message may take as long as it likes.
 
 A third proof is for a store that fails (`agrees`): its reading of the log fails, and every other
 node has responded since that began, and knows of no fencing. Then a fencing counts from when a node
-knows of it: no other node leads before, and an entry that nobody can read is no news. Two dangers
-that `docs/cluster.md` names are not in this model: a node with a new id, and one that slept.
+knows of it: no other node leads before, since no node can read the entry. Two dangers that
+`docs/cluster.md` names are not in this model: a node with a new id, and one that slept.
 
 Time passes in ticks; what counts are ages, up to a session: beyond that they are all alike.
 """

@@ -129,7 +129,7 @@ AGREEMENT = {
 def test_no_read_is_answered_a_session_after_another_node_knows_of_the_fencing(
     model: Session,
 ) -> None:
-    """With the third proof. Nothing else bounds it: nobody knows, and no other node leads."""
+    """With the third proof. Before another node knows of the fencing, none leads in its place."""
     found = explore(model, states_max=STATES_MAX)
     assert found.violation is None, str(found.violation)
     assert found.states > 1_000

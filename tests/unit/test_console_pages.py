@@ -4,12 +4,16 @@ import time
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from immutables import Map
 
-from lakehead.broker.console.job_pages import last_writers
+from lakehead.broker.console.job_pages import CONNECTOR, DEAD_LETTERS, last_writers
 from lakehead.broker.console.pages import tables_page, topics_page
 from lakehead.broker.console.renderer import Renderer
+from lakehead.connectors.pipelines import dead_letter_topic
+from lakehead.connectors.runtime.positions import default_topic
+from lakehead.connectors.settings import ConnectorSettings
 from lakehead.storage.metadata.state import MetadataImage, WriterState
 from tests.support.topic_catalogs import image
 
@@ -62,3 +66,16 @@ def test_the_last_writer_of_each_kind_of_job_is_found_and_nodes_are_none() -> No
         ("maintenance", "maintenance/02", 7),
         ("restore", "restore", 1),
     ]
+
+
+def test_connectors_are_found_by_the_names_that_they_give_to_topics() -> None:
+    settings = msgspec.convert(
+        {
+            "name": "orders",
+            "source": {"type": "topic", "topics": ["raw"]},
+            "sink": {"topic": "clean", "on_error": "dead_letter"},
+        },
+        ConnectorSettings,
+    )
+    assert default_topic("orders") == f"{CONNECTOR}orders"
+    assert dead_letter_topic(settings).endswith(DEAD_LETTERS)

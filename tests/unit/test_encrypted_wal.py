@@ -139,7 +139,7 @@ async def test_a_record_with_right_checksums_and_another_content_is_damage() -> 
 
 
 async def test_a_plain_record_in_an_encrypted_epoch_is_damage() -> None:
-    """Where encryption is not required too: a node that encrypts has written none of these."""
+    """Even if encryption is not required: a node that encrypts writes no plain records."""
     keys, device = MemoryKeys(random.Random(11)), await new_device(seed=7)
     await written(device, keys.data_keys())
     device = device.crash()

@@ -127,7 +127,7 @@ async def test_a_takeover_finds_the_same_tail_by_indexes_as_by_records(
 
 
 def first_index(device: MemoryDevice, magic: bytes) -> int:
-    """Where on a device the body of the first index begins."""
+    """Return the place on a device at which the body of the first index begins."""
     at = device.content.find(magic)
     assert at > 0
     return at
