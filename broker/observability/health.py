@@ -33,13 +33,18 @@ are served; an operator need not look.
 """
 
 
+def copy_lag(node: ObservedNode) -> CopyLag | None:
+    """Return the lag of the copy that a standby serves; None for other nodes."""
+    metadata = node.engine.metadata
+    return metadata.lag if isinstance(metadata, StandbyLog) else None
+
+
 def health(node: ObservedNode) -> Health:
     """Return the health of `node` now."""
     failure = node.failure
     if failure is not None:
         return Health(status="failed", troubles=(f"the node has stopped: {failure}",))
-    metadata = node.engine.metadata
-    copy = metadata.lag if isinstance(metadata, StandbyLog) else None
+    copy = copy_lag(node)
     troubles = []
     if waiting := node.engine.store_retries.waiting:
         troubles.append(f"the object store is failing: {waiting} calls wait to be repeated")

@@ -21,13 +21,14 @@ from lakehead.broker.cluster.membership import Standing
 from lakehead.broker.coordinator.transaction.messages import TransactionState
 from lakehead.broker.maintenance.beside import MaintenanceBeside
 from lakehead.broker.observability.group_lag import group_lags
+from lakehead.broker.observability.health import copy_lag
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.quota.accept_rates import ACCEPT_RATE
 from lakehead.broker.quota.entities import CONNECTION_RATE, EntityClass, QuotaType
 from lakehead.broker.services import FetchedTo
 from lakehead.broker.share.share_counts import LetterOutcome, Outcome
 from lakehead.broker.telemetry.otlp_forwarder import OtlpForwarder
-from lakehead.storage.backup.standby_log import CopyLag, StandbyLog
+from lakehead.storage.backup.standby_log import CopyLag
 from lakehead.storage.encryption.data_keys import DataKeyStats
 from lakehead.storage.latency import LatencyHistogram
 from lakehead.storage.memory_pool import MemoryPool
@@ -838,8 +839,8 @@ _CACHES = (
 
 def _of_copy(value: Callable[[CopyLag], float | None]) -> Callable[[ObservedNode], Values]:
     def read(node: ObservedNode) -> Values:
-        metadata = node.engine.metadata
-        return value(metadata.lag) if isinstance(metadata, StandbyLog) else None
+        lag = copy_lag(node)
+        return None if lag is None else value(lag)
 
     return read
 
