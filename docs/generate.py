@@ -61,6 +61,8 @@ with one line. Values from references, and settings that are secret, are shown i
 DescribeConfigs or metric. A secret on the command line is refused, because lists of processes show
 it; a reference to it is taken.
 
+`lakehead settings list WORD` finds settings by a word in name or meaning; `--json` is for programs.
+
 Some settings have no flag, only a line in the file: `log.retention.minutes` and
 `log.retention.hours`, which are read if `log.retention.ms` is not given, and
 [Kafka's settings](kafka-compatibility.md) without an effect here.
@@ -133,7 +135,8 @@ it. Start a new shell after it."""
 
 
 _WITH_SETTINGS = {
-    "lakehead start": "Flags: `--config FILE`, and one for each of the [settings](settings.md).",
+    "lakehead start": "Flags: `--config FILE`, and one for each of the [settings](settings.md); "
+    "`--help-all` shows them all.",
     "lakehead doctor": "Flags: `--json`, and those of [lakehead start](#lakehead-start).",
 }
 """Commands whose flags are the settings, with their line in place of a table."""

@@ -48,7 +48,9 @@ def certs(
         ),
     ] = False,
 ) -> None:
-    """Make an authority and certificates for nodes and clients, for development.
+    """Make certificates of nodes and clients for development.
+
+    With an authority of their own.
 
     Run it again to renew them: the authority in the folder stays, and nodes load the new files by
     themselves. Keys are readable by their owner only. Keep ca.key away from the nodes.

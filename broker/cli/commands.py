@@ -45,176 +45,154 @@ def _table_job(name: str, summary: str) -> Command:
 
 COMMANDS: Mapping[str, Mapping[str, Command]] = {
     "Run": {
-        "start": Command(
-            "start.start", "Start a broker, and keep running until Ctrl-C or SIGTERM."
+        "start": Command("start.start", "Start a broker, until Ctrl-C or SIGTERM."),
+        "settings": Command(
+            "host_settings.app",
+            "List and search settings; check and roll a host's.",
         ),
         "demo": Command(
             "demo.demo",
-            "Stream 336,776 flights through a broker, query them by Spark SQL, write a Delta "
-            "table, and compare the results.",
+            "Stream real data through a broker into a Delta table.",
         ),
         "airflow": Command(
             "local_airflow.local_airflow",
-            "Run Airflow with Lakehead's DAGs on this machine, beside a demo cluster or for a "
-            "given one.",
+            "Run Airflow with Lakehead's DAGs on this machine.",
         ),
         "nodes": Command(
             "nodes.list_nodes",
-            "List the nodes of a cluster: state, address, what they lead and their traffic.",
+            "List the nodes of a cluster, their state and traffic.",
         ),
         "drain": Command(
             "nodes.drain",
-            "Move everything that nodes lead to the other nodes, and assign nothing to them.",
+            "Move all that nodes lead to the other nodes.",
         ),
-        "features": Command(
-            "features.app", "Show the feature level of a cluster, or raise it after an update."
-        ),
+        "features": Command("features.app", "Show the feature level of a cluster, or raise it."),
         "certs": Command(
             "certs.certs",
-            "Make an authority and certificates for nodes and clients, for development.",
+            "Make certificates of nodes and clients for development.",
         ),
         "encryption-key": Command(
             "encryption_key.encryption_key",
-            "Add a key to a file of keys for encryption at rest, or make the file.",
+            "Add a key to a file of keys for encryption at rest.",
         ),
         "registry": Command(
             "registry.registry",
-            "Serve a schema registry with Confluent's REST interface, and keep running until "
-            "Ctrl-C or SIGTERM.",
+            "Serve a schema registry, until Ctrl-C or SIGTERM.",
         ),
     },
     "Topics": {
         "topics": Command("topics.app", "List, describe, create, alter and delete topics."),
         "connect": Command(
             "connect.app",
-            "Copy files, Delta tables and topics into topics: each record once, whatever is "
-            "killed.",
+            "Copy files, Delta tables and topics into topics.",
         ),
         "import": Command(
             "kafka_import.import_topics",
-            "Import topics of an Apache Kafka cluster: configs, committed records at their "
-            "offsets, the positions of consumer groups, ACLs and client quotas.",
+            "Import topics of an Apache Kafka cluster.",
         ),
     },
     "Tables": {
         "sql": Command("sql.sql", "Open a Spark SQL shell in which every topic is a view."),
         "tables": Command(
             "tables.list_tables",
-            "Show how far each declared table is behind, its files, dead letters and what it "
-            "costs.",
+            "Show how far each table is behind, and its problem.",
         ),
         "table-version": Command(
             "table_version.show_version",
-            "Show the version of a table as of a time, offsets or a group's committed position.",
+            "Show the version of a table as of a time or position.",
         ),
         "materialize": Command(
-            "materialize.materialize", "Turn topics into Delta tables that hold each record once."
+            "materialize.materialize", "Turn topics into Delta tables, each record once."
         ),
-        "replay-dead-letters": _table_job(
-            "REPLAY", "Read a table's dead letters again, as the table is declared now."
-        ),
+        "replay-dead-letters": _table_job("REPLAY", "Read a table's dead letters again."),
         "optimize": _table_job(
             "OPTIMIZE",
-            "Merge small files of tables into large ones, or put new files in the order of "
-            "lakehead.table.cluster.by.",
+            "Merge small files of tables, or cluster their rows.",
         ),
         "vacuum": _table_job(
             "VACUUM",
-            "Delete files that no retained version of a table needs, and those of killed runs.",
+            "Delete files that no retained version of a table needs.",
         ),
         "rebuild-table": _table_job(
             "REBUILD_TABLE",
-            "Rebuild a topic's table from its records, as it is declared now.",
+            "Rebuild a topic's table from its records.",
         ),
         "attest": Command(
             f"{_JOB}lakehead.lake.jobs.attest:JOB",
-            "Show that a table is its topic, row for row. Status 1 if it is not.",
+            "Show that a table is its topic, row for row.",
         ),
         "forget": Command(
             "forget.forget",
-            "Remove every record of a key from a topic, its tables and dead letters, and leave a "
-            "certificate.",
+            "Remove every record of a key, and leave a certificate.",
         ),
     },
     "Maintenance": {
         "maintain": Command(
             "maintain.maintain",
-            "Do what is due: declared tables, OPTIMIZE and VACUUM of them, log compaction, "
-            "retention, object compaction.",
+            "Do all maintenance that is due.",
         ),
         "compact-objects": _job("compact_objects", "Merge small objects into large ones."),
         "compact-topics": _job(
             "compact_topics",
-            "Run log compaction where it is due: keep the newest record of each key in topics with "
-            "cleanup.policy=compact.",
+            "Run log compaction where it is due.",
         ),
         "apply-retention": _job(
-            "apply_retention", "Delete records that are past retention.ms or retention.bytes."
+            "apply_retention", "Delete records past retention.ms or retention.bytes."
         ),
         "sweep": _job(
             "sweep",
-            "Delete objects that no stream refers to, and those that crashes left in the bucket.",
+            "Delete objects that no stream refers to.",
         ),
     },
     "Backup": {
         "backup": Command(
             "backup.backup",
-            "Copy a cluster to another store, as it is at one moment. Objects that are there are "
-            "not copied again.",
+            "Copy a cluster to another store, as of one moment.",
         ),
         "restore": Command(
             "restore.restore",
-            "Make a cluster of a backup: with its id, topics, offsets, groups, users and rights.",
+            "Make a cluster of a backup.",
         ),
     },
     "Diagnosis": {
         "doctor": Command(
             "doctor.doctor",
-            "Look at everything that a node needs, and say what to change. Status 1 if a node "
-            "would not start, or if data is in danger.",
+            "Check all that a node needs, and say what to change.",
         ),
-        "top": Command("top.top", "Show the nodes and the busiest partitions, live, until Ctrl-C."),
+        "top": Command("top.top", "Show the nodes and the busiest partitions, live."),
         "why": Command(
             "why.why",
-            "Show a partition's leader and epochs, the place of its data, and all that it waits "
-            "for.",
+            "Show all that a partition waits for.",
         ),
         "support": Command(
             "support.support",
-            "Write a file for a report of a problem: state, settings and versions.",
+            "Write a file for a report of a problem.",
         ),
     },
     "Repair": {
         "inspect": Command(
             "inspection.app",
-            "Show the cluster's state, its metadata log, an object or a write-ahead log.",
+            "Show metadata, an object or a write-ahead log.",
         ),
         "verify": _job(
             "verify",
-            "Read everything, and compare it with its checksums and with the metadata. Status 1 "
-            "on damage.",
+            "Check all data and metadata. Status 1 on damage.",
         ),
         "leak-check": Command(
             "leak_check.leak_check",
-            "Compare the bucket with the metadata. Status 1 if something is missing or has leaked.",
+            "Compare the bucket with the metadata.",
         ),
         "rebuild-catalog": _job(
             "rebuild_catalog",
-            "Rebuild a cluster's metadata from its objects, when they are lost or damaged.",
+            "Rebuild a cluster's metadata from its objects.",
         ),
     },
     "AWS": {
         "rolling-update": Command(
             "rolling_update.rolling_update",
-            "Apply a Terraform change to a cluster's hosts, one host after the other.",
+            "Apply a Terraform change to one host after the other.",
         ),
-        "slot": Command(
-            "slot.app", "Claim a slot of a cluster for a machine of an EC2 Auto Scaling group."
-        ),
-        "settings": Command(
-            "host_settings.app",
-            "Check a host's settings, and restart its nodes with them.",
-        ),
+        "slot": Command("slot.app", "Claim a slot for an EC2 Auto Scaling machine."),
     },
 }
 """The commands by subject, in the order of the help."""

@@ -37,7 +37,7 @@ _SHOWN_WORKS = 20
 _NAME_LENGTH = 48
 
 app = CommandLine(
-    help="Copy files, Delta tables and topics into topics: each record once, whatever is killed.",
+    help="Copy files, Delta tables and topics into topics.\n\nEach record once, whatever is killed."
 )
 
 FileArgument = Annotated[

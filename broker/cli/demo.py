@@ -84,8 +84,10 @@ def demo(
         ),
     ] = "",
 ) -> None:
-    """Stream 336,776 flights through a broker, query them by Spark SQL, write a Delta table, and
-    compare the results.
+    """Stream real data through a broker into a Delta table.
+
+    336,776 flights go through a broker and are queried by Spark SQL; the Delta table that is made
+    of them is compared with both.
 
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """

@@ -38,8 +38,9 @@ from lakehead.storage.object_store import open_retrying_store, open_store
 _CLUSTER_TIMEOUT_S = 30.0
 _COLUMNS = {"check": "CHECK", "verdict": "VERDICT", "found": "FOUND", "advice": "ADVICE"}
 _HELP = """\
-Look at everything that a node needs, and say what to change. Status 1 if a node would not start, \
-or if data is in danger.
+Check all that a node needs, and say what to change.
+
+Status 1 if a node would not start, or if data is in danger.
 
 Takes the flags, environment and file of `lakehead start`. It looks at the settings, the \
 versions, the machine (memory, open files, room for the log, latency of durable writes, \

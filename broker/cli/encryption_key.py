@@ -18,7 +18,9 @@ def encryption_key(
         typer.Option("--id", metavar="ID", help="Name of the key. Default: the time, in UTC."),
     ] = "",
 ) -> None:
-    """Add a key to a file of keys for encryption at rest, or make the file.
+    """Add a key to a file of keys for encryption at rest.
+
+    The file is made if there is none.
 
     The new key is the first in the file: it wraps the data keys that are made from now on. The
     others stay, and decrypt what they have encrypted. Nodes read the file again within an hour, so

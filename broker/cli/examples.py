@@ -302,6 +302,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
     "slot claim": (
         Example("Before the first start", "lakehead slot claim --write /run/lakehead/slot.env"),
     ),
+    "settings list": (
+        Example("All of them, page by page", "lakehead settings list | less"),
+        Example("Those about retention", "lakehead settings list retention"),
+    ),
     "settings check": (
         Example("Before a restart", "lakehead settings check /etc/lakehead/node.toml"),
     ),

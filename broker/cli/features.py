@@ -29,7 +29,7 @@ from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import MetadataImage
 
-app = CommandLine(help="Show the feature level of a cluster, or raise it after an update.")
+app = CommandLine(help="Show the feature level of a cluster, or raise it.")
 
 
 @app.command("describe")

@@ -88,14 +88,17 @@ def write_examples(command: str, formatter: Any) -> None:
                 formatter.write(f"{indent}# {one.purpose}\n{indent}{one.command}\n")
 
 
-def write_parameters(parameters: Sequence[Any], ctx: Any, formatter: Any) -> None:
-    """Write arguments, and options by subject."""
+def write_parameters(
+    parameters: Sequence[Any], ctx: Any, formatter: Any, *, by_subject: bool = True
+) -> None:
+    """Write arguments, and options by subject or in one list."""
     found: dict[str, list[tuple[str, str]]] = {}
     for one in parameters:
         if getattr(one, "hidden", False):
             continue
         is_argument = one.param_type_name == "argument"
-        title = _ARGUMENTS if is_argument else getattr(one, "rich_help_panel", None) or _OPTIONS
+        subject = getattr(one, "rich_help_panel", None) if by_subject else None
+        title = _ARGUMENTS if is_argument else subject or _OPTIONS
         names = value_name(one) if is_argument else option_names(one)
         found.setdefault(title, []).append((names, " ".join(_text(one, ctx).split())))
     for title, rows in found.items():

@@ -1,4 +1,4 @@
-"""`lakehead settings`: the settings of a host that takes them from elsewhere.
+"""`lakehead settings`: the settings of nodes, and those of a host that takes them from elsewhere.
 
 A script of the host fetches them (`infra/terraform/modules/brokers`). These commands check them,
 restart the host's nodes with new ones while all other hosts serve, and copy the host's secrets.
@@ -20,6 +20,7 @@ from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.rolling.host_plan import Host
 from lakehead.broker.cli.rolling.host_state import Expected, nodes_of
 from lakehead.broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
+from lakehead.broker.cli.setting_list import list_settings
 from lakehead.broker.cluster.node_status import leads
 from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.observability.event_log import configure_logs
@@ -44,7 +45,8 @@ _OF_SUPERVISOR = frozenset(
 )
 """Settings that the supervisor reads at its start: a rolling restart of nodes changes none."""
 
-app = CommandLine(help="Check a host's settings, and restart its nodes with them.")
+app = CommandLine(help="List and search settings; check and roll a host's.")
+app.command("list")(list_settings)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Settings as TOML.")]
 TimeoutOption = Annotated[

@@ -11,7 +11,10 @@ from lakehead.storage.jobs.sweep import find_leaks
 
 
 def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
-    """Compare the bucket with the metadata. Status 1 if something is missing or has leaked."""
+    """Compare the bucket with the metadata.
+
+    Status 1 if something is missing or has leaked.
+    """
     with waiting("listing the bucket"):
         report = find_leaks(store_uri(path))
     show_fields(

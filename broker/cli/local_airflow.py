@@ -72,7 +72,9 @@ def local_airflow(
         ),
     ] = None,
 ) -> None:
-    """Run Airflow with Lakehead's DAGs on this machine, beside a demo cluster or for a given one.
+    """Run Airflow with Lakehead's DAGs on this machine.
+
+    Beside a demo cluster, or for a given one.
 
     Airflow has a folder, SQLite and a password of its own, and listens on the loopback address. It
     ends, and all that belongs to it, with Ctrl-C or SIGTERM; started again it goes on where it was.

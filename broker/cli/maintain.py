@@ -75,7 +75,9 @@ def maintain(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do what is due: declared tables, OPTIMIZE and VACUUM of them, log compaction, retention,
+    """Do all maintenance that is due.
+
+    Of declared tables: their rows, OPTIMIZE and VACUUM. Of topics: log compaction, retention,
     object compaction.
 
     Due is work by lakehead.table.freshness.ms, .optimize.* and .vacuum.*, by cleanup.policy,

@@ -40,7 +40,7 @@ def list_nodes(
     as_json: JsonOption = False,
     command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
-    """List the nodes of a cluster: state, address, what they lead and their traffic.
+    """List the nodes of a cluster, their state and traffic.
 
     STATE is live, cordoned (live, and gets no new partitions), draining, silent (live in the
     metadata, without a response to this command), fenced (its partitions wait for the recovery of
@@ -104,7 +104,9 @@ def drain(
     ] = False,
     command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
-    """Move everything that nodes lead to the other nodes, and assign nothing to them.
+    """Move all that nodes lead to the other nodes.
+
+    Nothing is assigned to them.
 
     They go on running. A drain ends with --undo, or when the node starts again. Several are drained
     together, such as all of a machine, so none of them is given what another one had.

@@ -94,8 +94,9 @@ def registry(
     log_level: LogLevelOption = "info",
     log_format: LogFormatOption = LOG_FORMATS[0],
 ) -> None:
-    """Serve a schema registry with Confluent's REST interface, and keep running until Ctrl-C or
-    SIGTERM.
+    """Serve a schema registry, until Ctrl-C or SIGTERM.
+
+    It has Confluent's REST interface.
 
     Schemas are in a compacted topic of the cluster, so any number of registries may serve it.
     """

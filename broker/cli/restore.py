@@ -62,7 +62,9 @@ def restore(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a cluster of a backup: with its id, topics, offsets, groups, users and rights.
+    """Make a cluster of a backup.
+
+    With its id, topics, offsets, groups, users and rights.
 
     Nodes of the cluster that was copied must serve no client any more: the restored one has other
     records from the moment of the backup on. Start its nodes with this store, and with new disks

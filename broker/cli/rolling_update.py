@@ -84,7 +84,7 @@ def rolling_update(
     delete: DeleteOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply a Terraform change to a cluster's hosts, one host after the other.
+    """Apply a Terraform change to one host after the other.
 
     terraform apply would replace all hosts that differ at once. This drains a host's nodes, applies
     that host alone, waits until it serves and every partition has a leader, and goes on to the

@@ -13,7 +13,7 @@ from lakehead.broker.setting_sources import ENVIRONMENT_PREFIX
 
 _ADDRESS = f"{ENVIRONMENT_PREFIX}ADVERTISED_HOST"
 
-app = CommandLine(help="Claim a slot of a cluster for a machine of an EC2 Auto Scaling group.")
+app = CommandLine(help="Claim a slot for an EC2 Auto Scaling machine.")
 
 
 @app.callback()

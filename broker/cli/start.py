@@ -29,19 +29,17 @@ from lakehead.storage.errors import (
 )
 
 _HELP = """\
-Start a broker, and keep running until Ctrl-C or SIGTERM.
+Start a broker, until Ctrl-C or SIGTERM.
 
 Without any flag: port 9092 on this machine, data in ./lakehead-data. A line on standard output \
 says when clients can connect.
 
-With --nodes N, N brokers run under one supervisor, with ids and ports counted up; one that ends \
-is started again, and SIGHUP replaces them one after the other. --registry.port adds a schema \
-registry beside them.
+With --nodes N, N brokers run under one supervisor; one that ends is started again, and SIGHUP \
+replaces them one after the other.
 
-Each setting is taken from its flag, else from the environment (LAKEHEAD_ and the setting's name, \
-like LAKEHEAD_NUM_PARTITIONS), else from the file given by --config, else its default. \
-Sizes take k, m, g and t (64MiB). Values that lie elsewhere are ${file:/path:key}, \
-${directory:/path:name}, ${env:NAME}, ${secretsmanager:name:field} and ${ssm::name}.
+Each setting is taken from its flag, else from the environment (LAKEHEAD_NUM_PARTITIONS for \
+num.partitions), else from the file given by --config, else its default. `lakehead settings list \
+WORD` finds settings by a word.
 """
 
 

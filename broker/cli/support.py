@@ -69,7 +69,9 @@ def support(
     ] = None,
     command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
-    """Write a file for a report of a problem: state, settings and versions.
+    """Write a file for a report of a problem.
+
+    It has state, settings and versions.
 
     It has no secret and no record: passwords, keys and tokens are hidden. It has names of topics,
     groups, users and hosts, so look at it before you pass it on. Only its owner can read it.

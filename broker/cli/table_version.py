@@ -32,7 +32,9 @@ def show_version(
     path: PathOption = DEFAULT_PATH,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the version of a table as of a time, offsets or a group's committed position.
+    """Show the version of a table as of a time or position.
+
+    A position is offsets, or what a group has committed.
 
     It is the oldest one that holds all records up to the time, or below the offsets. If it holds
     more, a condition leaves the others out, since commits end with rounds of the table. A table by

@@ -41,7 +41,9 @@ def list_tables(
     path: PathOption = DEFAULT_PATH,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far each declared table is behind, its files, dead letters and what it costs.
+    """Show how far each table is behind, and its problem.
+
+    Also its files, dead letters and what it costs.
 
     Needs no broker. BEHIND counts what lies in objects and not in the table; SMALL is the share of
     files below a quarter of lakehead.table.file.bytes; DROPPED counts records that on.error=drop

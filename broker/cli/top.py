@@ -44,7 +44,7 @@ def top(
     ] = None,
     command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
 ) -> None:
-    """Show the nodes and the busiest partitions, live, until Ctrl-C.
+    """Show the nodes and the busiest partitions, live.
 
     Reads the metadata log and sends a heartbeat to each node. Into a pipe it writes one look after
     the other.

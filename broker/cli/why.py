@@ -40,7 +40,9 @@ def why(
     command_config: CommandConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a partition's leader and epochs, the place of its data, and all that it waits for.
+    """Show all that a partition waits for.
+
+    Also its leader and epochs, and the place of its data.
 
     Reads the metadata in the object store, and sends a heartbeat to the nodes. Offsets are those in
     objects: the leader has later records in its write-ahead log. Status 0, also if it waits.

@@ -485,7 +485,9 @@ def _row(one: Difference) -> dict[str, Any]:
 
 JOB = Job(
     name="attest",
-    help="""Show that a table is its topic, row for row. Status 1 if it is not.
+    help="""Show that a table is its topic, row for row.
+
+    Status 1 if it is not.
 
     Reads the topic's records and the table's rows from the bucket alone, compares them, and
     compares the records with the digests that the table's commits have of them. Names each

@@ -504,8 +504,9 @@ def _confirmation(options: ForgetOptions) -> str:
 
 JOB = Job(
     name="forget",
-    help="""Remove every record of a key from a topic, its tables and dead letters, and leave a
-    certificate.
+    help="""Remove every record of a key, and leave a certificate.
+
+    From a topic, its tables and dead letters.
 
     Offsets of other records stay. Records that are not in objects yet, and those that come later,
     are not meant: see --until. Safe to kill at any moment: run again, the command goes on. Old

@@ -425,7 +425,7 @@ def _show_materialized(result: TablesResult) -> Report:
 
 MATERIALIZE = Job(
     name="materialize",
-    help="""Turn topics into Delta tables that hold each record once.
+    help="""Turn topics into Delta tables, each record once.
 
     A topic declares its table by its configs (lakehead.table.*). Options describe the table of a
     topic that declares none.
@@ -580,8 +580,9 @@ _OPTIMIZE = TableMaintenance(
 )
 OPTIMIZE = Job(
     name="optimize",
-    help="""Merge small files of tables into large ones, or put new files in the order of
-    lakehead.table.cluster.by.
+    help="""Merge small files of tables, or cluster their rows.
+
+    Rows are put in the order of lakehead.table.cluster.by, where a table has that.
 
     Due is a table with 16 files or more below a quarter of lakehead.table.file.bytes that are half
     of its files (lakehead.table.optimize.small.percent), or with lakehead.table.cluster.by 16 files
@@ -637,7 +638,9 @@ _VACUUM = TableMaintenance(
 )
 VACUUM = Job(
     name="vacuum",
-    help="""Delete files that no retained version of a table needs, and those of killed runs.
+    help="""Delete files that no retained version of a table needs.
+
+    Those of killed runs are among them.
 
     Due is a table that was not vacuumed for a day (lakehead.table.vacuum.interval.ms). It needs the
     table's lease, as optimize does. OTHERS are files below the table's root that are not known to
@@ -728,7 +731,9 @@ def _run_replay(
 
 REPLAY = Job(
     name="replay",
-    help="""Read a table's dead letters again, as the table is declared now.
+    help="""Read a table's dead letters again.
+
+    They are read as the table is declared now.
 
     Those that can be rows go into the table and leave TABLE__dlq; the others stay there. Safe to
     run again at any moment, and to kill.
@@ -893,7 +898,9 @@ def _rebuild_confirmation(options: RebuildTableOptions) -> str:
 
 REBUILD_TABLE = Job(
     name="rebuild_table",
-    help="""Rebuild a topic's table from its records, as it is declared now.
+    help="""Rebuild a topic's table from its records.
+
+    It is made as it is declared now.
 
     Readers have the old table until the new one takes its place in one commit. Safe to run again at
     any moment, and to kill: what is made already is used.

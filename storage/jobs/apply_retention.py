@@ -188,7 +188,7 @@ def _run(context: JobContext, options: RetentionOptions, units: Sequence[Unit]) 
 
 JOB = Job(
     name="apply_retention",
-    help="""Delete records that are past retention.ms or retention.bytes.
+    help="""Delete records past retention.ms or retention.bytes.
 
     What the table of a topic that declares one does not hold yet stays for
     lakehead.table.retention.wait.ms longer.

@@ -234,8 +234,9 @@ def _show_plan(planned: Planned) -> Report:
 
 JOB = Job(
     name="backup",
-    help="""Copy a cluster to another store, as it is at one moment. Objects that are there are not
-    copied again.
+    help="""Copy a cluster to another store, as of one moment.
+
+    Objects that are there are not copied again.
 
     The cluster runs meanwhile. A backup that was killed leaves the one before as it is.
     `lakehead restore` makes a cluster of a backup.

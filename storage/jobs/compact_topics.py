@@ -208,8 +208,9 @@ def _run(
 
 JOB = Job(
     name="compact_topics",
-    help="""Run log compaction where it is due: keep the newest record of each key in topics with
-    cleanup.policy=compact.
+    help="""Run log compaction where it is due.
+
+    The newest record of each key stays in topics with cleanup.policy=compact.
 
     Safe to run beside a live cluster, to kill at any moment, and to run twice at once.
     """,

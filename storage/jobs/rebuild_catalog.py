@@ -162,7 +162,9 @@ def _show(result: RebuildResult) -> Report:
 
 JOB = Job(
     name="rebuild_catalog",
-    help="""Rebuild a cluster's metadata from its objects, when they are lost or damaged.
+    help="""Rebuild a cluster's metadata from its objects.
+
+    For metadata that are lost or damaged.
 
     Stop every node first. What is there of the old metadata is copied to meta-before-N/ and is not
     touched before the new catalog is complete.

@@ -155,7 +155,8 @@ def _run(context: JobContext, _options: SweepOptions, units: Sequence[Unit]) -> 
 
 JOB = Job(
     name="sweep",
-    help="Delete objects that no stream refers to, and those that crashes left in the bucket.",
+    help="Delete objects that no stream refers to.\n\n"
+    "Those that crashes left in the bucket are among them.",
     dry_run_help="Show what would be deleted, and delete nothing.",
     options=SweepOptions,
     plan=_plan,

@@ -304,8 +304,9 @@ def _where(found: "Damage | InvalidBatch") -> dict[str, Any]:
 
 JOB = Job(
     name="verify",
-    help="""Read everything, and compare it with its checksums and with the metadata. Status 1 on
-    damage.
+    help="""Check all data and metadata. Status 1 on damage.
+
+    Everything is read, and compared with its checksums and with the metadata.
 
     From the metadata log to each record batch: checksums, offsets without a gap, indexes, the
     states of partitions, objects that are missing. Writes nothing; the cluster may go on meanwhile.

@@ -216,10 +216,50 @@ def test_a_store_of_a_newer_format_is_refused(lakehead: CommandLine, data: str) 
     assert "upgrade" in lakehead.fails("topics", "list", "--path", data)
 
 
-def test_help_shows_every_setting(lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    text = lakehead("start", "--help").out
-    assert [s.name for s in SETTINGS if f"--{s.name} " not in text] == []
+def test_help_all_shows_every_setting_and_help_one_screen(
+    lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("start", "doctor"):
+        page = lakehead(command, "--help").out
+        assert len(page.splitlines()) <= 52
+        assert "--help-all" in page
+        assert "settings list" in page or command != "start"
+        every = lakehead(command, "--help-all").out
+        assert [s.name for s in SETTINGS if f"--{s.name} " not in every] == []
+
+
+def test_the_page_of_all_commands_has_one_line_for_each(
+    lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = lakehead("--help").out.splitlines()
+    shown = {name: one.summary for group in COMMANDS.values() for name, one in group.items()}
+    missing = [name for name, words in shown.items() if f"  {name:<19}  {words}" not in lines]
+    assert missing == []
+
+
+def test_every_page_of_help_fits_two_screens(
+    lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for path, _ in leaves(typer.main.get_command(app), ()):
+        assert len(lakehead(*path, "--help").out.splitlines()) <= 100, path
+
+
+def test_settings_are_found_by_words_of_their_names_and_meanings(lakehead: CommandLine) -> None:
+    assert [row["setting"] for row in rows(lakehead("settings", "list", "--json").out)] == [
+        setting.name for setting in SETTINGS
+    ]
+    for words in (("NUM_PARTITIONS",), ("LAKEHEAD_NUM_PARTITIONS",), ("--num-partitions",)):
+        found = rows(lakehead("settings", "list", "--json", "--", *words).out)
+        assert "num.partitions" in [row["setting"] for row in found]
+        assert found[0].keys() >= {"default", "environment", "meaning"}
+    page = lakehead("settings", "list", "write-ahead", "size").out
+    assert "wal.size" in page
+    assert "default: 1GiB" in page
+    assert "num.partitions" not in page
+    assert "did you mean num.partitions?" in lakehead.fails("settings", "list", "num.partitons")
 
 
 def test_pages_of_help_have_names_in_full_and_no_types_of_python(
@@ -227,8 +267,9 @@ def test_pages_of_help_have_names_in_full_and_no_types_of_python(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for path, command in leaves(typer.main.get_command(app), ()):
-        text = lakehead(*path, "--help").out
         shown = [one for one in command.params if not getattr(one, "hidden", False)]
+        has_more = any("--help-all" in one.opts for one in shown)
+        text = lakehead(*path, "--help-all" if has_more else "--help").out
         names = [name for one in shown for name in one.opts if name.startswith("-")]
         assert [name for name in names if name not in text] == [], path
         assert re.findall(r"<(?:bool|str|int|float|path)|[╭│╰]", text) == [], path
@@ -251,6 +292,7 @@ KINDS: dict[str, Any] = {
 JSON_COMMANDS = {
     "nodes": "nodes",
     "features describe": "features describe",
+    "settings list": "settings list",
     "topics list": "topics list",
     "topics describe": "topics describe orders",
     "why": "why orders-0",
@@ -290,7 +332,8 @@ def test_json_has_the_fields_of_the_page(lakehead: CommandLine, data: str, name:
         (listed,) = rows(lakehead("inspect", "objects", "--path", data, "--json").out)
         words = words.replace("KEY", str(listed["key"]))
     path = f"{data}/store" if name.startswith("rebuild-catalog") else data
-    outcome = lakehead(*words.split(), "--path", path, "--json")
+    of_cluster = () if name.startswith("settings") else ("--path", path)
+    outcome = lakehead(*words.split(), *of_cluster, "--json")
     assert (outcome.status, outcome.err) == (0, ""), "no progress where there is no terminal"
     fields = re.findall(r"`(\w+)` (\w+)(\?)?", re.sub(r"\(.*?\)", "", DOCUMENTED[name]))
     assert fields

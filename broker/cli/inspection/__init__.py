@@ -10,7 +10,7 @@ from lakehead.broker.cli.inspection.objects import inspect_object, inspect_objec
 from lakehead.broker.cli.inspection.wal import inspect_wal
 
 app = CommandLine(
-    help="Show the cluster's state, its metadata log, an object or a write-ahead log.",
+    help="Show metadata, an object or a write-ahead log.",
 )
 app.command("state")(inspect_state)
 app.command("log")(inspect_log)
