@@ -39,10 +39,16 @@ _WorkersOption = Annotated[
         "--workers", min=1, metavar="N", help="Number of threads that make a table's files."
     ),
 ]
+_WAIT_S = 60.0
+"""Longer than a lease lives on after its holder was killed elsewhere."""
 _WaitOption = Annotated[
     float,
     typer.Option(
-        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for another writer's table lease."
+        "--wait",
+        min=0,
+        metavar="SECONDS",
+        help="Seconds to wait for the lease of a table that another process writes. One that "
+        "keeps tables hands it over for the time of this command.",
     ),
 ]
 _StoreOption = Annotated[
@@ -97,7 +103,7 @@ class JobCall:
             as_json=given["as_json"],
             processes=given.get("processes", 1),
             workers=given.get("workers", _WORKERS),
-            wait=given.get("wait", 0.0),
+            wait=given.get("wait", _WAIT_S),
         )
 
     def context(
@@ -109,6 +115,7 @@ class JobCall:
             runner=spark or _runner(self.processes),
             on_progress=on_progress,
             wait_s=self.wait,
+            on_wait=lambda reason: typer.echo(f"lakehead: {reason}", err=True),
             if_taken="retry",  # a command fails by a table that another process writes
             workers=self.workers,
             is_local=spark is None,
@@ -178,7 +185,7 @@ def _parameters(
     yield from (_parameter(one.name, one.annotation, one.default) for one in more)
     yield from (_flag(one) for one in options if one.info.flag)
     if job.takes_lease:
-        yield _parameter("wait", _WaitOption, 0.0)
+        yield _parameter("wait", _WaitOption, _WAIT_S)
     if job.takes_workers:
         yield _parameter("workers", _WorkersOption, _WORKERS)
     if job.takes_processes:

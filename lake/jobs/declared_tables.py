@@ -30,7 +30,7 @@ from lakehead.lake.jobs.table_due import (
     lag_of,
     topic_of,
 )
-from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
+from lakehead.lake.jobs.table_lease import LEASE_S, OnWait, TableLeases, TableTaken
 from lakehead.lake.jobs.table_maintenance import (
     MaintenanceResult,
     TableTarget,
@@ -62,7 +62,7 @@ from lakehead.storage.errors import (
     StoreUnavailable,
     UnknownTopic,
 )
-from lakehead.storage.jobs.job import Runner
+from lakehead.storage.jobs.job import Runner, no_wait
 from lakehead.storage.metadata.state import TableState, TopicState
 
 LOOK_S = 300.0
@@ -95,7 +95,7 @@ def _files_maintained(
     def run() -> None:
         while True:
             for target in _looked(leases, topics):
-                for result in maintain_files(target, partial(_kept, leases, target.topic_id)):
+                for result in maintain_files(target, partial(leases.kept, target.topic_id)):
                     if not isinstance(result.error, TableTaken):
                         on_files(result)
                 if stopped.is_set():
@@ -110,12 +110,6 @@ def _files_maintained(
     finally:
         stopped.set()
         thread.join(_END_S)
-
-
-@contextmanager
-def _kept(leases: TableLeases, topic_id: str) -> Iterator[None]:
-    leases.keep(topic_id)  # not given back: a process that follows the table needs it as well
-    yield
 
 
 def _looked(leases: TableLeases, topics: Sequence[str]) -> Sequence[TableTarget]:
@@ -241,7 +235,8 @@ class DeclaredTables:
     the key of one table). With `tail`, tables
     that are followed have what is acknowledged in object WALs too. Work items go to `runner`, or to
     threads of this process; `engine` runs the MERGE of tables by upsert. Progress is of the table
-    that is worked on. `written_by` names the run in the tables' histories.
+    that is worked on. `written_by` names the run in the tables' histories. `on_wait` gets the
+    reason for which a lease is waited for.
     """
 
     def __init__(
@@ -257,6 +252,7 @@ class DeclaredTables:
         on_progress: Progress = lambda _done, _total: None,
         lease_s: float = LEASE_S,
         written_by: str = "",
+        on_wait: OnWait = no_wait,
     ) -> None:
         self._path = path
         self._topics = tuple(topics)
@@ -267,7 +263,7 @@ class DeclaredTables:
         self._on_progress = on_progress
         self._written_by = written_by
         self._clock = SystemClock()
-        self._leases = TableLeases.open(path, lease_s=lease_s)
+        self._leases = TableLeases.open(path, lease_s=lease_s, on_wait=on_wait)
         self._publisher = CatalogPublisher(path)
         self._kept: dict[str, _Kept] = {}
         self._troubles: dict[str, str] = {}
@@ -475,6 +471,7 @@ class DeclaredTables:
                     self._report_error(on_table, "metadata", error)
                     stopped.wait(_PAUSE_S[0])
                     continue
+                self._hand_over(catalog)
                 due = self._take_what_is_due(catalog, on_table)
                 turns = partial(self._topic_turn, catalog, reader)
                 for outcomes in pool.map(turns, self._by_topic(due)):
@@ -495,6 +492,13 @@ class DeclaredTables:
         for topic in {topic_of(key) for key in declared_tables(catalog.state, self._topics)}:
             yield from catalog.topic(topic).partitions
 
+    def _hand_over(self, catalog: Catalog) -> None:
+        """Give back the leases that other processes have requested: no round runs now."""
+        if released := self._leases.hand_over(catalog.state):
+            for kept in self._kept.values():
+                if kept.declared.topic_id in released:
+                    kept.run = None  # the other process may commit to the table
+
     def _take_what_is_due(self, catalog: Catalog, on_table: OnOutcome) -> list[_Kept]:
         """Return the tables to work on, in the order of their keys: those that are due, and with
         them others of their topics, which the same reads bring up.
@@ -511,6 +515,8 @@ class DeclaredTables:
             if kept is None or kept.progress.tables != new.progress.tables:
                 kept = self._kept[key] = new
             lag = lag_of(catalog.state, catalog.topic(kept.declared.topic), kept.offsets)
+            if self._leases.is_requested(catalog.state, kept.declared.topic_id):
+                continue
             if kept.not_before <= self._clock.monotonic() and lag.records:
                 ready.append(kept)
                 if is_due(kept.declared, lag, self._clock.now_ms()):

@@ -105,7 +105,7 @@ def forget_rows(
     SettingsError, OtherTopic, TableUnavailable, CommitConflict, CatalogUnavailable.
     """
     done = []
-    with closing(TableLeases.open(context.path)) as leases:
+    with closing(TableLeases.open(context.path, on_wait=context.on_wait)) as leases:
         if not _tables(context.path, request):
             return ()
         with leases.held(request.topic_id, wait_s=context.wait_s):

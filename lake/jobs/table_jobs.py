@@ -262,6 +262,7 @@ def opened_tables(
         topics=topics,
         workers=context.workers,
         wait_s=context.wait_s,
+        on_wait=context.on_wait,
         engine=engine,
         runner=None if context.is_local else context.runner,
         on_progress=context.on_progress,
@@ -526,7 +527,7 @@ class TableMaintenance:
         fields: Fields = {"tables": 0}
         rows: dict[str, dict[str, Any]] = {}
         failed: list[Failure] = []
-        with closing(TableLeases.open(context.path)) as leases:
+        with closing(TableLeases.open(context.path, on_wait=context.on_wait)) as leases:
             for unit in units:
                 target: TableTarget = unit.item
                 hold = partial(leases.held, target.topic_id, wait_s=context.wait_s)

@@ -7,6 +7,12 @@ given back, its time is over, or its holder, a process of this machine, is gone.
 disagree costs no record: what a table holds is decided by its own log, by compare-and-set. The
 lease spares work, and keeps engines apart that have no compare-and-set.
 
+A taker that waits requests the lease, in the log as well. A process that follows tables hands a
+requested lease over between two rounds, and until the requester has had it no other process takes
+it. A request counts while its time lasts and its process lives, so a taker that is killed delays
+the table for as long as a holder that is killed. A cluster below feature level 2 has no requests: a
+taker waits there until the holder ends.
+
 Progress is committed to the log at most every few seconds, in one entry with all renewals.
 """
 
@@ -16,16 +22,23 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import LakeheadError, StorageError, UnknownTopic
+from lakehead.storage.errors import (
+    FeatureNotEnabled,
+    LakeheadError,
+    StorageError,
+    UnknownTopic,
+)
+from lakehead.storage.jobs.job import no_wait
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.records import Record, TableProgress, TakeTable
+from lakehead.storage.metadata.records import Record, RequestTable, TableProgress, TakeTable
 from lakehead.storage.metadata.state import MetadataImage, TableState
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.holder import HostProcesses, is_running
@@ -36,6 +49,9 @@ _CLOCKS_APART_S = 5.0
 _LOOK_AGAIN_S = 0.25
 _PROBLEM_MAX = 1000
 """Maximum length of a problem in the log, in characters."""
+
+OnWait = Callable[[str], None]
+"""Called with the reason for which a lease is waited for, each time that it is another one."""
 
 
 class TableTaken(LakeheadError):
@@ -61,12 +77,17 @@ class _Lease:
 
 
 class TableLeases:
-    """See the module's docstring. For blocking callers; `keep`, `catalog` for several threads."""
+    """See the module's docstring. For blocking callers; `keep`, `kept`, `hand_over` and `catalog`
+    for several threads.
+    """
 
-    def __init__(self, reader: StoreReader, log: MetadataLog, *, lease_s: float) -> None:
+    def __init__(
+        self, reader: StoreReader, log: MetadataLog, *, lease_s: float, on_wait: OnWait
+    ) -> None:
         self._reader = reader
         self._log = log
         self._lease_s = lease_s
+        self._on_wait = on_wait
         self._clock = SystemClock()
         process = HostProcesses().current().name
         nonce = secrets.token_hex(4)
@@ -76,9 +97,13 @@ class TableLeases:
         self._scope = TaskScope(self._on_crash)
         self._reporting = asyncio.Lock()
         self._taking = threading.Lock()
+        self._uses = Counter[str]()
+        """Threads that work on the files of a table, by topic id."""
 
     @classmethod
-    def open(cls, path: str, *, lease_s: float = LEASE_S) -> "TableLeases":
+    def open(
+        cls, path: str, *, lease_s: float = LEASE_S, on_wait: OnWait = no_wait
+    ) -> "TableLeases":
         """Open a cluster's metadata log to hold leases in. Raises as `Catalog.open`."""
         reader = store_reader(path)
         reader.open_catalog()  # says what is wrong with a path
@@ -90,7 +115,7 @@ class TableLeases:
                 clock=SystemClock(),
                 rng=random.Random(),
             )
-            leases = cls(reader, log, lease_s=lease_s)
+            leases = cls(reader, log, lease_s=lease_s, on_wait=on_wait)
             leases._scope.spawn(leases._keep(), name="table-leases")
             return leases
 
@@ -124,6 +149,40 @@ class TableLeases:
         with self._taking:
             if not self.holds(topic_id):
                 self.take(topic_id)
+
+    @contextmanager
+    def kept(self, topic_id: str) -> Iterator[None]:
+        """Keep the table of a topic, and do not hand it over while the block runs; it is ours still
+        at the end. Raises as `take`, and TableTaken if another process has requested it.
+        """
+        with self._taking:
+            if self.holds(topic_id) and self.is_requested(self._log.state, topic_id):
+                raise TableTaken("another process has requested the table")
+            if not self.holds(topic_id):
+                self.take(topic_id)
+            self._uses[topic_id] += 1
+        try:
+            yield
+        finally:
+            with self._taking:
+                self._uses[topic_id] -= 1
+
+    def is_requested(self, state: MetadataImage, topic_id: str) -> bool:
+        """Return true if another process waits for a table, as these metadata say."""
+        held = state.tables.get(topic_id)
+        return held is not None and self._is_requested(held)
+
+    def hand_over(self, state: MetadataImage) -> frozenset[str]:
+        """Give back the leases that other processes have requested, but for tables that `kept`
+        keeps, and return the ids of their topics.
+        """
+        with self._taking:
+            requested = frozenset(
+                one for one in self._held if self.is_requested(state, one) and not self._uses[one]
+            )
+            if requested:
+                self._reader.run(self._release(list(requested)))
+            return requested
 
     def holds(self, topic_id: str) -> bool:
         """Return whether this process holds the lease of a topic's table now."""
@@ -173,6 +232,7 @@ class TableLeases:
 
     async def _take(self, topic_id: str, wait_s: float) -> None:
         deadline = self._clock.monotonic() + wait_s
+        reason = ""
         while True:
             begun = self._clock.monotonic()
             term = -1
@@ -180,38 +240,77 @@ class TableLeases:
             def plan(state: MetadataImage) -> Sequence[Record]:
                 nonlocal term
                 held = state.tables.get(topic_id, TableState())
-                if not self._is_free(held):
+                if not self._is_free(held) or self._is_requested(held):
                     raise TableTaken(_holder_of(state, topic_id, held, self._clock.now_ms()))
                 term = held.term + 1
                 return [self._record(topic_id, term, self._until_ms())]
 
             try:
                 state = await self._log.commit_with(plan)
-            except TableTaken:
-                if self._clock.monotonic() >= deadline:
+            except TableTaken as taken:
+                left_s = deadline - self._clock.monotonic()
+                if left_s <= 0:
+                    await self._withdraw(topic_id)
                     raise
+                if (writer := str(taken).partition(" (")[0]) != reason:
+                    reason = writer
+                    self._on_wait(f"{str(taken).rpartition(':')[0]}: waiting {left_s:.0f} s for it")
+                await self._request(topic_id, left_s)
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 await self._log.refresh()
                 continue
-            topic, taken = state.topic_by_id(topic_id), state.tables[topic_id]
+            topic, taken_now = state.topic_by_id(topic_id), state.tables[topic_id]
             if topic is None:
                 raise UnknownTopic(f"no topic with id {topic_id}")
             self._held[topic_id] = _Lease(
                 topic=topic.name,
                 term=term,
                 until=begun + self._lease_s,
-                offsets=taken.offsets,
-                problem=taken.problem,
-                reported=(taken.offsets, taken.problem),
+                offsets=taken_now.offsets,
+                problem=taken_now.problem,
+                reported=(taken_now.offsets, taken_now.problem),
             )
             return
+
+    async def _request(self, topic_id: str, left_s: float) -> None:
+        """Have the holder know that this process waits for a lease; the first that does counts."""
+
+        def plan(state: MetadataImage) -> Sequence[Record]:
+            held = state.tables.get(topic_id, TableState())
+            now_ms = self._clock.now_ms()
+            is_fresh = (held.requested_until_ms - now_ms) / 1000 > min(left_s, self._lease_s) / 2
+            if self._is_requested(held) or (held.requester == self._name and is_fresh):
+                return []
+            until_ms = now_ms + round(min(left_s, self._lease_s) * 1000)
+            return [RequestTable(topic_id=topic_id, requester=self._name, until_ms=until_ms)]
+
+        with suppress(FeatureNotEnabled):  # an older cluster: wait until the holder ends
+            await self._log.commit_with(plan)
+
+    async def _withdraw(self, topic_id: str) -> None:
+        """End the request of this process, if there is one."""
+
+        def plan(state: MetadataImage) -> Sequence[Record]:
+            held = state.tables.get(topic_id, TableState())
+            if held.requester != self._name:
+                return []
+            return [RequestTable(topic_id=topic_id, requester=self._name, until_ms=0)]
+
+        with suppress(StorageError):  # it ends with its time
+            await self._log.commit_with(plan)
 
     def _is_free(self, held: TableState) -> bool:
         if not held.until_ms:
             return True
         if self._clock.now_ms() > held.until_ms + _CLOCKS_APART_S * 1000:
             return True
-        return is_running(held.holder.rpartition(" ")[2]) is False
+        return _is_gone(held.holder)
+
+    def _is_requested(self, held: TableState) -> bool:
+        """Return true if another process, which lives as far as is known, waits for a lease."""
+        if held.requester in ("", self._name) or self._clock.now_ms() > held.requested_until_ms:
+            return False
+        return not _is_gone(held.requester)
 
     def _until_ms(self) -> int:
         return self._clock.now_ms() + round(self._lease_s * 1000)
@@ -284,11 +383,21 @@ class TableLeases:
         self._crashed = error
 
 
+def _is_gone(process: str) -> bool:
+    """Return true if the process of this name was one of this machine and has ended."""
+    return is_running(process.rpartition(" ")[2]) is False
+
+
 def _holder_of(state: MetadataImage, topic_id: str, held: TableState, now_ms: int) -> str:
     topic = state.topic_by_id(topic_id)
-    seconds = max(0, -(-(held.until_ms - now_ms) // 1000))
+    is_held = held.until_ms > 0
+    name, until_ms = (
+        (held.holder, held.until_ms) if is_held else (held.requester, held.requested_until_ms)
+    )
+    lease = f"lease {held.term}, " if is_held else ""
+    seconds = max(0, -(-(until_ms - now_ms) // 1000))
     return (
-        f"the table of topic {topic.name if topic else topic_id} is written by "
-        f"{held.holder.partition('/')[0]} (lease {held.term}, {seconds} s left): "
-        "wait for it with --wait SECONDS, or end that process"
+        f"the table of topic {topic.name if topic else topic_id} is "
+        f"{'written' if is_held else 'requested'} by {name.partition('/')[0]} ({lease}{seconds} s "
+        "left): wait for it with --wait SECONDS, or end that process"
     )

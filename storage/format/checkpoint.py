@@ -97,6 +97,8 @@ SCHEMA: dict[str, str] = {
     "problem": TEXT,
     "tables": TEXT,
     "endpoints": TEXT,
+    "requester": TEXT,
+    "requested_until_ms": LONG,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

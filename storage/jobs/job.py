@@ -244,6 +244,10 @@ def no_progress(_done: int, _total: int) -> None:
     """Report no progress."""
 
 
+def no_wait(_reason: str) -> None:
+    """Report nothing of a wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
     """A table that a task was at, and what it committed: nothing, where there was nothing new, or
@@ -261,12 +265,12 @@ class TableChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """The environment of a run: the cluster at `path`, a store's URI; `wait_s` seconds are waited
-    for a table that another process writes, and `if_taken` decides what happens if that process
-    keeps it. `workers` threads make a table's files. `log` gets failures of items. `written_by`
-    names the task in the history of tables. With `is_retry` an earlier try may have made commits
-    that are in no event; with `is_part` the job does some units of a plan that was made before, and
-    its own plan needs no fields. `on_change` gets the tables that were written; with `reports_all`
-    those of all topics that the task names: lineage has these too.
+    for a table that another process writes (`on_wait` gets the reason), and `if_taken` decides what
+    happens if that process keeps it. `workers` threads make a table's files. `log` gets failures of
+    items. `written_by` names the task in the history of tables. With `is_retry` an earlier try may
+    have made commits that are in no event; with `is_part` the job does some units of a plan that
+    was made before, and its own plan needs no fields. `on_change` gets the tables that were
+    written; with `reports_all` those of all topics that the task names: lineage has these too.
     """
 
     path: str
@@ -274,6 +278,7 @@ class JobContext:
     on_progress: Progress = no_progress
     log: Any = _SILENT
     wait_s: float = 0.0
+    on_wait: Callable[[str], None] = no_wait
     if_taken: IfTaken = "skip"
     workers: int = 2
     is_local: bool = True

@@ -46,7 +46,7 @@ ADDITIONS: Mapping[int, Additions] = {
             {
                 *("FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"),
                 *("DelegationTokenUpsert", "DelegationTokenDelete", "ClientMetricsConfig"),
-                *("InheritTail", "CommitTail"),
+                *("InheritTail", "CommitTail", "RequestTable"),
             }
         ),
         fields={
@@ -77,7 +77,7 @@ ADDITIONS: Mapping[int, Additions] = {
                     "lost_log_streams",
                 }
             ),
-            "tables": frozenset({"problem"}),
+            "tables": frozenset({"problem", "requester", "requested_until_ms"}),
         },
     ),
 }

@@ -781,6 +781,8 @@ def _tables(state: MetadataImage) -> Columns:
         "term": Longs(table.term for _, table in rows),
         "until_ms": Longs(table.until_ms for _, table in rows),
         "problem": Texts.of(table.problem for _, table in rows),
+        "requester": Texts.of(table.requester for _, table in rows),
+        "requested_until_ms": Longs(table.requested_until_ms for _, table in rows),
     }
 
 
@@ -895,6 +897,8 @@ def _tables_of(tables: Mapping[str, Columns]) -> Map[str, TableState]:
                 until_ms=row.until_ms,
                 offsets=tuple(offsets.get(row.topic_id, ())),
                 problem=row.get("problem", ""),
+                requester=row.get("requester", ""),
+                requested_until_ms=row.get("requested_until_ms", 0),
             )
             for row in _rows(tables, "tables")
         }

@@ -383,6 +383,17 @@ class TakeTable(RecordBase, frozen=True, kw_only=True, tag=True):
     until_ms: Long
 
 
+class RequestTable(RecordBase, frozen=True, kw_only=True, tag=True):
+    """Request for the lease of a table: the process named `requester` waits for it until
+    `until_ms`, by its own clock; 0: no more. The holder releases the lease between two commits, and
+    only the requester takes it then.
+    """
+
+    topic_id: str
+    requester: str
+    until_ms: Long
+
+
 class TableProgress(RecordBase, frozen=True, kw_only=True, tag=True):
     """The table of a topic holds what lies below `offsets[i]` of partition i, if not more.
 
@@ -511,6 +522,7 @@ Record = (
     | ProducerIdBlock
     | ControllerLease
     | TakeTable
+    | RequestTable
     | TableProgress
 )
 

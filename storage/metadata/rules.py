@@ -794,7 +794,21 @@ def _take_table(state: MetadataImage, record: r.TakeTable, _: int) -> MetadataIm
     _require(record.term == held.term + 1, f"table term {record.term} after {held.term}")
     _require(bool(record.holder) and record.until_ms >= 0, "a table's lease without a holder")
     taken = replace(held, holder=record.holder, term=record.term, until_ms=record.until_ms)
+    if record.holder == held.requester:
+        taken = replace(taken, requester="", requested_until_ms=0)
     return replace(state, tables=state.tables.set(record.topic_id, taken))
+
+
+def _request_table(state: MetadataImage, record: r.RequestTable, _: int) -> MetadataImage:
+    """Note the process that waits for a table's lease."""
+    topic = _topic(state, record.topic_id)
+    held = state.tables.get(record.topic_id)
+    _require(held is not None, f"the table of topic {topic.name} never had a lease")
+    assert held is not None
+    _require(bool(record.requester) and record.until_ms >= 0, "a request without a requester")
+    requester = record.requester if record.until_ms else ""
+    held = replace(held, requester=requester, requested_until_ms=record.until_ms)
+    return replace(state, tables=state.tables.set(record.topic_id, held))
 
 
 def _table_progress(state: MetadataImage, record: r.TableProgress, _: int) -> MetadataImage:
@@ -1022,5 +1036,6 @@ _RULES: dict[type, Callable[[MetadataImage, Any, int], MetadataImage]] = {
     r.ProducerIdBlock: _producer_id_block,
     r.ControllerLease: _controller_lease,
     r.TakeTable: _take_table,
+    r.RequestTable: _request_table,
     r.TableProgress: _table_progress,
 }

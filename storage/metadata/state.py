@@ -212,7 +212,8 @@ class ControllerState:
 class TableState:
     """The table of a topic: its writer, in which term (-1: never written), until when
     (milliseconds; 0: given back). The table holds the records below `offsets[i]` of partition i.
-    `problem` is the error of the last turn at it, empty if there was none.
+    `problem` is the error of the last turn at it, empty if there was none. `requester` waits for
+    the lease until `requested_until_ms` (0: no process does).
     """
 
     holder: str = ""
@@ -220,6 +221,8 @@ class TableState:
     until_ms: int = 0
     offsets: tuple[int, ...] = ()
     problem: str = ""
+    requester: str = ""
+    requested_until_ms: int = 0
 
     def end_offset(self, partition: int) -> int:
         """Return the offset after the last one of a partition that the table is known to hold."""

@@ -152,6 +152,12 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         until_ms=st.integers(-1, 9),
     ),
     st.builds(
+        r.RequestTable,
+        topic_id=TOPIC_IDS,
+        requester=st.sampled_from(["", "me", "you"]),
+        until_ms=st.integers(-1, 9),
+    ),
+    st.builds(
         r.TableProgress,
         topic_id=TOPIC_IDS,
         term=SMALL,
@@ -211,6 +217,7 @@ def check(state: MetadataImage) -> None:
         known_topic = state.topic_by_id(topic_id)
         assert known_topic is not None
         assert table.term >= 0
+        assert bool(table.requester) == bool(table.requested_until_ms)
         assert len(table.offsets) <= len(known_topic.partitions)
     unreferenced = {o.key: o.unreferenced_ms for o in state.objects.values() if not o.stream_ids}
     assert dict(state.unreferenced) == unreferenced

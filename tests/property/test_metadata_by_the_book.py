@@ -45,6 +45,7 @@ JUDGED_BY_BOTH = (
     r.CommitTail,
     r.ControllerLease,
     r.TakeTable,
+    r.RequestTable,
     r.TableProgress,
 )
 judged = record_values.filter(lambda record: isinstance(record, JUDGED_BY_BOTH))
@@ -145,6 +146,12 @@ ownership: st.SearchStrategy[Record] = st.one_of(
         until_ms=st.integers(-1, 2),
     ),
     st.builds(
+        r.RequestTable,
+        topic_id=st.just("a" * 32),
+        requester=st.sampled_from(["", "me", "you"]),
+        until_ms=st.integers(-1, 2),
+    ),
+    st.builds(
         r.TableProgress,
         topic_id=st.just("a" * 32),
         term=SMALL,
@@ -203,7 +210,13 @@ def as_book(state: MetadataImage) -> dict[str, object]:
         },
         "term": state.controller.term,
         "tables": {
-            topic_id: book.Table(table.holder, table.term, table.until_ms, list(table.offsets))
+            topic_id: book.Table(
+                table.holder,
+                table.term,
+                table.until_ms,
+                list(table.offsets),
+                (table.requester, table.requested_until_ms),
+            )
             for topic_id, table in state.tables.items()
         },
         "retired": dict(state.retired_nodes),

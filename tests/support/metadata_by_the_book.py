@@ -60,6 +60,7 @@ class Table:
     term: int
     until: int
     offsets: list[int] = field(default_factory=list)
+    request: tuple[str, int] = ("", 0)
 
 
 @dataclass
@@ -179,20 +180,25 @@ def read_checkpoint(path: Path) -> Cluster:
         next_stream=head["next_stream_id"],
         term=head["term"],
         level=next((row["level"] for row in tables.get("features", [])), 1),
-        tables={
-            row["topic_id"]: Table(
-                row["owner"],
-                row["term"],
-                row["until_ms"],
-                [
-                    place["end_offset"]
-                    for place in tables.get("table_offsets", [])
-                    if place["topic_id"] == row["topic_id"]
-                ],
-            )
-            for row in tables.get("tables", [])
-        },
+        tables=_read_tables(tables),
     )
+
+
+def _read_tables(tables: dict[str, list[dict[str, Any]]]) -> dict[str, Table]:
+    return {
+        row["topic_id"]: Table(
+            row["owner"],
+            row["term"],
+            row["until_ms"],
+            [
+                place["end_offset"]
+                for place in tables.get("table_offsets", [])
+                if place["topic_id"] == row["topic_id"]
+            ],
+            (row.get("requester") or "", row.get("requested_until_ms") or 0),
+        )
+        for row in tables.get("tables", [])
+    }
 
 
 def read_log(cluster: Cluster, entries: Iterable[bytes]) -> Cluster:
@@ -232,7 +238,7 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
         demand(cluster.live(record["node_id"], record["node_epoch"]), "not live")
         demand(record["term"] == cluster.term + 1, "term")
         cluster.term = record["term"]
-    elif kind in {"TakeTable", "TableProgress"}:
+    elif kind in {"TakeTable", "RequestTable", "TableProgress"}:
         _apply_table(cluster, kind, record)
     elif kind.endswith("Stream"):
         _apply_stream(cluster, kind, record)
@@ -339,13 +345,23 @@ def _apply_topic(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
 
 
 def _apply_table(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
-    number, term = record["topic_id"], record["term"]
+    number = record["topic_id"]
     demand(number in cluster.partitions, "no such topic")
+    if kind == "RequestTable":
+        demand(number in cluster.tables, "never had a lease")
+        demand(record["requester"] != "" and record["until_ms"] >= 0, "nobody")
+        until = record["until_ms"]
+        cluster.tables[number].request = (record["requester"], until) if until else ("", 0)
+        return
+    term = record["term"]
     table = cluster.tables.get(number, Table("", -1, 0))
     if kind == "TakeTable":
         demand(term == table.term + 1, "term of a table")
         demand(record["holder"] != "" and record["until_ms"] >= 0, "nobody")
-        cluster.tables[number] = Table(record["holder"], term, record["until_ms"], table.offsets)
+        request = ("", 0) if record["holder"] == table.request[0] else table.request
+        cluster.tables[number] = Table(
+            record["holder"], term, record["until_ms"], table.offsets, request
+        )
         return
     demand(term == table.term and table.until > 0, "a term that has passed")
     demand(len(record["offsets"]) <= len(cluster.partitions[number]), "more than partitions")

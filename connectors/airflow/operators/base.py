@@ -8,6 +8,7 @@ undisturbed.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
@@ -165,6 +166,7 @@ class LakeheadOperator(BaseOperator):
                     on_progress=ProgressLines(self.log, what),
                     log=self.log,
                     wait_s=self.wait_s,
+                    on_wait=partial(self.log.info, "%s"),
                     if_taken=self.if_taken,
                     workers=self.workers,
                     is_local=settings.name == "local",
