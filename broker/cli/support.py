@@ -1,12 +1,17 @@
 """`lakehead support`: one file for a report of a problem, without secrets and without records."""
 
+import base64
 import dataclasses
+import http.client
 import io
 import json
 import os
 import platform
+import re
+import ssl
 import tarfile
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from importlib.metadata import distributions
@@ -25,18 +30,20 @@ from lakehead.broker.cli.cluster import (
     store_uri,
 )
 from lakehead.broker.cli.inspection.metadata import state_summary
-from lakehead.broker.cli.node_network import CommandConfigOption
+from lakehead.broker.cli.node_network import CommandConfigOption, client_tls
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.cluster.node_status import node_rows
 from lakehead.broker.configs.entries import is_secret_config
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.machine import read_machine
 from lakehead.broker.diagnosis.metadata_log import newest_entries
+from lakehead.broker.diagnosis.redaction import Redaction, secret_variables
 from lakehead.broker.security.private_file import write_private_file
 from lakehead.broker.setting_sources import SETTINGS, load
 from lakehead.installation import VERSION
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.config_providers import Secret
+from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.metadata.hidden_fields import HIDDEN
 from lakehead.storage.metadata.state import MetadataImage
 
@@ -55,8 +62,8 @@ def support(
         typer.Option(
             "--metrics",
             metavar="URL",
-            help="A node's metrics address (http://host:9464): adds its health and metrics. May be "
-            "repeated.",
+            help="A node's metrics address (http://host:9464, https://user:password@host:9464): "
+            "adds its health and metrics. May be repeated.",
         ),
     ] = None,
     log: Annotated[
@@ -67,7 +74,7 @@ def support(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="The file to write (.tar.gz)."),
     ] = None,
-    command_config: CommandConfigOption = None,  # noqa: ARG001 - by its callback
+    command_config: CommandConfigOption = None,
 ) -> None:
     """Write a file for a report of a problem.
 
@@ -80,14 +87,17 @@ def support(
     target = output or Path(f"lakehead-support-{now_ms // 1000}.tar.gz")
     if target.exists():
         raise SettingsError(f"{target} exists: give another name with --output")
+    settings, secrets = _settings(config)
     files = {
         "versions.json": _json(_versions()),
         "machine.json": _json(dataclasses.asdict(read_machine())),
-        "settings.json": _json(_settings(config)),
+        "settings.json": _json(settings),
         **run(_cluster(path)),
-        **_pages(metrics or []),
+        **_pages(metrics or [], command_config),
         **{f"logs/{number}-{one.name}": _tail(one) for number, one in enumerate(log or [])},
     }
+    redaction = Redaction([*secrets, *secret_variables(os.environ)])
+    files = {name: redaction.hidden(body) for name, body in files.items()}
     write_private_file(target, _archive(files, now_ms // 1000))
     typer.echo(f"wrote {target}: {', '.join(sorted(files))}")
 
@@ -108,18 +118,24 @@ def _versions() -> dict[str, Any]:
     }
 
 
-def _settings(config: str | None) -> dict[str, Any]:
-    """Return the settings that differ from their defaults, without secrets."""
+def _settings(config: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that differ from their defaults, without secrets, and the secrets."""
     try:
         settings = load({}, os.environ, config)
     except SettingsError as error:
-        return {"error": str(error)}
+        return {"error": str(error)}, []
     found: dict[str, Any] = {}
+    secrets: list[str] = []
     for setting in SETTINGS:
         value = getattr(settings, setting.field)
-        if value != setting.default:
-            found[setting.name] = HIDDEN if setting.is_secret else value
-    return found
+        if value == setting.default:
+            continue
+        is_hidden = setting.is_secret or isinstance(value, Secret)
+        found[setting.name] = HIDDEN if is_hidden else value
+        if is_hidden:
+            # Some hold several: name:password,name:password
+            secrets += [str(value), *re.split(r"[,:;=\s\"]+", str(value))]
+    return found, secrets
 
 
 async def _cluster(path: str) -> dict[str, bytes]:
@@ -128,7 +144,7 @@ async def _cluster(path: str) -> dict[str, bytes]:
     try:
         state = await read_state(store)
         entries = await newest_entries(store, _ENTRIES)
-    except StorageError as error:
+    except LakeheadError as error:
         return {"cluster-error.txt": str(error).encode()}
     finally:
         await store.close()
@@ -180,24 +196,34 @@ def _partition(state: MetadataImage, stream_id: int) -> dict[str, Any]:
     }
 
 
-def _pages(addresses: list[str]) -> dict[str, bytes]:
+def _pages(addresses: list[str], config: str | None) -> dict[str, bytes]:
+    context = client_tls(Path(config)) if config else None
     found = {}
     for number, address in enumerate(addresses):
         for page in _PAGES:
-            found[f"pages/{number}-{page}.txt"] = _page(f"{address.rstrip('/')}/{page}")
+            found[f"pages/{number}-{page}.txt"] = _page(f"{address.rstrip('/')}/{page}", context)
     return found
 
 
-def _page(url: str) -> bytes:
-    if not url.startswith(("http://", "https://")):
+def _page(url: str, context: ssl.SSLContext | None) -> bytes:
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    if scheme not in ("http", "https") or not place.split("/")[0]:
         raise SettingsError(f"--metrics: {url} is not an address like http://host:9464")
+    request = urllib.request.Request(f"{scheme}://{place}")  # noqa: S310 - see above
+    if login:
+        token = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+        request.add_header("Authorization", f"Basic {token}")
     try:
-        with urllib.request.urlopen(url, timeout=_PAGE_TIMEOUT_S) as response:  # noqa: S310
+        with urllib.request.urlopen(  # noqa: S310 - see above
+            request, timeout=_PAGE_TIMEOUT_S, context=context if scheme == "https" else None
+        ) as response:
             return bytes(response.read(_PAGE_MAX))
     except urllib.error.HTTPError as error:
-        return bytes(error.read(_PAGE_MAX))  # a health page that reports trouble has status 503
-    except OSError as error:
-        return f"{url}: {error}".encode()
+        body = bytes(error.read(_PAGE_MAX))  # a health page that reports trouble has status 503
+        return body or f"{scheme}://{place}: {error}".encode()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"{scheme}://{place}: {error}".encode()
 
 
 def _tail(file: Path) -> bytes:
