@@ -857,14 +857,7 @@ def _authenticator(
     )
     return Authenticator(
         {
-            name: sasl_listener(
-                listeners.all[name],
-                own,
-                credentials,
-                clock,
-                rng,
-                node_mechanism=settings.sasl_mechanism_inter_broker_protocol.upper(),
-            )
+            name: sasl_listener(listeners.all[name], own, credentials, clock, rng)
             for name, own in sasl.items()
         },
         dispatcher,

@@ -24,7 +24,7 @@ from lakehead.storage.metadata.state import MetadataImage
 
 _COMMAND_ID = 2**31 - 1
 """The id by which a command authenticates to nodes: the last one, which no node should have."""
-_MECHANISM = "SCRAM-SHA-512"  # the default of sasl.mechanism.inter.broker.protocol
+_MECHANISM = "SCRAM-SHA-512"  # nodes take each other by any SCRAM mechanism
 _DEFAULTS = {
     "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
     "ssl.endpoint.identification.algorithm": "https",

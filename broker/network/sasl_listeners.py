@@ -42,13 +42,13 @@ def sasl_listener(
     credentials: ScramCredentials,
     clock: Clock,
     rng: random.Random,
-    *,
-    node_mechanism: str,
 ) -> SaslListener:
-    """Return the mechanisms of a listener; of that between nodes also `node_mechanism`."""
+    """Return the mechanisms of a listener. That between nodes takes nodes by any SCRAM mechanism:
+    nodes with different settings reach each other, and commands, which know no setting, reach them.
+    """
     mechanisms: dict[str, MakeMechanism] = {}
     for name, mechanism in SCRAM_MECHANISMS.items():
-        has_nodes = listener.is_inter_broker and name == node_mechanism
+        has_nodes = listener.is_inter_broker
         if name in own.mechanisms or has_nodes:
             find = credentials.finder(
                 mechanism, has_nodes=has_nodes, has_users=name in own.mechanisms

@@ -81,13 +81,29 @@ def test_nodes_hear_each_other_and_move_leaders(tmp_path: Path) -> None:
         assert {0, 1} <= set(admin.list_topics(timeout=LIMIT_S).brokers)
 
 
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_command_reaches_nodes_without_a_login_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mechanism: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     lakehead = CommandLine(monkeypatch, capsys)
-    with WatchedNode(tmp_path, settings(tmp_path, 0)):
+    given = settings(tmp_path, 0, sasl_mechanism_inter_broker_protocol=mechanism)
+    with WatchedNode(tmp_path, given):
         listed = lakehead("nodes", "--path", str(tmp_path / "store"), "--json")
     assert [json.loads(line)["state"] for line in listed.out.splitlines()] == ["live"]
+
+
+def test_nodes_with_different_mechanisms_reach_each_other(tmp_path: Path) -> None:
+    nodes = [
+        WatchedNode(tmp_path, settings(tmp_path, n, sasl_mechanism_inter_broker_protocol=one))
+        for n, one in enumerate(("SCRAM-SHA-256", "SCRAM-SHA-512"))
+    ]
+    with nodes[0], nodes[1]:
+        assert wait_until(
+            lambda: all(set(one.node.lifecycle.ready()) == {0, 1} for one in nodes), LIMIT_S
+        )
 
 
 def test_only_the_secret_of_the_cluster_makes_a_node(tmp_path: Path) -> None:
