@@ -88,14 +88,19 @@ class TablePlaces:
             raise SettingsError(f"{_PATH if path else _ENABLE}: {error}") from None
 
     def _roots_of(self, state: MetadataImage) -> TableRoots:
-        """The roots of a state; made once for all topics of a request that changes nothing."""
+        """The roots of a state. They are made anew for other nodes alone, and follow the topics:
+        made anew for each topic that a request creates, they would take longer with each.
+        """
         known = self._known
-        if known is None or not (known[0].topics is state.topics and known[0].nodes is state.nodes):
+        if known is None or known[0].nodes is not state.nodes:
             settings = self._settings
-            wals = (settings.wal_uri,)
-            known = state, TableRoots(state, settings.store_uri, wals=wals)
-            self._known = known
-        return known[1]
+            roots = TableRoots(state, settings.store_uri, wals=(settings.wal_uri,))
+        else:
+            roots = known[1]
+            if known[0].topics is not state.topics:
+                roots.take_topics(state)
+        self._known = state, roots
+        return roots
 
     def _check_registry(self, name: str, urls: str) -> None:
         if self._registries is None:

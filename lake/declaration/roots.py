@@ -7,9 +7,9 @@ each root go those of its dead letters and of its rebuild, which have names of t
 
 import os
 import pathlib
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from lakehead.lake.declaration.paths import (
@@ -30,10 +30,12 @@ from lakehead.lake.declaration.table_declaration import (
     rebuild_uri,
 )
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import MetadataImage, NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState, TopicState
 
 _STORE = "the cluster's store"
 _TABLE = "the table"
+_SORTED_AT_ONCE = 100
+"""Paths that are inserted one by one are fewer."""
 _OTHER = "name that topic and no table, or another place"
 
 
@@ -67,8 +69,10 @@ class TableRoots:
         self.default = _parent(place_path(default_table_uri(store, "topic")))
         """The folder of the tables that name no place."""
         self._fixed = list(self._places(state.nodes.values(), wals))
-        self._taken = dict(self._tables(state))
-        self._paths = sorted(self._taken)
+        self._topics: Mapping[str, TopicState] = {}
+        self._taken: dict[Path, _Taken] = {}
+        self._paths: list[Path] = []
+        self.take_topics(state)
 
     def _places(
         self, nodes: Iterable[NodeState], wals: Sequence[str]
@@ -88,17 +92,60 @@ class TableRoots:
     def _others(self, path: Path) -> Iterator[Path]:
         return _real(path) if self._follows_links else iter(())
 
-    def _tables(self, state: MetadataImage) -> Iterator[tuple[Path, _Taken]]:
-        found: dict[Path, _Taken] = {}
-        for topic in state.topics.values():
-            if not topic.declares_table:
+    def take_topics(self, state: MetadataImage) -> None:
+        """Take the topics of another state, whose nodes are the same. Only those that differ are
+        looked into: a cluster may have thousands, and each new one is checked.
+        """
+        before, now = self._topics, state.topics
+        self._topics = now
+        changed = [
+            (known, topic)
+            for name, topic in now.items()
+            if (known := before.get(name)) is not topic
+        ]
+        if len(before) + sum(known is None for known, _ in changed) != len(now):
+            for name, known in before.items():
+                if name not in now:
+                    self._leave(known)
+        changed = [
+            (known, topic)
+            for known, topic in changed
+            if known is None or known.configs != topic.configs
+        ]
+        for known, _ in changed:
+            if known is not None:
+                self._leave(known)
+        entered = [path for _, topic in changed for path in self._enter(topic)]
+        if len(entered) > _SORTED_AT_ONCE:
+            self._paths = sorted(self._taken)
+        else:
+            for path in entered:
+                insort(self._paths, path)
+
+    def _enter(self, topic: TopicState) -> Iterator[Path]:
+        """Yield the paths that were free."""
+        for path, text in self._roots_of(topic):
+            known = self._taken.get(path)
+            topics = frozenset() if known is None else known.topics
+            self._taken[path] = _Taken(text=text, topics=topics | {topic.name})
+            if known is None:
+                yield path
+
+    def _leave(self, topic: TopicState) -> None:
+        for path, _ in self._roots_of(topic):
+            known = self._taken.get(path)
+            if known is None:  # two tables of the topic had it
                 continue
+            if topics := known.topics - {topic.name}:
+                self._taken[path] = replace(known, topics=topics)
+            else:
+                del self._taken[path]
+                del self._paths[bisect_left(self._paths, path)]
+
+    def _roots_of(self, topic: TopicState) -> Iterator[tuple[Path, str]]:
+        if topic.declares_table:
             for name, uri in declared_paths(topic.name, topic.configs).items():
-                for path, text in self._family(uri or default_table_uri(self._store, name)):
-                    known = found.get(path)
-                    topics = frozenset() if known is None else known.topics
-                    found[path] = _Taken(text=text, topics=topics | {topic.name})
-        return iter(found.items())
+                yield from self._family(uri or default_table_uri(self._store, name))
 
     def _family(self, uri: str) -> Iterator[tuple[Path, str]]:
         """The root at a URI and those that go with it, under every path they have."""

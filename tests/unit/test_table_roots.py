@@ -1,6 +1,7 @@
 """A table's root is its own: written in one way, and clear of the store, of logs and of others."""
 
 import posixpath
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
 from lakehead.lake.declaration.paths import allowed_roots, root_path
 from lakehead.lake.declaration.roots import TableRoots
-from lakehead.lake.declaration.table_declaration import PREFIX, dead_letters_uri, rebuild_uri
+from lakehead.lake.declaration.table_declaration import (
+    PREFIX,
+    dead_letters_uri,
+    declared_paths,
+    rebuild_uri,
+)
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, NodeState, TopicState
 
@@ -118,6 +124,50 @@ def test_a_root_is_of_one_topic(taken: dict[str, str], root: str) -> None:
         roots.check(root or "/data/tables/a", "a")
     roots.check(root or "/data/tables/a", next(iter(taken)))  # its own is no other's
     TableRoots(state(taken, is_enabled=False), FOLDER).check(root or "/data/tables/a", "a")
+
+
+_NAMES = st.sampled_from(["a", "b", "c", "a__dlq", "b__rebuild"])
+_PLACES = st.sampled_from(["", "/data/tables/b", "/lake/a", "/lake/a/b", "/lake", "s3://lake/b"])
+
+
+def refused(roots: TableRoots) -> set[tuple[str, str]]:
+    """Return the roots that topics may not have."""
+    found = set()
+    for topic in ("a", "b", "c", "d"):
+        for root in ("/data/tables/a", "/data/tables/b", "/lake/a", "/lake/a/b", "s3://lake/b"):
+            try:
+                roots.check(root, topic)
+            except SettingsError:
+                found.add((topic, root))
+    return found
+
+
+@given(st.lists(st.dictionaries(_NAMES, _PLACES), max_size=6))
+def test_roots_that_follow_the_topics_are_those_that_are_made_anew(
+    steps: list[dict[str, str]],
+) -> None:
+    first = state()
+    roots = TableRoots(first, FOLDER)
+    for tables in steps:
+        later = replace(state(tables), nodes=first.nodes)
+        roots.take_topics(later)
+        assert refused(roots) == refused(TableRoots(later, FOLDER))
+
+
+def test_a_new_topic_is_checked_at_once_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"t{number:05}": "" for number in range(2_000)}
+    places = TablePlaces(Settings(store=FOLDER))
+    before = state(names)
+    places.check("x", {f"{PREFIX}enable": "true"}, {}, before)
+    topics = before.topics.set("x", state({"x": ""}).topics["x"])
+    looked_into = []
+    monkeypatch.setattr(
+        "lakehead.lake.declaration.roots.declared_paths",
+        lambda topic, configs: looked_into.append(topic) or declared_paths(topic, configs),
+    )
+    with pytest.raises(KafkaError):
+        places.check("x__dlq", {f"{PREFIX}enable": "true"}, {}, replace(before, topics=topics))
+    assert looked_into == ["x"]
 
 
 @pytest.mark.parametrize(
