@@ -42,6 +42,8 @@ from lakehead.lake.tables.delta_table import (
     NOTHING,
     CommitConflict,
     Table,
+    TableIdentity,
+    TableUnavailable,
     app_id,
     create_table,
     first_id,
@@ -263,6 +265,8 @@ class TableRun:
         self._end: dict[int, int] = {}
         self._unreadable: dict[int, Unreadable] = {}
         self._done: dict[tuple[ByteRange, ...], TableItemResult] = {}
+        self._made_for: TableIdentity | None = None
+        self._held: tuple[int, ...] = ()
         self._beside: tuple[TableRun, ...] = ()
         self._requested = given_schema(settings)
         self._stops_at_new_schema = settings.evolution != "dead_letter"
@@ -352,16 +356,25 @@ class TableRun:
         """Return the offset after the last one that the table holds of each partition, as of the
         last look.
         """
-        table = self._table
-        return tuple(
-            0 if table is None else table.last_offset(log.topic_id, log.id.partition) + 1
-            for log in self._logs
-        )
+        return self._held
 
     def _open(self) -> None:
         """Look at the newest version; what was opened in the round before is read on from there."""
         known = self._table
-        self._table = open_table(self._settings.table) if known is None else known.refreshed()
+        self._look_at(open_table(self._settings.table) if known is None else known.refreshed())
+
+    def _look_at(self, table: Table | None) -> None:
+        """Work on a look at the table, with the files that were made for it. Raises
+        TableUnavailable.
+        """
+        self._table, self._held = None, (0,) * len(self._logs)
+        if table is not None:
+            self._held = tuple(self._last(table, log) + 1 for log in self._logs)
+            self._table = table
+        identity = None if table is None else table.identity
+        if identity != self._made_for:  # made again, rebuilt, or with other columns
+            self._done.clear()
+            self._made_for = identity
 
     def _round(self) -> bool:
         """Plan, work and commit once; False if nothing was left to do. Raises CommitConflict."""
@@ -370,7 +383,12 @@ class TableRun:
         self._open()
         table = self._table
         if table is None:
-            raise CommitConflict(f"table {self._settings.table} is gone")
+            # It holds nothing, whatever was said before: retention is to wait.
+            self._guard.report(self.held_offsets())
+            raise TableUnavailable(
+                f"table {self._settings.table} was deleted during the run: the next run makes it "
+                "again, from the first record that the topic has"
+            )
         layout = self._layout()
         assert layout is not None, "a table has a layout"
         if layout.is_upsert and settle(table, [log_key(log) for log in self._logs]):
@@ -434,23 +452,20 @@ class TableRun:
             check_ends(catalog.state, topic, self._settings.table, self.held_offsets())
         except (OtherTopic, LogLost):
             # It holds nothing of this topic, whatever was said before: retention is to wait.
-            self._table = None
+            self._look_at(None)
             self._guard.report(self.held_offsets())
             raise
         return layout
 
     def _follow(self, table: Table, layout: TableLayout, found: Any) -> bool:
-        before = table.schema
         txns = progress_txns({log_key(log): self._last(table, log) for log in self._logs})
         is_held = follow_values(self._settings, table, layout, found, txns)
         self._open()
-        if self._table is None or self._table.schema != before:
-            self._done.clear()  # files that were made for another schema
         return is_held
 
     def _create(self, layout: TableLayout) -> None:
         self._guard.check()
-        self._table = create_table(
+        table = create_table(
             self._settings.table,
             layout.schema,
             name=self._settings.topic,
@@ -458,6 +473,7 @@ class TableRun:
             partition_by=layout.partition_columns,
             txns=owner_txn(self._topic_id),
         )
+        self._look_at(table)
         failpoint("materialize_table_created")
 
     # --------------------------------------------------------------------------------- the work

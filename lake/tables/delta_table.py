@@ -19,7 +19,7 @@ import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -92,6 +92,15 @@ def first_id(topic_id: str, partition: int) -> str:
     return f"lakehead:first:{topic_id}:{partition}"
 
 
+class TableIdentity(NamedTuple):
+    """The table that data files are made for: its id, which one that is made again in the same
+    place does not have, and its Arrow schema.
+    """
+
+    id: str
+    schema: Any
+
+
 class Table:
     """A snapshot of a Delta table of protocol (1, 2), or (3, 7) with deletion vectors: its schema
     and progress as of one version.
@@ -126,6 +135,11 @@ class Table:
     def schema(self) -> Any:
         """The Arrow schema, in the types that this package writes."""
         return _as_written(pa.schema(self._handle.schema().to_arrow()))
+
+    @property
+    def identity(self) -> TableIdentity:
+        """The table's id and schema."""
+        return TableIdentity(str(self._handle.metadata().id), self.schema)
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -176,8 +190,15 @@ class Table:
         return hashlib.sha256(b"%d %b" % (size, end)).hexdigest()[:32]
 
     def txn_version(self, app: str) -> int:
-        """Return the version of the `txn` action of an app id, -1 without one."""
-        version = self._handle.transaction_version(app)
+        """Return the version of the `txn` action of an app id, -1 without one. Raises
+        TableUnavailable: what is not known yet is read now, and may be gone.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            version = self._handle.transaction_version(app)
+        except (DeltaError, OSError) as error:
+            raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
         return NOTHING if version is None else version
 
     def last_offset(self, topic_id: str, partition: int) -> int:
