@@ -39,6 +39,10 @@ _log = structlog.get_logger("lake.tables")
 _DELTA = "lakehead.delta.table"
 VERSION = "lakehead.delta.version"
 """Property of the table, and in the summary of each snapshot: the Delta version that it shows."""
+_COMMIT = "lakehead.delta.commit"
+"""Property of the table: the digest of that version's commit. A Delta table that was made again in
+the same place, or put back to an older state, has other commits under the same numbers.
+"""
 OFFSETS = "lakehead.change"
 """In the summary: the offsets, as the Delta commit has them."""
 _TRIES = 5
@@ -72,6 +76,8 @@ class _Commit:
     """True if the schema may have changed."""
     change: str
     has_vectors: bool = False
+    partition_columns: tuple[str, ...] | None = None
+    """Those that it sets, if it does."""
 
 
 def publish(uri: str, catalog: "Catalog", name: str) -> Published:
@@ -189,12 +195,16 @@ class _Mirror:
         """
 
     def missing(self) -> Iterator[_Commit]:
-        """Yield the commits with files that have no snapshot, the oldest first. If the log lacks
-        one (Delta removes entries after 30 days), or one marks rows by deletion vectors that were
-        purged since, one commit has the difference of both states.
+        """Yield the commits with files that have no snapshot, the oldest first. One commit has the
+        difference of both states if the log lacks one (Delta removes entries after 30 days), if one
+        marks rows by deletion vectors that were purged since or sets other partition columns, and
+        if the Delta table is another one than was shown.
         Columns that a commit without files has added come with the next one.
         """
         version, is_wider = int(self._table.properties[VERSION]), False
+        if self._is_other(version):
+            yield self._difference()
+            return
         while version < self._delta.version:
             version += 1
             try:
@@ -204,12 +214,27 @@ class _Mirror:
             else:
                 lines = text.splitlines()
                 commit = _commit_of(version, [msgspec.json.decode(line) for line in lines])
-                if commit.has_vectors:  # rows that only a later version has purged
+                columns = self._delta.partition_columns
+                if (
+                    commit.has_vectors  # rows that only a later version has purged
+                    or commit.partition_columns not in {None, columns}
+                    or self._partition_columns() != columns
+                ):
                     version, commit = self._delta.version, self._difference()
             is_wider |= commit.is_wider
             if commit.added or commit.removed:
                 yield replace(commit, is_wider=is_wider)
                 is_wider = False
+
+    def _is_other(self, version: int) -> bool:
+        """Return whether the Delta table does not have the version that was shown."""
+        if version > self._delta.version:
+            return True
+        shown = self._table.properties.get(_COMMIT)
+        return bool(shown) and self._delta.commit_digest(version) not in {None, shown}
+
+    def _partition_columns(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self._table.spec().fields)
 
     def show(self, commit: _Commit) -> None:
         """Commit the snapshot of a Delta version."""
@@ -218,7 +243,14 @@ class _Mirror:
                 with transaction.update_schema() as update:
                     update.union_by_name(self._schema)
                 _map_names(transaction)
-            transaction.set_properties({VERSION: str(commit.version)})
+            if (columns := self._partition_columns()) != self._delta.partition_columns:
+                with transaction.update_spec() as spec:
+                    for column in columns:
+                        spec.remove_field(column)
+                    for column in self._delta.partition_columns:
+                        spec.add_identity(column)
+            digest = self._delta.commit_digest(commit.version)
+            transaction.set_properties({VERSION: str(commit.version), _COMMIT: digest or ""})
             self._add_snapshot(transaction, commit)
         self._table = self._table.refresh()
 
@@ -257,7 +289,7 @@ class _Mirror:
         return _Commit(
             version=self._delta.version,
             added=[
-                {"path": path, "size": one["size_bytes"], "partitionValues": one["partition"]}
+                {"path": path, "size": one["size_bytes"], "partitionValues": one.get("partition")}
                 for path, one in there.items()
                 if path not in known
             ],
@@ -316,13 +348,15 @@ def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> _Commit:
     added = {one["add"]["path"]: one["add"] for one in actions if one.get("add")}
     removed = {one["remove"]["path"] for one in actions if one.get("remove")}
     notes: list[Mapping[str, Any]] = [one["commitInfo"] for one in actions if one.get("commitInfo")]
+    metadata = next((one["metaData"] for one in actions if one.get("metaData")), None)
     return _Commit(
         version=version,
         added=[action for path, action in added.items() if path not in removed],
         removed=sorted(removed - set(added)),
-        is_wider=any(one.get("metaData") for one in actions),
+        is_wider=metadata is not None,
         change=str(notes[0].get(CHANGE) or "") if notes else "",
         has_vectors=any(one.get("deletionVector") for one in added.values()),
+        partition_columns=None if metadata is None else tuple(metadata["partitionColumns"]),
     )
 
 

@@ -1,6 +1,7 @@
 """Iceberg tables over the files of Delta tables: the same rows at each version, each file once."""
 
 import json
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
@@ -219,6 +221,69 @@ def test_a_log_that_lost_its_old_entries_is_shown_as_one_snapshot(
     assert orders.publish(catalog).version == newest
     table = catalog.load_table(NAME)
     assert iceberg_rows(table) == delta_rows(orders.place)
+
+
+def test_a_table_without_partitions_whose_log_lost_old_entries_is_shown_too(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    orders = Orders(tmp_path)
+    orders.materialize()
+    orders.publish(catalog)
+    for _ in range(3):
+        orders.write()
+        orders.materialize()
+    DeltaTable(orders.place).create_checkpoint()
+    newest = DeltaTable(orders.place).version()
+    (orders.place / "_delta_log" / f"{newest - 1:020}.json").unlink()
+    assert orders.publish(catalog).version == newest
+    assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
+
+
+@pytest.mark.parametrize("commits", [1, 4])
+def test_a_delta_table_that_was_made_again_in_the_same_place_is_shown_as_it_is_now(
+    tmp_path: Path, catalog: Catalog, commits: int
+) -> None:
+    """With a version below the one that was shown, or beyond it by other commits."""
+    orders = Orders(tmp_path)
+    for _ in range(3):
+        orders.write()
+        orders.materialize()
+        orders.publish(catalog)
+    shutil.rmtree(orders.place)
+    for _ in range(commits):
+        orders.materialize()
+        orders.write()
+    version = DeltaTable(orders.place).version()
+    assert orders.publish(catalog).version == version
+    table = catalog.load_table(NAME)
+    assert iceberg_rows(table) == delta_rows(orders.place)
+    orders.materialize()
+    assert orders.publish(catalog).version == version + 1
+    assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "id"), ("id", "n"), ("id", "")])
+def test_a_rebuild_with_other_partitions_is_found_by_filters(
+    tmp_path: Path, catalog: Catalog, before: str, after: str
+) -> None:
+    orders = Orders(tmp_path, partition_by=before)
+    orders.materialize()
+    orders.publish(catalog)
+    configure(orders.cluster, "orders", {f"{PREFIX}partition.by": after})
+    tables = DeclaredTables(str(orders.cluster))
+    tables.rebuild("orders")
+    tables.close()
+    orders.publish(catalog)
+    orders.write()
+    orders.materialize()
+    orders.publish(catalog)
+    table = catalog.load_table(NAME)
+    assert iceberg_rows(table) == delta_rows(orders.place)
+    held = DeltaTable(orders.place).to_pyarrow_table().to_pylist()
+    for column in ("id", "n"):
+        for value in {row[column] for row in held}:
+            found = table.scan(row_filter=EqualTo(column, value)).to_arrow().to_pylist()
+            assert counted(found) == counted([row for row in held if row[column] == value])
 
 
 def test_a_commit_of_another_run_is_not_repeated(
