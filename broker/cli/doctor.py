@@ -58,7 +58,7 @@ def _doctor(flags: Mapping[str, str | None], config: str | None, *, as_json: boo
         listeners = Listeners(settings)
         settings.encryption  # noqa: B018 - raises SettingsError
     except SettingsError as error:
-        findings.append(failed("settings", str(error), "lakehead start --help has every setting"))
+        findings.append(failed("settings", str(error), "lakehead settings list has every setting"))
     else:
         findings.append(ok("settings", "can be read"))
         findings += judge_machine(read_machine(), settings)
@@ -150,13 +150,14 @@ async def _cluster_findings(settings: Settings) -> list[Finding]:
             return [ok("cluster", "none yet: the first start makes one")]
         async with asyncio.timeout(_CLUSTER_TIMEOUT_S):
             state = await read_state(store)
-            responses = await nudge_nodes(state)
+            responses = await nudge_nodes(state, settings)
     except (LakeheadError, TimeoutError) as error:
         reason = str(error) or f"its metadata took more than {_CLUSTER_TIMEOUT_S:.0f} s"
         return [failed("cluster", reason, "lakehead verify reads all of it")]
     finally:
         await store.close()
-    return [ok("cluster", state.cluster_id), *judge_cluster(state, responses.keys())]
+    responding = None if responses is None else responses.keys()
+    return [ok("cluster", state.cluster_id), *judge_cluster(state, responding)]
 
 
 doctor = command_with_setting_flags(

@@ -74,7 +74,7 @@ async def _look(path: str) -> tuple[MetadataImage, Mapping[int, Levels]]:
 
 
 async def _heard(state: MetadataImage) -> Mapping[int, Levels]:
-    responses = await nudge_nodes(state)
+    responses = await nudge_nodes(state) or {}
     return {n: response.levels for n, response in responses.items() if response.levels is not None}
 
 

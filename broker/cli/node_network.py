@@ -7,6 +7,7 @@ import os
 import random
 import ssl
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,11 @@ import typer
 from lakehead.broker.cli.cluster import COMMAND_CONFIG
 from lakehead.broker.cluster.inter_broker_client import PeerNetwork, TcpNetwork
 from lakehead.broker.cluster.sasl_network import SaslNetwork
+from lakehead.broker.network.listeners import Listeners
+from lakehead.broker.network.tls_contexts import TlsContexts
 from lakehead.broker.security.key_store import client_context
 from lakehead.broker.security.security_protocol import SecurityProtocol
+from lakehead.broker.settings import Settings
 from lakehead.storage.config_providers import ConfigProviders, parse_properties
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.endpoints import parse_endpoints
@@ -25,6 +29,7 @@ from lakehead.storage.metadata.state import MetadataImage
 _COMMAND_ID = 2**31 - 1
 """The id by which a command authenticates to nodes: the last one, which no node should have."""
 _MECHANISM = "SCRAM-SHA-512"  # nodes take each other by any SCRAM mechanism
+_CERTIFICATE = "ssl.keystore.location"
 _DEFAULTS = {
     "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
     "ssl.endpoint.identification.algorithm": "https",
@@ -51,30 +56,73 @@ CommandConfigOption = Annotated[
 ]
 
 
-def node_network(state: MetadataImage) -> PeerNetwork:
-    """Return the network to the nodes of a cluster. Raises SettingsError."""
+def node_network(state: MetadataImage) -> PeerNetwork | None:
+    """Return the network to the nodes of a cluster; None, and a line on standard error, where they
+    talk by TLS and no certificate for it is named. Raises SettingsError.
+    """
     protocols = _protocols(state)
     network = _tcp_network(protocols)
-    if not any(protocol.is_sasl for protocol in protocols):
+    if network is None or not any(protocol.is_sasl for protocol in protocols):
         return network
-    authenticated = SaslNetwork(network, _COMMAND_ID, _MECHANISM, random.SystemRandom())
+    return _authenticated(network, _COMMAND_ID, _MECHANISM, state)
+
+
+def own_network(settings: Settings, state: MetadataImage) -> PeerNetwork:
+    """Return the network by which a node with these settings reaches others. Raises
+    SettingsError.
+    """
+    listeners = Listeners(settings)
+    between = listeners.inter_broker
+    contexts = TlsContexts(listeners.all.values(), settings)
+    network = TcpNetwork(partial(contexts.client_context, between.name))
+    if not between.protocol.is_sasl:
+        return network
+    mechanism = settings.sasl_mechanism_inter_broker_protocol
+    return _authenticated(network, settings.node_id, mechanism, state)
+
+
+def _authenticated(
+    network: TcpNetwork, node_id: int, mechanism: str, state: MetadataImage
+) -> SaslNetwork:
+    authenticated = SaslNetwork(network, node_id, mechanism, random.SystemRandom())
     authenticated.secret = lambda: state.node_secret
     return authenticated
 
 
-def _tcp_network(protocols: Collection[SecurityProtocol]) -> TcpNetwork:
+def _tcp_network(protocols: Collection[SecurityProtocol]) -> TcpNetwork | None:
     file = os.environ.get(COMMAND_CONFIG)
     if not any(protocol.is_tls for protocol in protocols):
         return TcpNetwork()
     if not file:
-        typer.echo(
-            "lakehead: nodes of this cluster talk by TLS: name the settings of a client with a "
-            "certificate by --command-config, else nodes are not reached",
-            err=True,
+        _report(
+            "nodes of this cluster talk by TLS: name the settings of a client with a certificate "
+            f"by --command-config ({_CERTIFICATE}), else nodes are not reached"
         )
-        return TcpNetwork()
+        return None
     context = client_tls(Path(file))
+    if SecurityProtocol.SSL in protocols and not has_certificate(Path(file)):
+        _report(
+            f"{file} names no certificate ({_CERTIFICATE}), and nodes of this cluster let in none "
+            "without: they are not reached"
+        )
+        return None
     return TcpNetwork(lambda: context)
+
+
+_reported: set[str] = set()
+
+
+def _report(line: str) -> None:
+    """Write a line on standard error, once: `top` looks again and again."""
+    if line not in _reported:
+        _reported.add(line)
+        typer.echo(f"lakehead: {line}", err=True)
+
+
+def has_certificate(file: Path) -> bool:
+    """Return true if a client's settings name a certificate."""
+    given = parse_properties(file.read_text(encoding="utf-8"))
+    return any(given.get(name) for name in ("ssl.keystore.location", "ssl.keystore.key"))
 
 
 def client_tls(file: Path) -> ssl.SSLContext:

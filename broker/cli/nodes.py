@@ -22,15 +22,19 @@ from lakehead.broker.cli.cluster import (
     run,
 )
 from lakehead.broker.cli.listing import JsonOption, show_rows
-from lakehead.broker.cli.node_network import CommandConfigOption, node_network
+from lakehead.broker.cli.node_network import CommandConfigOption, node_network, own_network
 from lakehead.broker.cli.progress import waiting
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
 from lakehead.broker.cluster.node_status import leads, node_rows, request_heartbeats
+from lakehead.broker.settings import Settings
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 POLL_S = 0.2
+
+Responses = Mapping[int, HeartbeatResponse]
+"""Responses of nodes to heartbeats, by node id."""
 
 NodesArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="Ids of the nodes.")]
 
@@ -43,11 +47,11 @@ def list_nodes(
     """List the nodes of a cluster, their state and traffic.
 
     STATE is live, cordoned (live, and gets no new partitions), draining, silent (live in the
-    metadata, without a response to this command), fenced (its partitions wait for the recovery of
-    its log) or gone. IN and OUT are bytes per
-    second. The controller has a star. LOST LOG is the last write-ahead log that an operator gave up
-    with accept.log.loss: the time, the epoch in which the node wrote to it, the number of open
-    partitions.
+    metadata, without a response to this command), unknown (live in the metadata, and this command
+    has no certificate to reach it), fenced (its partitions wait for the recovery of its log) or
+    gone. IN and OUT are bytes per second. The controller has a star. LOST LOG is the last
+    write-ahead log that an operator gave up with accept.log.loss: the time, the epoch in which the
+    node wrote to it, the number of open partitions.
     """
     state, responses = run(_look(path))
     columns = {
@@ -73,7 +77,7 @@ def list_nodes(
     show_rows(rows, columns, as_json)
 
 
-async def _look(path: str) -> tuple[MetadataImage, Mapping[int, HeartbeatResponse]]:
+async def _look(path: str) -> tuple[MetadataImage, Responses | None]:
     store = open_cluster(path)
     try:
         state = await read_state(store)
@@ -82,9 +86,12 @@ async def _look(path: str) -> tuple[MetadataImage, Mapping[int, HeartbeatRespons
     return state, await nudge_nodes(state)
 
 
-async def nudge_nodes(state: MetadataImage) -> Mapping[int, HeartbeatResponse]:
-    """Send the end of the metadata log to every live node; return the responses that come."""
-    return await request_heartbeats(node_network(state), state)
+async def nudge_nodes(state: MetadataImage, settings: Settings | None = None) -> Responses | None:
+    """Send the end of the metadata log to every live node; return the responses that come. None:
+    nodes cannot be reached from here. With `settings`, as a node with these would.
+    """
+    network = node_network(state) if settings is None else own_network(settings, state)
+    return None if network is None else await request_heartbeats(network, state)
 
 
 def _loss(lost: dict[str, Any] | None) -> str | None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lakehead.broker.cli.app import main
+from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.process_end import end_now
 
 
@@ -19,6 +20,7 @@ def run() -> NoReturn:
     """
     # kio imports hypothesis where it is installed: a third of a start, and a folder .hypothesis.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    configure_logs("warning")  # on standard error: structlog's default is standard output
     status = _status()
     # The steps of the interpreter before it is torn down, in its order.
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - has no public name

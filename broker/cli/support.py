@@ -87,6 +87,8 @@ def support(
     target = output or Path(f"lakehead-support-{now_ms // 1000}.tar.gz")
     if target.exists():
         raise SettingsError(f"{target} exists: give another name with --output")
+    if not target.absolute().parent.is_dir():
+        raise SettingsError(f"cannot write {target}: there is no folder {target.parent}")
     settings, secrets = _settings(config)
     files = {
         "versions.json": _json(_versions()),
@@ -149,7 +151,8 @@ async def _cluster(path: str) -> dict[str, bytes]:
     finally:
         await store.close()
     responses = await nudge_nodes(state)
-    findings = [dataclasses.asdict(one) for one in judge_cluster(state, responses.keys())]
+    responding = None if responses is None else responses.keys()
+    findings = [dataclasses.asdict(one) for one in judge_cluster(state, responding)]
     return {
         "cluster.json": _json({"store": store_uri(path), **state_summary(state)}),
         "nodes.json": _json(node_rows(state, responses)),

@@ -1,7 +1,6 @@
 """`lakehead top`: the nodes of a cluster and its busiest partitions, live in a terminal."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +12,7 @@ from rich.text import Text
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
 from lakehead.broker.cli.listing import output_console
 from lakehead.broker.cli.node_network import CommandConfigOption
-from lakehead.broker.cli.nodes import nudge_nodes
-from lakehead.broker.cluster.heartbeat import HeartbeatResponse
+from lakehead.broker.cli.nodes import Responses, nudge_nodes
 from lakehead.broker.cluster.node_status import busiest, node_rows
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.state import MetadataImage
@@ -75,7 +73,7 @@ async def _watch(path: str, interval_s: float, count: int | None) -> None:
         await store.close()
 
 
-def _frame(state: MetadataImage, responses: Mapping[int, HeartbeatResponse], now_ms: int) -> Group:
+def _frame(state: MetadataImage, responses: Responses | None, now_ms: int) -> Group:
     stored = sum(item.size for item in state.objects.values())
     head = (
         f"cluster {state.cluster_id}  {moment(now_ms)[:19]} UTC  topics {len(state.topics)}  "
@@ -98,7 +96,7 @@ def _cell(field: str, value: Any) -> str:
     return f"{value:.0%}" if field == "cpu" else str(value)
 
 
-def _busiest(state: MetadataImage, responses: Mapping[int, HeartbeatResponse]) -> Table:
+def _busiest(state: MetadataImage, responses: Responses | None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("BUSIEST PARTITIONS")
     table.add_column("LEADER", justify="right")

@@ -69,7 +69,7 @@ async def _facts(path: str, name: str) -> PartitionFacts:
         await store.close()
     topic, stream = find_partition(state, name)
     responses = await nudge_nodes(state)
-    return explain(state, topic, stream, responses.keys())
+    return explain(state, topic, stream, None if responses is None else responses.keys())
 
 
 def _shown(facts: PartitionFacts) -> dict[str, Any]:

@@ -49,13 +49,16 @@ async def request_heartbeats(
 
 
 def node_rows(
-    state: MetadataImage, responses: Mapping[int, HeartbeatResponse]
+    state: MetadataImage, responses: Mapping[int, HeartbeatResponse] | None
 ) -> list[dict[str, Any]]:
-    """Return the fields of each node, with `responses` to heartbeats by node id."""
+    """Return the fields of each node, with `responses` to heartbeats by node id. None: heartbeats
+    cannot be sent from here.
+    """
     led = leads(state)
+    silent = "unknown" if responses is None else "silent"
     rows = []
     for node_id, node in sorted(state.nodes.items()):
-        response = responses.get(node_id)
+        response = None if responses is None else responses.get(node_id)
         rows.append(
             {
                 "node": node_id,
@@ -64,7 +67,7 @@ def node_rows(
                 "state": _state_of(
                     node,
                     led[node_id],
-                    responds=response is not None,
+                    silent="" if response is not None else silent,
                     is_cordoned=is_cordoned(state, node_id),
                 ),
                 "address": f"{node.host}:{node.port}",
@@ -90,11 +93,11 @@ class BusyPartition(NamedTuple):
 
 
 def busiest(
-    state: MetadataImage, responses: Mapping[int, HeartbeatResponse], most: int
+    state: MetadataImage, responses: Mapping[int, HeartbeatResponse] | None, most: int
 ) -> list[BusyPartition]:
     """Return the partitions with the most traffic by the nodes' responses, the busiest first."""
     rates: Counter[int] = Counter()
-    for response in responses.values():
+    for response in (responses or {}).values():
         for stream_id, rate in response.load.hottest:
             rates[stream_id] += round(rate)
     found = []
@@ -123,11 +126,12 @@ def leads(state: MetadataImage) -> Counter[int]:
     return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
 
 
-def _state_of(node: NodeState, leads: int, *, responds: bool, is_cordoned: bool) -> str:
+def _state_of(node: NodeState, leads: int, *, silent: str, is_cordoned: bool) -> str:
+    """Return the state of a node; `silent` is that of one without a response."""
     if node.is_fenced:
         return "fenced" if leads else "gone"
-    if not responds:
-        return "silent"
+    if silent:
+        return silent
     if node.is_draining:
         return "draining"
     return "cordoned" if is_cordoned else "live"

@@ -12,9 +12,9 @@ _NAMED = 5
 """Of more things than this, the first are named and the others counted."""
 
 
-def judge_cluster(state: MetadataImage, responding: Collection[int]) -> list[Finding]:
+def judge_cluster(state: MetadataImage, responding: Collection[int] | None) -> list[Finding]:
     """Judge nodes, partitions, tables and the feature level. `responding`: ids of the nodes that
-    responded to a heartbeat.
+    responded to a heartbeat; None: heartbeats cannot be sent from here.
     """
     return [
         _nodes(state, responding),
@@ -25,31 +25,32 @@ def judge_cluster(state: MetadataImage, responding: Collection[int]) -> list[Fin
     ]
 
 
-def _nodes(state: MetadataImage, responding: Collection[int]) -> Finding:
+def _nodes(state: MetadataImage, responding: Collection[int] | None) -> Finding:
     live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
-    silent = sorted(live - set(responding))
-    found = f"{len(live) - len(silent)} of {len(live)} respond"
     if not live:
         return warning("nodes", "none is live", "start one: lakehead start")
+    if responding is None:
+        found = f"{len(live)} are live in the metadata; they talk by TLS"
+        return warning("nodes", found, "name a client's certificate by --command-config")
+    silent = sorted(live - set(responding))
+    found = f"{len(live) - len(silent)} of {len(live)} respond"
     if silent:
-        advice = (
-            f"look at the logs of node {_listed(silent)}; "
-            "nodes with TLS need LAKEHEAD_COMMAND_CONFIG"
-        )
-        return warning("nodes", found, advice)
+        return warning("nodes", found, f"look at the logs of node {_listed(silent)}")
     return ok("nodes", found)
 
 
-def _partitions(state: MetadataImage, responding: Collection[int]) -> Finding:
+def _partitions(state: MetadataImage, responding: Collection[int] | None) -> Finding:
     led, unled = 0, []
+    live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
     for stream in state.streams.values():
-        if stream.is_open and stream.node_id in responding:
+        if stream.is_open and stream.node_id in (live if responding is None else responding):
             led += 1
         else:
             topic = state.topic_by_id(stream.topic_id)
             unled.append(f"{topic.name if topic else stream.topic_id}-{stream.partition}")
-    found = f"{led} of {len(state.streams)} have a leader that responds"
-    if unled and responding:
+    words = "is live in the metadata" if responding is None else "responds"
+    found = f"{led} of {len(state.streams)} have a leader that {words}"
+    if unled and (responding or responding is None):
         advice = f"lakehead why {min(unled)} says why ({_listed(sorted(unled))})"
         return failed("partitions", found, advice)
     return ok("partitions", found)

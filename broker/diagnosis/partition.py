@@ -57,10 +57,13 @@ def find_partition(state: MetadataImage, name: str) -> tuple[TopicState, StreamS
 
 
 def explain(
-    state: MetadataImage, topic: TopicState, stream: StreamState, responding: Collection[int]
+    state: MetadataImage,
+    topic: TopicState,
+    stream: StreamState,
+    responding: Collection[int] | None,
 ) -> PartitionFacts:
     """Return the facts of a partition. `responding`: ids of the nodes that responded to a
-    heartbeat.
+    heartbeat; None: heartbeats cannot be sent from here.
     """
     extents = tuple(stream.extents)
     opener = state.nodes.get(stream.node_id) if stream.is_open else None
@@ -97,7 +100,7 @@ def _leader_waits(
     state: MetadataImage,
     stream: StreamState,
     opener: NodeState | None,
-    responding: Collection[int],
+    responding: Collection[int] | None,
 ) -> list[str]:
     live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
     if opener is not None and opener.is_fenced and not opener.is_recovered:
@@ -114,7 +117,7 @@ def _leader_waits(
     if opener is None or opener.is_fenced:
         to = f"node {stream.assigned}" if stream.assigned >= 0 else "any node"
         waits.append(f"no node has it open: {to} is to open it")
-    elif opener.node_id not in responding:
+    elif responding is not None and opener.node_id not in responding:
         waits.append(
             f"its leader, node {opener.node_id} at {opener.host}:{opener.port}, does not respond: "
             "others fence it when its session has expired"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lakehead.broker.cluster.node_status import node_rows
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.finding import Finding, Verdict
 from lakehead.broker.diagnosis.log_volume import judge_log
@@ -71,7 +72,7 @@ def cluster(*more: Record, configs: dict[str, str] | None = None) -> MetadataIma
     return apply_records(MetadataImage(), records, 1000)
 
 
-def explained(state: MetadataImage, responding: set[int]) -> PartitionFacts:
+def explained(state: MetadataImage, responding: set[int] | None) -> PartitionFacts:
     return explain(state, *find_partition(state, "orders-eu-0"), responding)
 
 
@@ -215,6 +216,17 @@ def test_a_partition_of_a_silent_leader_waits_for_its_session() -> None:
     assert "node 0 at h:9092" in reason
     findings = verdicts(judge_cluster(state, {1}))
     assert (findings["nodes"], findings["partitions"]) == (Verdict.WARNING, Verdict.FAILED)
+
+
+def test_nodes_that_cannot_be_reached_from_here_are_not_said_to_be_silent() -> None:
+    state = cluster()
+    assert explained(state, None).waits == ()
+    found = {one.check: one for one in judge_cluster(state, None)}
+    assert "live in the metadata" in found["nodes"].found
+    assert "--command-config" in found["nodes"].advice
+    assert found["partitions"].verdict is Verdict.OK
+    assert {row["state"] for row in node_rows(state, None)} == {"unknown"}
+    assert {row["state"] for row in node_rows(state, {})} == {"silent"}
 
 
 def test_a_partition_of_a_fenced_leader_waits_for_the_recovery_of_its_log() -> None:

@@ -150,7 +150,7 @@ class Members:
 
         async def look() -> str:
             responding.clear()
-            responding.update(await nudge_nodes(self.state))
+            responding.update(await nudge_nodes(self.state) or {})
             await self._end_drains([expected.host], responding)
             return why_not()
 
@@ -166,7 +166,7 @@ class Members:
         they stay drained.
         """
         try:
-            await self._end_drains(touched, await nudge_nodes(self.state))
+            await self._end_drains(touched, await nudge_nodes(self.state) or {})
         except StorageError as error:
             self._trouble = f" ({error})"
 

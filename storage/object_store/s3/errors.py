@@ -62,6 +62,7 @@ _ADVICE = {
     "IllegalLocationConstraintException": "the bucket is in another region",
     "KMSAccessDenied": "the credentials may not use the KMS key",
 }
+_NOT_REACHED = "look at the store's endpoint, and at the network"
 
 
 def obstore_error(uri: str, key: str, error: Exception, *, is_write: bool = False) -> StorageError:
@@ -127,7 +128,8 @@ def meaning(
     """Return the error for a response: `status` 0 stands for none, of a request that was sent or
     never left.
     """
-    what = f"{uri}: {key}: {status or 'no response'} {code} {message}".strip()[:400]
+    response = " ".join(one for one in (str(status or "no response"), code, message) if one)
+    what = f"{uri}: {key}: {response}"[:400]
     if status == 412 and is_write:
         return ObjectExists(key)
     if code == "NoSuchKey" and not is_write:
@@ -136,7 +138,9 @@ def meaning(
         return CorruptObject(key, 0, "the requested range is beyond the object's end")
     if code in _THROTTLES or status == 429:
         return StoreThrottled(what)
-    if status == 409 or code in _UNTOUCHED or not was_sent:
+    if not was_sent:
+        return StoreUnavailable(f"{what} ({_NOT_REACHED})")
+    if status == 409 or code in _UNTOUCHED:
         return StoreUnavailable(what)
     if 300 <= status < 500:
         advice = _ADVICE.get(code, "")
