@@ -371,7 +371,8 @@ class BlockWal:
             self._block = Block.none_at(start)
         index = self._index_at(start)
         index_size = encrypted_size(index) if self._cipher is not None else len(index)
-        if index and start + sector_up(RECORD.size + index_size) + sector_up(size) <= space_end:
+        needed = sector_up(RECORD.size + index_size) + sector_up(size)
+        if index and needed <= min(space_end - start, self._left_at(start, size)):
             if self._cipher is not None:
                 index = encrypt_index(index, self._cipher, start)
             lap = lap_of(start, self._ring.length)
@@ -401,18 +402,17 @@ class BlockWal:
         its record is so large that much of the ring would be padding, of the piece that an index
         ends.
         """
-        left = self._ring.left_in_lap(start)
         interval = 0 if self._index is None else self._index.interval
         if size * _PIECE_SHARE > interval:
-            return left
-        return min(left, interval - start % self._ring.length % interval)
+            return self._ring.left_in_lap(start)
+        return self._ring.piece_at(start, interval).stop - start
 
     def _index_at(self, start: int) -> bytes:
         """Return the index to be written at `start`; empty: none."""
         index = self._index
         if index is None:
             return b""
-        piece = start - start % self._ring.length % index.interval
+        piece = self._ring.piece_at(start, index.interval).start
         if piece == self._piece:
             return b""
         self._piece = piece

@@ -66,6 +66,16 @@ class Ring:
         """Return the bytes from `position` to the end of its lap."""
         return self.length - position % self.length
 
+    def piece_at(self, position: int, size: int) -> range:
+        """Return the positions of the piece that `position` is in. A lap has pieces of `size` bytes
+        each. A shorter rest of the lap is a part of the last one: a record that is put into the
+        next piece, since it does not fit into its own, finds room there.
+        """
+        lap, at = position - position % self.length, position % self.length
+        number = min(at // size, max(self.length // size - 1, 0))
+        is_last = (number + 2) * size > self.length
+        return range(lap + number * size, lap + (self.length if is_last else (number + 1) * size))
+
 
 class RingReader:
     """Views of a ring's bytes by position, read in large pieces. The further a scan has come, the

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lakehead.storage.errors import WalFailed, WalFull
 from lakehead.storage.wal import BlockWal, BlockWalSettings, WalRecord
+from lakehead.storage.wal.block_format import SECTOR
 from lakehead.storage.wal.memory_device import MemoryDevice
 from lakehead.storage.wal.protocol import WalPart
 from tests.simulation.loop import simulate
@@ -21,7 +22,7 @@ from tests.support.encryption_keys import MemoryKeys
 from tests.support.repetitions import examples
 from tests.support.wal_tools import Listener, new_device, open_small
 
-RING = 128 * 1024
+RING_SECTORS = 32
 
 
 @dataclass(frozen=True)
@@ -249,6 +250,7 @@ def surveyed(parts: list[WalPart]) -> list[tuple[int, int]]:
     block_size=st.sampled_from([4096, 8192]),
     is_encrypted=st.booleans(),
     index_interval=st.sampled_from([0, 16 * 1024, 32 * 1024]),
+    ring_sectors=st.integers(RING_SECTORS, RING_SECTORS + 8),
 )
 def test_what_was_released_is_recovered_once_and_in_order(
     lives: list[Life],
@@ -257,9 +259,11 @@ def test_what_was_released_is_recovered_once_and_in_order(
     block_size: int,
     is_encrypted: bool,
     index_interval: int,
+    ring_sectors: int,
 ) -> None:
     async def world() -> None:
-        device = await new_device(ring_length=RING, seed=seed, latency_s=(0.0001, 0.005))
+        ring_length = ring_sectors * SECTOR
+        device = await new_device(ring_length=ring_length, seed=seed, latency_s=(0.0001, 0.005))
         small = BlockWalSettings(
             block_size=block_size,
             window_size=16 * 1024,

@@ -1,5 +1,6 @@
 """A block WAL says in its ring which offsets lie in it: found without reading the records."""
 
+import asyncio
 import random
 from dataclasses import replace
 
@@ -182,6 +183,37 @@ async def test_records_that_cross_the_ends_of_pieces_are_scanned_and_not_kept_in
         assert len(wal._index) <= 3
     parts = await surveyed(await open_small(device.crash(), INDEXED))
     assert offsets(parts, 1) == list(range(20))
+
+
+@kinds
+@pytest.mark.parametrize("rest", [1, 2, 8, 25, 26, 31])
+@pytest.mark.parametrize("size", [1000, 14_000, 100_000])
+async def test_no_record_crosses_the_end_of_a_ring_that_is_not_a_multiple_of_its_pieces(
+    keys: MemoryKeys | None, rest: int, size: int
+) -> None:
+    """It would be written over the slice of another node, and be lost to this one. Records of the
+    first two sizes stay within a piece, the rest of a piece is so many sectors.
+    """
+    pieces = replace(INDEXED, block_size=16 * 1024, index_interval=128 * 1024)
+    ring_length = 4 * pieces.index_interval + rest * SECTOR
+    device = await new_device(ring_length=ring_length)
+    wal = await open_small(device, pieces, None if keys is None else keys.data_keys(seed=1))
+    listener, rng = await started(wal, 1), random.Random(rest)
+    trimmed = number = 0
+    while wal.released_position < 4 * ring_length:
+        batch = make_batch(number, 1, size=size + rng.randrange(1000))
+        end = wal.append(1, 1, number, 1, batch)
+        while wal.released_position < end:
+            await asyncio.sleep(0)
+            assert not listener.errors
+        if number % 3 == 1:
+            await wal.trim(end)
+            trimmed = number + 1
+        number += 1
+    left = await opened(device.crash(), keys, pieces)
+    parts, records = await surveyed(left), await recovered(left)
+    expected = list(range(trimmed, number))
+    assert [one.base_offset for one in records] == offsets(parts, 1) == expected
 
 
 async def test_a_log_without_indexes_is_scanned_and_gets_them_from_the_next_epoch_on() -> None:
