@@ -121,6 +121,10 @@ class CoordinatorLog:
         """The records of open transactions, by producer id: the last record of each key."""
         self._decided_by: dict[bytes, int] = {}
         """While the log is replayed: whose transaction wrote a key's last value."""
+        self._replayed_to = -1
+        """The offset up to which the log is replayed; -1: not begun."""
+        self._changed: set[bytes] | None = None
+        """The keys whose values change, while `catch_up` looks for them."""
         self._is_trimming = False
 
     def keep_in(self, values: MutableMapping[bytes, bytes]) -> None:
@@ -149,9 +153,24 @@ class CoordinatorLog:
         return self._partition.stream.next_offset - self._partition.stream.start_offset
 
     async def replay(self) -> None:
-        """Read the log from its start; to be called once, before the first append."""
+        """Read the log from its start; to be called once, before the first append. Markers may come
+        at any time: `catch_up` follows where transactions are, in one turn with the start of
+        service.
+        """
+        await self._read_on()
+
+    async def catch_up(self) -> Mapping[bytes, bytes | None]:
+        """Read what the log has got since it was replayed; return the values that this has changed,
+        None for keys that are gone. Nothing has come after it at the moment when this returns.
+        """
+        changed = self._changed = set()
+        await self._read_on()
+        self._changed = None
+        return {key: self._latest.get(key) for key in changed}
+
+    async def _read_on(self) -> None:
         stream = self._partition.stream
-        offset = stream.start_offset
+        offset = stream.start_offset if self._replayed_to < 0 else self._replayed_to
         while offset < stream.confirmed_offset:
             for piece in await stream.fetch(offset, _FETCH_SIZE):
                 for position, header in iter_headers(piece):
@@ -159,6 +178,7 @@ class CoordinatorLog:
                         self._replay_batch(piece[position : position + header.size], header, offset)
                     offset = max(offset, header.end_offset)
                 await asyncio.sleep(0)
+        self._replayed_to = offset
         self._decided_by.clear()
 
     def _replay_batch(self, batch: memoryview, header: BatchHeader, start_offset: int) -> None:
@@ -262,6 +282,8 @@ class CoordinatorLog:
         self._keep(key, value)
 
     def _keep(self, key: bytes, value: bytes | None) -> None:
+        if self._changed is not None:
+            self._changed.add(key)
         if value is None:
             self._latest.pop(key, None)
         else:

@@ -152,6 +152,9 @@ class GroupShard:
                         consumers.setdefault(key.group_id, []).append(record)
             except UnknownRecord as error:
                 _log.warning("group_record_unknown", error=str(error))
+        # Transactions may have ended meanwhile. From here to the start of service is one turn, so
+        # `transaction_ended` is called for all that end later.
+        seen |= self._count(await self._log.catch_up())
         for group_id, records in consumers.items():
             self._restore_consumer(group_id, records, now)
         self.shares.restore(shares)
@@ -160,7 +163,7 @@ class GroupShard:
             if isinstance(key, OffsetKey):
                 pending_transactional = self._live(key.group_id).pending_transactional
                 pending_transactional.setdefault(producer_id, set()).add((key.topic, key.partition))
-        # In one turn with the start of service: `delete_topics` knows of all later deletions.
+        # In the same turn: `delete_topics` knows of all later deletions.
         self._delete_stale({one for one in seen if not self._is_current(*one)})
         for live in self.groups.values():
             self._arm(live)
@@ -579,18 +582,21 @@ class GroupShard:
 
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """A producer's transaction has its marker: its offsets count, or never will."""
-        decided = self._log.end_transaction(producer_id, is_commit=is_commit)
-        stale: set[_TopicName] = set()
+        counted = self._count(self._log.end_transaction(producer_id, is_commit=is_commit))
+        for live in self.groups.values():
+            live.pending_transactional.pop(producer_id, None)
+        self._delete_stale({one for one in counted if not self._is_current(*one)})
+
+    def _count(self, decided: Mapping[bytes, bytes | None]) -> set[_TopicName]:
+        """Let offsets count that transactions have committed; return their topics."""
+        topics: set[_TopicName] = set()
         for key_bytes, value in decided.items():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey) and value is not None:
                 offset = decode_offset(value)
                 self._live(key.group_id).offsets[key.topic, key.partition] = offset
-                if not self._is_current(key.topic, offset.topic_id):
-                    stale.add((key.topic, offset.topic_id))
-        for live in self.groups.values():
-            live.pending_transactional.pop(producer_id, None)
-        self._delete_stale(stale)
+                topics.add((key.topic, offset.topic_id))
+        return topics
 
     def commit_under_way(self, group_id: str) -> asyncio.Future[Exception | None] | None:
         """Return the newest commit that is not durable yet, None when all are."""

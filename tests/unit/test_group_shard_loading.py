@@ -1,0 +1,67 @@
+"""Offsets that are committed in transactions, by what the shard of a group shows of them."""
+
+import asyncio
+
+import pytest
+
+from lakehead.broker.coordinator.group.members import GroupMemory
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.group.shard import GroupShard
+from lakehead.storage.format.control_batch import Marker, encode_marker
+from tests.property.test_coordinator_log import ListPartition
+from tests.unit.test_group_memory import Node
+
+PRODUCER = 7
+OTHERS = 3_500
+"""A shard gives way to other tasks at each thousand keys that it loads."""
+OLD, NEW = CommittedOffset(offset=1), CommittedOffset(offset=2)
+PLACE = ("t", 0)
+
+
+async def written(node: Node) -> ListPartition:
+    """A log with many offsets, and with one in a transaction that is open."""
+    shard, partition = node.shards[0], node.partitions[0]
+    shard.commit("g", {("t", index): OLD for index in range(OTHERS)}, lambda _: None)
+    shard.commit_in_transaction("g", PRODUCER, 0, {PLACE: NEW})
+    await asyncio.sleep(0)
+    partition.stream.confirm(10**6)
+    return partition
+
+
+def end(
+    partition: ListPartition, shard: GroupShard, loading: asyncio.Task[None], commits: bool
+) -> None:
+    """Write a marker; a shard that serves gets to know it."""
+    marker = encode_marker(
+        Marker(commits, 0), producer_id=PRODUCER, producer_epoch=0, timestamp_ms=0
+    )
+
+    def durable(_error: Exception | None) -> None:
+        if loading.done():
+            shard.transaction_ended(PRODUCER, is_commit=commits)
+
+    partition.append(memoryview(marker), durable)
+    partition.stream.confirm(1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_transaction_that_ends_while_its_groups_are_loaded_counts(*, commits: bool) -> None:
+    """Else a consumer that starts over processes records again that are done with, and one that
+    requests stable offsets waits for ever.
+    """
+    node = Node(GroupMemory())
+    left = await written(node)
+    is_loaded, turns = False, 0
+    while not is_loaded:
+        partition = left.left()
+        shard = node.shard(partition)
+        loading = asyncio.create_task(shard.load())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_loaded = loading.done()
+        end(partition, shard, loading, commits)
+        await loading
+        assert shard.groups["g"].offsets[PLACE] == (NEW if commits else OLD), turns
+        assert not shard.groups["g"].unstable, turns
+        turns += 1
+    assert turns > 5
