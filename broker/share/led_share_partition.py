@@ -136,6 +136,8 @@ class LedSharePartition:
         """Dead letters that are to be written next."""
         self._letters_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        """The time for which the timer is set, by the clock of locks."""
         self._waiters: dict[Callable[[], None], None] = {}
         self._is_ended = False
 
@@ -219,9 +221,11 @@ class LedSharePartition:
     @property
     def machine(self) -> SharePartition:
         """The machine of a share-partition that is loaded, at the present start of the log and
-        with the present config of its group.
+        with the present config of its group; at the end as it was, since the log may be deleted.
         """
         assert self._machine is not None
+        if self._is_ended:
+            return self._machine
         self._machine.limits = self._settings.limits(self.key.group_id)
         self._machine.has_dead_letters = self._settings.dead_letters(self.key.group_id) is not None
         self._machine.move_start(self.partition.log_start_offset)
@@ -241,7 +245,7 @@ class LedSharePartition:
     ) -> list[AcquiredRecords]:
         """Acquire records; see `SharePartition.acquire`."""
         acquired = self.machine.acquire(request, fetch_offset, fetched, aborted)
-        self._schedule()
+        self._schedule(request.deadline_ms)
         return acquired
 
     def give_back(self, member_id: str, acquired: Iterable[AcquiredRecords]) -> None:
@@ -272,7 +276,9 @@ class LedSharePartition:
         """Begin a member's acknowledgements; return their outcome. Raises KafkaError."""
         may_renew = self._settings.may_renew(self.key.group_id)
         renewed_until_ms = self.deadline_ms() if may_renew else None
-        return self._stored(self.machine.acknowledge(member_id, batches, renewed_until_ms))
+        change = self.machine.acknowledge(member_id, batches, renewed_until_ms)
+        self._schedule(renewed_until_ms)
+        return self._stored(change)
 
     def release(self, member_id: str) -> Outcome:
         """Begin to release all that a member has; return the outcome."""
@@ -394,12 +400,20 @@ class LedSharePartition:
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
-    def _schedule(self) -> None:
-        """Have the timer run when the first lock ends."""
-        if self._timer is not None or self._is_ended:
+    def _schedule(self, new_ms: int | None = None) -> None:
+        """Have the timer run when the first lock ends. `new_ms` is the end of new locks, which may
+        be before those of older ones: the group's config may have changed.
+        """
+        if self._is_ended:
             return
+        if self._timer is not None:
+            if new_ms is None or new_ms >= self._timer_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
         deadline_ms = self.machine.next_deadline_ms
         if deadline_ms is not None:
+            self._timer_ms = deadline_ms
             delay_s = max(0.001, (deadline_ms - self._now_ms()) / 1000)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 

@@ -12,10 +12,13 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.share.record_state import ShareState
 from lakehead.broker.share.share_counts import Outcome
 from lakehead.broker.share.share_partition_key import SharePartitionKey
-from lakehead.storage.metadata.records import GroupConfig
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.records import DeleteTopic, GroupConfig
 from lakehead.storage.object_store import MemoryStore
 from tests.integration.test_node_protocol import running, with_topic
 from tests.integration.test_read_committed import end, write
@@ -137,6 +140,37 @@ async def test_a_verdict_on_a_state_that_was_made_anew_is_for_another_leader() -
         assert code is ErrorCode.not_leader_or_follower
 
 
+async def test_a_verdict_that_is_being_stored_when_its_topic_is_deleted_gets_an_error() -> None:
+    async with shared(2) as (node, _):
+        a = await ShareMember.connect(node, "a")
+        assert await a.fetch([0]) == {0: [(0, 1, 1)]}
+        topic = node.topics.by_name["t"]
+        led = node.share_partitions.get(SharePartitionKey("team", topic.id_bytes, 0))
+        store = HeldStore()
+        led._store = store
+        verdict = asyncio.create_task(a.code({0: [(0, 1, [ACCEPT])]}))
+        await store.is_reached.wait()
+        await node.engine.metadata.commit([DeleteTopic(topic_id=topic.topic_id)])
+        assert "t" not in node.topics.by_name
+        store.may_go_on.set()
+        assert await verdict is ErrorCode.unknown_topic_or_partition
+
+
+class HeldStore:
+    """A share coordinator that responds when it may, and has lost the topic by then."""
+
+    def __init__(self) -> None:
+        self.is_reached, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+        raise NotImplementedError
+
+    async def write(self, key: SharePartitionKey, state: ShareState) -> None:
+        self.is_reached.set()
+        await self.may_go_on.wait()
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+
+
 async def test_a_fetch_waits_for_new_and_for_released_records() -> None:
     async with shared(1) as (node, client):
         a, b = [await ShareMember.connect(node, name) for name in "ab"]
@@ -154,22 +188,48 @@ async def test_a_fetch_waits_for_new_and_for_released_records() -> None:
         ]
 
 
+class StoppedClock(SystemClock):
+    """Locks do not run out by themselves, however long the machine takes for a test."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
 async def test_a_lock_that_runs_out_frees_records_and_a_renewed_one_does_not() -> None:
     async with shared(1, 1) as (node, _):
-        await configure(node, share_record_lock_duration_ms="4000")
+        clock = node.share_partitions._clock = StoppedClock()
+        await configure(node, share_record_lock_duration_ms="1000")
         a, b = [await ShareMember.connect(node, name) for name in "ab"]
         assert await a.fetch([0]) == {0: [(0, 1, 1)]}
-        assert a.lock_ms == 4000
+        assert a.lock_ms == 1000
         b.send_fetch([0], wait_ms=LIMIT_S * 1000)
-        waiting = asyncio.create_task(b.receive_fetch())
-        while not waiting.done():
-            assert await a.code({0: [(1, 1, [RENEW])]}, is_renew_ack=True) is NONE
-            await asyncio.sleep(0.3)
-        found = parts(await waiting)[0].acquired_records
+        clock.seconds = 0.9
+        assert await a.code({0: [(1, 1, [RENEW])]}, is_renew_ack=True) is NONE
+        clock.seconds = 1.1
+        found = parts(await b.receive_fetch())[0].acquired_records
         assert [(one.first_offset, one.last_offset, one.delivery_count) for one in found] == [
             (0, 0, 2)
         ]
         assert await a.code({0: [(0, 0, [ACCEPT])]}) is ErrorCode.invalid_record_state
+        assert await a.code({0: [(1, 1, [ACCEPT])]}) is NONE
+
+
+async def test_a_lock_that_is_shorter_than_older_ones_ends_before_them() -> None:
+    async with shared(1, 1) as (node, _):
+        clock = node.share_partitions._clock = StoppedClock()
+        await configure(node, share_record_lock_duration_ms="60000")
+        a, b = [await ShareMember.connect(node, name) for name in "ab"]
+        assert await a.fetch([0], max_records=1) == {0: [(0, 0, 1)]}
+        await configure(node, share_record_lock_duration_ms="1000")
+        assert await a.fetch(max_records=1) == {0: [(1, 1, 1)]}
+        b.send_fetch([0], wait_ms=LIMIT_S * 1000)
+        clock.seconds = 1.1
+        async with asyncio.timeout(LIMIT_S / 2):
+            (found,) = parts(await b.receive_fetch())[0].acquired_records
+        assert (found.first_offset, found.last_offset, found.delivery_count) == (1, 1, 2)
 
 
 async def test_a_group_without_renewals_has_kafkas_error_for_one() -> None:
