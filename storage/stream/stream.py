@@ -168,13 +168,15 @@ class Stream:
         return self._extents().size_from(offset, most)
 
     async def fetch(self, offset: int, max_bytes: int) -> list[memoryview]:
-        """Like `fetch_cached`, from objects where the batches are not in memory.
+        """Like `fetch_cached`, from objects where the batches are not in memory. Waits for those in
+        an inherited tail.
 
-        Raises OffsetOutOfRange, StoreUnavailable, CorruptObject.
+        Raises OffsetOutOfRange, StreamClosed, StoreUnavailable, CorruptObject.
         """
         cached = self.fetch_cached(offset, max_bytes)
         if cached is not None:
             return cached
+        await self.wait_uploaded(offset)
         found = await self._engine.reader.fetch(self.stream_id, self._extents, offset, max_bytes)
         if not found:  # trimmed meanwhile
             raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
@@ -188,12 +190,16 @@ class Stream:
         return self._engine.reader.tail_start(self._extents(), offset)
 
     async def wait_uploaded(self, offset: int) -> None:
-        """Wait until the record at an offset lies in no inherited tail. Raises StreamClosed."""
-        await self._engine.reader.wait_uploaded(self._extents, offset)
+        """Wait until the record at an offset lies in no inherited tail. Raises StreamClosed, also
+        when the stream is handed over meanwhile: a reader would wait for another node's sake.
+        """
+        await self._engine.reader.wait_uploaded(self._open_extents, offset)
 
     async def wait_all_uploaded(self) -> None:
-        """Wait until no record of the stream lies in an inherited tail. Raises StreamClosed."""
-        await self._engine.reader.wait_all_uploaded(self._extents)
+        """Wait until no record of the stream lies in an inherited tail. Raises as
+        `wait_uploaded`.
+        """
+        await self._engine.reader.wait_all_uploaded(self._open_extents)
 
     async def load_state(self) -> StoredState:
         """Return the newest partition state in objects: a whole one, or the incremental ones that
@@ -262,6 +268,11 @@ class Stream:
 
     def _extents(self) -> Extents:
         return self._state().extents
+
+    def _open_extents(self) -> Extents:
+        if not self.is_open:
+            raise StreamClosed(f"stream {self.stream_id} is not open here any more")
+        return self._extents()
 
     def _state(self) -> StreamState:
         state = self._engine.metadata.state.streams.get(self.stream_id)

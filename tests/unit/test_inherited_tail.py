@@ -12,7 +12,13 @@ from lakehead.lake.positions import TopicPartition
 from lakehead.storage.backup.manifest import LogElsewhere
 from lakehead.storage.backup.restored_state import restored_state
 from lakehead.storage.backup.run import logs_elsewhere
-from lakehead.storage.errors import CorruptObject, EntryRejected, StorageError, WalCorrupted
+from lakehead.storage.errors import (
+    CorruptObject,
+    EntryRejected,
+    StorageError,
+    StreamClosed,
+    WalCorrupted,
+)
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.log_reader import in_steps
@@ -36,6 +42,7 @@ REACHED = r.InheritTail(
     taker_epoch=0,
     objects=(committed("data/tail", 0, 5, r.TAIL),),
 )
+LIMIT_S = 60
 MOVED = r.OpenStream(stream_id=0, epoch=1, node_id=1, node_epoch=0)
 
 
@@ -214,6 +221,33 @@ async def test_streams_take_and_upload_records_while_readers_wait_for_the_tail(
         assert [await read for read in reads] == written
         assert await search is not None
         assert not one.metadata.state.tails
+
+
+async def test_readers_of_a_stream_that_is_handed_over_do_not_wait_for_its_tail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator that reads its log would wait, and hold memory, for the sake of a node that
+    coordinates no more.
+    """
+    store, place = MemoryStore(), Place("records")
+    await some_node_died(store, place)
+    async with running(store, place.own, node_id=1, partitions=0, seed=1) as (taker, _):
+        await inherit_and_die(taker, place, monkeypatch)
+        stream, _ = await open_all(taker)
+        at = taker.metadata.state.uploaded_end(taker.metadata.state.streams[0])
+        waits = [
+            asyncio.ensure_future(stream.fetch(at, 1)),
+            asyncio.ensure_future(stream.offset_for_timestamp(0)),
+            asyncio.ensure_future(stream.wait_uploaded(at)),
+        ]
+        await asyncio.sleep(0.05)
+        assert not any(wait.done() for wait in waits)
+        await taker.hand_over([stream.stream_id])
+        async with asyncio.timeout(LIMIT_S):
+            for wait in waits:
+                with pytest.raises(StreamClosed, match="not open here any more"):
+                    await wait
+        assert taker.metadata.state.tails
 
 
 async def test_a_node_that_comes_back_commits_the_tail_in_its_log(
