@@ -90,14 +90,15 @@ async def find_tail(wal: WriteAheadLog, state: MetadataImage, node_id: int) -> F
     choice = Uncommitted(state, node_id)
     found: dict[int, _Found] = {}
     position = None
-    async for part in wal.survey():
-        position, record = part.end_position, part.record
-        if record is not None and choice.takes(record):
-            _of(found, record.stream_id, record.epoch, record.base_offset).add(record)
-        for span in part.ranges:
-            start = choice.takes_from(span)
-            if start is not None:
-                _of(found, span.stream_id, span.epoch, start).add_range(span)
+    async with aclosing(wal.survey()) as parts:
+        async for part in parts:
+            position, record = part.end_position, part.record
+            if record is not None and choice.takes(record):
+                _of(found, record.stream_id, record.epoch, record.base_offset).add(record)
+            for span in part.ranges:
+                start = choice.takes_from(span)
+                if start is not None:
+                    _of(found, span.stream_id, span.epoch, start).add_range(span)
     headers = {stream_id: one.headers.encoded() for stream_id, one in sorted(found.items())}
     return FoundTail(
         ranges=tuple(

@@ -391,19 +391,20 @@ async def chosen_blocks(
     """
     block = CacheBlock()
     position = None
-    async for record in wal.recover():
-        if not choice.takes(record):
+    async with aclosing(wal.recover()) as records:
+        async for record in records:
+            if not choice.takes(record):
+                position = record.end_position
+                continue
+            before = block.batches.get(record.stream_id)
+            if before and before[-1].epoch != record.epoch and position is not None:
+                yield block, position
+                block = CacheBlock()
             position = record.end_position
-            continue
-        before = block.batches.get(record.stream_id)
-        if before and before[-1].epoch != record.epoch and position is not None:
-            yield block, position
-            block = CacheBlock()
-        position = record.end_position
-        block.add(record.stream_id, _cached(record))
-        if block.size >= block_size:
-            yield block, position
-            block = CacheBlock()
+            block.add(record.stream_id, _cached(record))
+            if block.size >= block_size:
+                yield block, position
+                block = CacheBlock()
     if position is not None:
         yield block, position
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
 from crc32c import crc32c
@@ -174,7 +174,7 @@ class BlockWal:
                 end = max(end, record.end_position)
         return LogIdentity(header.volume_id.hex(), header.node_epoch, end)
 
-    def recover(self) -> AsyncIterator[WalRecord]:
+    def recover(self) -> AsyncGenerator[WalRecord, None]:
         """Yield the records that were written and not trimmed. Raises WalCorrupted, WalFailed (it
         cannot be read), KeyUnavailable (it is encrypted), NotEncrypted, StorageError.
 
@@ -185,7 +185,7 @@ class BlockWal:
         header, scan = self._store.header, self._scan()
         return recovered(scan.records(), scan, self._device, header, self._set_recovered)
 
-    def survey(self) -> AsyncIterator[WalPart]:
+    def survey(self) -> AsyncGenerator[WalPart, None]:
         """Yield the parts of the log, by its indexes as far as there are any. Raises as `recover`;
         damage to records that an index covers is not seen.
         """

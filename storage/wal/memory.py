@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
 from lakehead.storage.wal.block_format import OVERHEAD
@@ -80,14 +80,14 @@ class MemoryWal:
     async def identify(self, *, reach: int = -1) -> None:
         """None: there is no other log than that of this process."""
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         """Yield what was released and not trimmed. Raises WalClosed once a successor has it."""
         self._check_alive()
         for record in list(self._records):
             yield record
         self._is_recovered = True
 
-    async def survey(self) -> AsyncIterator[WalPart]:
+    async def survey(self) -> AsyncGenerator[WalPart, None]:
         """Yield the records one by one."""
         async for record in self.recover():
             yield WalPart(record.end_position, record)

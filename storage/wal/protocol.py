@@ -10,7 +10,7 @@ Order of calls: `recover()` to its end, `start()` once, then `append()` and `tri
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -228,10 +228,12 @@ class WriteAheadLog(Protocol):
         `reach`, which may take the reading of all that is there. Raises what `recover()` raises.
         """
 
-    def recover(self) -> AsyncIterator[WalRecord]:
-        """Yield the records from the trimmed position to the end, in order. Before `start()`."""
+    def recover(self) -> AsyncGenerator[WalRecord, None]:
+        """Yield the records from the trimmed position to the end, in order. Before `start()`. A
+        caller that may stop earlier closes it: reads of the device may be under way.
+        """
 
-    def survey(self) -> AsyncIterator[WalPart]:
+    def survey(self) -> AsyncGenerator[WalPart, None]:
         """Yield what `recover()` would, without reading records where the log has an index of them.
         The ranges of one stream are in order; those of several streams in one part overlap in the
         log.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from lakehead.storage.clock import Clock, SystemClock
 from lakehead.storage.errors import ObjectExists, OutcomeUnknown
@@ -165,18 +166,20 @@ class FlooredWal:
     async def identify(self, *, reach: int = -1) -> LogIdentity | None:
         return await self.inner.identify(reach=reach)
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         sealed = await self.inner.seal(self.floor, before=self.before)
         names = [WalName.parse(item.key) for item in sealed.objects]
         self._floors = [WalFloor(name.epoch, name.number + 1) for name in names if name]
         self._ends = []
-        async for record in self.inner.recover():
-            self._ends.append(record.end_position)
-            yield record
+        async with aclosing(self.inner.recover()) as records:
+            async for record in records:
+                self._ends.append(record.end_position)
+                yield record
 
-    async def survey(self) -> AsyncIterator[WalPart]:
-        async for record in self.recover():
-            yield WalPart(record.end_position, record)
+    async def survey(self) -> AsyncGenerator[WalPart, None]:
+        async with aclosing(self.recover()) as records:
+            async for record in records:
+                yield WalPart(record.end_position, record)
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
         await self.inner.start(epoch=epoch, listener=listener)

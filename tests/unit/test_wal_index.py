@@ -11,6 +11,7 @@ from lakehead.storage.encryption.data_keys import DataKeys
 from lakehead.storage.errors import KeyUnavailable, NotEncrypted, WalCorrupted, WalFailed
 from lakehead.storage.format.producer_headers import producer_headers
 from lakehead.storage.stream.inherited_tail import find_tail
+from lakehead.storage.stream.recovery import Uncommitted, chosen_blocks
 from lakehead.storage.wal import BlockWal, BlockWalSettings
 from lakehead.storage.wal.block import Block
 from lakehead.storage.wal.block_format import (
@@ -214,6 +215,28 @@ async def test_no_record_crosses_the_end_of_a_ring_that_is_not_a_multiple_of_its
     parts, records = await surveyed(left), await recovered(left)
     expected = list(range(trimmed, number))
     assert [one.base_offset for one in records] == offsets(parts, 1) == expected
+
+
+@pytest.mark.parametrize("is_survey", [True, False])
+async def test_a_log_that_lacks_a_record_is_read_no_further(*, is_survey: bool) -> None:
+    """Reads ahead would go on, of a device that its caller closes."""
+    chunk = 4 * 1024 * 1024
+    plain = replace(INDEXED, block_size=chunk // 4, window_size=2 * chunk, index_interval=0)
+    device = await new_device(ring_length=16 * chunk, latency_s=(0.001, 0.002))
+    wal = await open_small(device, plain)
+    listener = await started(wal, 1)
+    for base_offset in (*range(4), 5, *range(6, 12)):
+        batch = make_batch(base_offset, 1, size=chunk - 1024)
+        await listener.wait_released(wal.append(0, 0, base_offset, 1, batch))
+    left = await open_small(device.crash(), plain)
+    state = test_metadata_rules.start()
+    with pytest.raises(WalCorrupted, match="goes on with stream 0, epoch 0, at offset 5"):
+        if is_survey:
+            await find_tail(left, state, 0)
+        else:
+            async for _ in chosen_blocks(left, Uncommitted(state, 0), chunk):
+                pass
+    assert "read ahead" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
 async def test_a_log_without_indexes_is_scanned_and_gets_them_from_the_next_epoch_on() -> None:

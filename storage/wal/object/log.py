@@ -18,7 +18,7 @@ import random
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from itertools import islice
 
@@ -278,12 +278,13 @@ class ObjectWal:
         """Return which log this is, in a store of its own; see WriteAheadLog."""
         return None if self._marks is None else await self._marks.identity()
 
-    async def survey(self) -> AsyncIterator[WalPart]:
+    async def survey(self) -> AsyncGenerator[WalPart, None]:
         """Yield the records one by one. Raises as `recover`."""
-        async for record in self.recover():
-            yield WalPart(record.end_position, record)
+        async with aclosing(self.recover()) as records:
+            async for record in records:
+                yield WalPart(record.end_position, record)
 
-    async def recover(self) -> AsyncIterator[WalRecord]:
+    async def recover(self) -> AsyncGenerator[WalRecord, None]:
         """Yield the records of what was sealed. Raises StoreUnavailable, CorruptObject."""
         if self._sealed is None:
             raise RuntimeError("recover() follows seal()")
