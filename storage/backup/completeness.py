@@ -1,9 +1,11 @@
 """The newest complete state of a copy of a cluster: one whose objects are all there.
 
 Replication knows no order: an entry of the metadata may arrive before an object that it names. So
-entries are applied as far as there are any, and the newest state counts at which nothing is missing
-and no record lies in the log of a dead node. An object that a later entry replaces or drops is not
-missed any more.
+entries are applied as far as there are any, and the newest state counts at which nothing is
+missing. An object that a later entry replaces or drops is not missed any more.
+
+Records that lie in the log of a dead node alone are not missed either: they were in no object at
+any state before, so an earlier one would have less.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +36,8 @@ class Completeness:
         """The newest complete state; None: there is none."""
         self.complete_ms = -1
         """The time of the entry that led to it, milliseconds; -1: it is the one to begin at."""
-        self._missing = set(missing)
+        self.missing = set(missing)
+        """Objects that the state after all entries names, and that are not there."""
         self._is_there = is_there
         self._check(-1)
 
@@ -46,10 +49,10 @@ class Completeness:
         except EntryRejected:
             pass  # as every reader refuses it
         else:
-            self._missing.update(key for key in added_keys(entry) if not self._is_there(key))
-            self._missing = {
+            self.missing.update(key for key in added_keys(entry) if not self._is_there(key))
+            self.missing = {
                 key
-                for key in self._missing
+                for key in self.missing
                 if key in state.objects and key not in state.unreferenced
             }
         self.newest = state.refuse(entry)
@@ -62,7 +65,7 @@ class Completeness:
         return self.newest.next_entry - begin
 
     def _check(self, time_ms: int) -> None:
-        if not self._missing and not self.newest.tails:
+        if not self.missing:
             self.complete, self.complete_ms = self.newest, time_ms
 
 

@@ -10,7 +10,7 @@ A user may keep other files beside the backups. So an object that no backup name
 it says itself that it is of the cluster.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,7 +21,12 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     read_state,
 )
-from lakehead.storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
+from lakehead.storage.errors import (
+    CorruptObject,
+    ObjectNotFound,
+    SettingsError,
+    UnsupportedFormat,
+)
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.format.stream_object import read_index
@@ -71,12 +76,19 @@ class Pruner:
         self._backups.append(newest)
         self._keys[newest.number] = frozenset(named_objects(state))
         removed: set[str] = set()
-        kept = kept_numbers(self._backups, self._kept)
+        kept = kept_numbers(self._backups, self._kept, await self._store_ms(newest))
         for manifest in [one for one in self._backups if one.number not in kept]:
             removed |= await self._remove(manifest)
         removed |= await self._remove_unnamed()
         self._keys = {number: self._keys[number] for number in kept if number in self._keys}
         return removed
+
+    async def _store_ms(self, newest: Manifest) -> int:
+        """Return when the newest backup was put, by the clock of the store: that of this machine
+        may be wrong, and would end the hours of all other backups.
+        """
+        found = [one.modified_ms for one in await self._target.list(newest.key)]
+        return min([newest.position_ms, *found])
 
     async def _remove(self, manifest: Manifest) -> set[str]:
         at = self._backups.index(manifest)
@@ -136,11 +148,27 @@ async def objects_of(store: ObjectStore, keys: Iterable[str], cluster_id: str) -
     return found
 
 
-def kept_numbers(backups: Sequence[Manifest], kept: Kept) -> set[int]:
-    """Return the numbers of the backups that are kept. `backups` are in the order of their
-    numbers.
+async def refuse_others(
+    target: ObjectStore, held: Mapping[str, int], named: Mapping[str, int], cluster_id: str
+) -> None:
+    """Raise SettingsError if a target that begins to take objects of a cluster has some that are
+    not of it: one of the same name would count as copied, and the others as garbage of the cluster.
+    `held` and `named` are sizes by key: those that are there, and those that the cluster names.
     """
-    newest_hour = backups[-1].position_ms // _HOUR_MS
+    unknown = {key for key, size in held.items() if named.get(key) != size}
+    unknown -= await objects_of(target, unknown, cluster_id)
+    if unknown:
+        raise SettingsError(
+            f"{target.uri} has {min(unknown)}, which is not of this cluster: give it a place of "
+            "its own"
+        )
+
+
+def kept_numbers(backups: Sequence[Manifest], kept: Kept, now_ms: int) -> set[int]:
+    """Return the numbers of the backups that are kept at a time. `backups` are in the order of
+    their numbers.
+    """
+    newest_hour = now_ms // _HOUR_MS
     first_of_hour: dict[int, int] = {}
     for one in backups:
         hour = one.position_ms // _HOUR_MS

@@ -25,6 +25,7 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     read_state,
 )
+from lakehead.storage.backup.pruning import refuse_others
 from lakehead.storage.backup.restored_state import restored_state
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
@@ -48,7 +49,7 @@ from lakehead.storage.metadata.records import Entry
 from lakehead.storage.metadata.state import MetadataImage, ObjectState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
-from lakehead.storage.stream.wal_tails import IN_CLUSTER, WalTails, open_nodes
+from lakehead.storage.stream.wal_tails import WalTails, nodes_in_cluster
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 5.0
@@ -63,13 +64,18 @@ what the loss made wrong. It reads the streams from the store that is given.
 class RestorePoint:
     """A state from which a cluster can be restored: all objects that it names are there.
     `position_ms` is when the cluster was in it, milliseconds since the epoch; -1: not known.
-    `entries_left` entries after it were left out, since objects of theirs are missing.
+
+    `entries_left` entries after it are there and were left out, the last of them of `left_until_ms`
+    (-1: none, or not known): the objects `missing` that they name are not there, or an entry before
+    them.
     """
 
     state: MetadataImage
     position_ms: int
     manifest: Manifest | None = None
     entries_left: int = 0
+    left_until_ms: int = -1
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +120,12 @@ async def newest_in_copy(source: ObjectStore, there: Collection[str]) -> Restore
     """Return the newest complete state of a copy of a cluster's prefix, without the tails of
     write-ahead logs: that of a checkpoint, or after an entry that follows it. `there` are the keys
     of the objects that are there. Raises NotFound, StoreUnavailable, UnsupportedFormat.
+
+    A boundary may have arrived before the checkpoint that it stands at, and no more may arrive: so
+    an earlier checkpoint counts as well, with the entries that follow it.
     """
     listing = Listing.of(await source.list(META))
-    floor = listing.boundary.number if listing.boundary else 0
-    begins = [number for number in listing.checkpoints if number >= floor]
-    if floor == 0:
-        begins.insert(0, 0)
-    for number in reversed(begins):
+    for number in (*reversed(listing.checkpoints), 0):
         try:
             state = await read_checkpoint(source, number) if number else MetadataImage()
         except (ObjectNotFound, CorruptObject):
@@ -131,21 +136,38 @@ async def newest_in_copy(source: ObjectStore, there: Collection[str]) -> Restore
             found.add(entry)
             await asyncio.sleep(0)
         if found.complete is not None and found.complete.cluster_id:
-            return RestorePoint(
-                state=found.complete,
-                position_ms=found.complete_ms,
-                entries_left=found.entries_left,
-            )
+            return await _point_in_copy(source, listing, found, found.complete)
     raise NotFound(
         f"in {source.uri} there is neither a backup nor a cluster with all of its objects"
     )
 
 
+async def _point_in_copy(
+    source: ObjectStore, listing: Listing, found: Completeness, complete: MetadataImage
+) -> RestorePoint:
+    """Return the point of a complete state, with what was left out, beyond a gap too."""
+    left = [number for number in listing.entries if number >= complete.next_entry]
+    last = await _read_whole(source, left[-1]) if left else None
+    return RestorePoint(
+        state=complete,
+        position_ms=found.complete_ms,
+        entries_left=max(len(left), found.entries_left),
+        left_until_ms=-1 if last is None else last.time_ms,
+        missing=tuple(sorted(found.missing)),
+    )
+
+
+async def _read_whole(source: ObjectStore, number: int) -> Entry | None:
+    """Return an entry; None if it is damaged or not there."""
+    try:
+        return await read_entry(source, number)
+    except CorruptObject:
+        return None
+
+
 def copied_tails(source: ObjectStore) -> WalTails:
     """Return what reads the tails of write-ahead logs that are in a copy of a cluster's prefix."""
-    return WalTails(
-        source, lambda state: [one for one in open_nodes(state) if one.wal == IN_CLUSTER]
-    )
+    return WalTails(source, nodes_in_cluster)
 
 
 async def read_entry(source: ObjectStore, number: int) -> Entry | None:
@@ -164,7 +186,14 @@ async def refuse_occupied(target: ObjectStore, *, is_in_place: bool) -> None:
     another backup.
     """
     if await target.list(META):
-        raise RequestRefused(f"{target.uri} holds a cluster already: restore to an empty prefix")
+        raise RequestRefused(
+            f"{target.uri} holds a cluster already: "
+            + (
+                "if it is a copy that S3 replication has filled, stop that and give --replicated"
+                if is_in_place
+                else "restore to an empty prefix"
+            )
+        )
     if not is_in_place and await target.list(PREFIX):
         raise RequestRefused(
             f"{target.uri} holds backups: restore them with --in-place, or to an empty prefix"
@@ -184,12 +213,15 @@ async def restore_cluster(
     """Make the cluster of a restore point in `target`; the same store as `source`: in place.
 
     Raises CorruptObject (an object has vanished from the source), RequestRefused (a cluster was
-    made there meanwhile), StoreUnavailable, OutcomeUnknown.
+    made there meanwhile), SettingsError (the target has objects that are not of this cluster),
+    StoreUnavailable, OutcomeUnknown.
     """
     copied_objects = copied_bytes = 0
     if source is not target:
-        there = {one.key for one in await listed(target)}
+        there = {one.key: one.size for one in await listed(target)}
         named = named_objects(point.state)
+        # Sizes prove nothing here: no checksum was looked at, and they may be those of encryption.
+        await refuse_others(target, there, {}, point.state.cluster_id)
         missing = {key: size for key, size in named.items() if key not in there}
         copied = await copy_objects(source, target, missing, rng, on_progress)
         for key in copied.gone:
@@ -200,9 +232,9 @@ async def restore_cluster(
     now_ms = clock.now_ms()
     state = restored_state(point.state, node_secret=secret, time_ms=now_ms)
     corrections = await correct(target, state)
-    state = await _append(target, state, corrections, now_ms, rng)
+    state = await append_corrections(target, state, corrections, now_ms, rng)
     failpoint("restore_corrected")
-    await refuse_occupied(target, is_in_place=True)
+    await refuse_occupied(target, is_in_place=source is target)
     await put_checkpoint(target, state)
     failpoint("restore_published")
     await close_below_checkpoint(target, state, rng)
@@ -214,14 +246,16 @@ async def restore_cluster(
     )
 
 
-async def _append(
+async def append_corrections(
     target: ObjectStore,
     state: MetadataImage,
     records: Mapping[int, Sequence[KeyValue]],
     time_ms: int,
     rng: random.Random,
 ) -> MetadataImage:
-    """Return the state with a batch at the end of each of these streams, in one new object."""
+    """Return the state with a batch at the end of each of these streams, in one new object. Raises
+    StoreUnavailable.
+    """
     changed = {stream_id: some for stream_id, some in sorted(records.items()) if some}
     if not changed:
         return state

@@ -4,16 +4,17 @@ A backup is complete with its manifest, which is put last: the process may be ki
 and the backup before it stands. The next one copies what is missing. Objects never change, so each
 is copied once.
 
-The metadata are read first, with the tails in object write-ahead logs, then all that they name is
+The object write-ahead logs are listed first, then the metadata are read, then all that they name is
 copied. The cluster goes on meanwhile: objects that compaction, retention or an upload have deleted
-before they were copied are not in newer metadata. So the backup begins again with those, and has
-less to copy each time.
+before they were copied are not in newer metadata. So the backup goes on with those, and has less to
+copy each time: the listing stays, so records that are acknowledged after it add nothing, and what
+was in a log is in objects that stay by then. However fast nodes upload, a backup comes to its end.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.backup.copying import Copied, Progress, copy_objects, no_progress
@@ -26,7 +27,7 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     state_key,
 )
-from lakehead.storage.backup.pruning import Kept, Pruner, objects_of
+from lakehead.storage.backup.pruning import Kept, Pruner, refuse_others
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
@@ -43,10 +44,11 @@ from lakehead.storage.metadata.checkpoints import tables_of
 from lakehead.storage.metadata.layout import META
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import in_steps
-from lakehead.storage.metadata.state import MetadataImage, NodeState
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
-from lakehead.storage.stream.wal_tails import IN_CLUSTER, WalTails, open_nodes
+from lakehead.storage.stream.wal_tails import IN_CLUSTER, WalListing, WalTails, nodes_in_cluster
+from lakehead.storage.wal.object.names import PREFIX as WAL_PREFIX
 
 _ROUNDS_MAX = 50
 _SHORT_MS = 30_000
@@ -57,8 +59,12 @@ _RETRY_MAX_S = 5.0
 _TAIL_LOOKS = 10
 
 
-def _nodes_in_cluster(state: MetadataImage) -> list[NodeState]:
-    return [node for node in open_nodes(state) if node.wal == IN_CLUSTER]
+def _soonest_gone(state: MetadataImage) -> list[tuple[str, int]]:
+    """Return the keys and sizes of the objects that a state names: those of write-ahead logs first,
+    which an upload deletes within seconds.
+    """
+    named = named_objects(state).items()
+    return sorted(named, key=lambda one: not one[0].startswith(WAL_PREFIX))
 
 
 def logs_elsewhere(state: MetadataImage) -> tuple[LogElsewhere, ...]:
@@ -88,6 +94,13 @@ class BackupDone:
     took_ms: int
 
 
+class _Moment(NamedTuple):
+    """The moment up to which a backup has all: its time (ms), and the WAL objects of then."""
+
+    position_ms: int
+    listing: WalListing
+
+
 class Backups:
     """The backups of the cluster in `source` that this process makes in `target`. One process makes
     the backups in a target.
@@ -108,7 +121,7 @@ class Backups:
         self._log = log
         self._clock = clock
         self._rng = rng
-        self._tails = WalTails(source, _nodes_in_cluster)
+        self._tails = WalTails(source, nodes_in_cluster)
         self._pruner = Pruner(target, kept)
         self._held: set[str] = set()
         self._last: tuple[MetadataImage, Manifest] | None = None
@@ -141,7 +154,7 @@ class Backups:
             backups._number = last.number + 1
         held = {one.key: one.size for one in await listed(target)}
         if not numbers:
-            await backups._refuse_others(held)
+            await refuse_others(target, held, named_objects(log.state), log.state.cluster_id)
         backups._held = set(held)
         await backups._pruner.open(numbers, backups._held)
         return backups
@@ -155,30 +168,32 @@ class Backups:
         """
         begun = self._clock.monotonic()
         copied, looks = Copied(), iter(range(_TAIL_LOOKS))
+        moment: _Moment | None = None
         for turn in range(_ROUNDS_MAX):
             turn_begun = self._clock.monotonic()
-            position_ms, state = await self._settled(looks)
+            moment, state = await self._settled(looks, moment)
             if self._last is not None and self._last[0] is state:
                 break
-            missing = {k: n for k, n in named_objects(state).items() if k not in self._held}
+            missing = {k: n for k, n in _soonest_gone(state) if k not in self._held}
             more = await copy_objects(self._source, self._target, missing, self._rng, on_progress)
             self._held |= missing.keys() - set(more.gone)
             copied.objects += more.objects
             copied.bytes += more.bytes
             copied.damaged += more.damaged
             if more.gone:
-                await self._refuse_lost(more.gone)
+                await self._refuse_lost(more.gone, moment)
                 continue
             took_ms = (self._clock.monotonic() - turn_begun) * 1000
             if took_ms < _SHORT_MS or turn >= _SETTLING_MAX:
                 break
+            moment = None
         else:
             raise StoreUnavailable(
                 f"objects of {self._source.uri} are deleted faster than they are copied"
             )
         failpoint("backup_objects_copied")
         await self._refuse_cluster()
-        manifest = await self._publish(state, position_ms, copied)
+        manifest = await self._publish(state, moment.position_ms, copied)
         removed = await self._pruner.prune(manifest, state)
         self._held -= removed
         return BackupDone(
@@ -188,19 +203,24 @@ class Backups:
             took_ms=round((self._clock.monotonic() - begun) * 1000),
         )
 
-    async def _settled(self, looks: Iterator[int]) -> tuple[int, MetadataImage]:
-        """Return the newest metadata, and the time before they were read (ms). Waits for the upload
-        of inherited tails, which takes seconds, while there are `looks` left: where their log is
-        lost, a backup that names its node is better than none.
+    async def _settled(
+        self, looks: Iterator[int], moment: _Moment | None
+    ) -> tuple[_Moment, MetadataImage]:
+        """Return the newest metadata, with the tails of a moment, which is now if none is given.
+        Waits for the upload of inherited tails, which takes seconds, while there are `looks` left:
+        where their log is lost, a backup that names its node is better than none.
         """
         backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
         while True:
-            position_ms = self._clock.now_ms()
-            await self._log.refresh(surely=True)
-            state = await self._tails.add_to(self._log)
+            if moment is None:
+                position_ms = self._clock.now_ms()
+                listing = await self._tails.look(await self._log.refresh(surely=True))
+                moment = _Moment(position_ms, listing)
+            state = await self._tails.at_newest(self._log, moment.listing)
             if not state.tails or next(looks, None) is None:
-                return position_ms, state
+                return moment, state
             await backoff.wait()
+            moment = None
 
     async def _refuse_cluster(self) -> None:
         if await self._target.list(META):
@@ -209,23 +229,9 @@ class Backups:
                 "backups in a place of their own"
             )
 
-    async def _refuse_others(self, held: Mapping[str, int]) -> None:
-        """Raise SettingsError if a target without backups has objects (size by key) that are not of
-        this cluster: one of the same name would count as copied.
-        """
-        named = named_objects(self._log.state)
-        unknown = {key for key, size in held.items() if named.get(key) != size}
-        unknown -= await objects_of(self._target, unknown, self._log.state.cluster_id)
-        if unknown:
-            raise SettingsError(
-                f"{self._target.uri} has {min(unknown)}, which is not of this cluster: give "
-                "backups a place of their own"
-            )
-
-    async def _refuse_lost(self, gone: Sequence[str]) -> None:
+    async def _refuse_lost(self, gone: Sequence[str], moment: _Moment) -> None:
         """Raise CorruptObject if objects that are gone are named by the newest metadata."""
-        await self._log.refresh(surely=True)
-        state = await self._tails.add_to(self._log)
+        state = await self._tails.at_newest(self._log, moment.listing)
         for key in gone:
             if key in state.objects and key not in state.unreferenced:
                 raise CorruptObject(

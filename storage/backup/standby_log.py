@@ -120,12 +120,16 @@ class StandbyLog(MetadataLog):
 
 
 def standby_state(state: MetadataImage, node: NodeState) -> MetadataImage:
-    """Return the state of a copy with `node` as its only node, which leads every stream."""
+    """Return the state of a copy with `node` as its only node, which leads every stream. A stream
+    ends before records that lie in the log of a dead node: they are in the copy once they are
+    uploaded.
+    """
     node_id = node.node_id
+    waiting = state.places_in(state.tails)
 
     def led(stream: StreamState) -> StreamState:
         return replace(
-            stream,
+            stream if stream.stream_id not in waiting else uploaded_part(state, stream),
             epoch=max(stream.epoch, 0),
             node_id=node_id,
             assigned=node_id,
@@ -140,6 +144,17 @@ def standby_state(state: MetadataImage, node: NodeState) -> MetadataImage:
             node_id=node_id, node_epoch=node.epoch, term=state.controller.term
         ),
         streams=state.streams.update([(one.stream_id, led(one)) for one in state.streams.values()]),
+    )
+
+
+def uploaded_part(state: MetadataImage, stream: StreamState) -> StreamState:
+    """Return a stream up to the first record that lies in the log of a dead node."""
+    end = max(state.uploaded_end(stream), stream.start_offset)
+    return replace(
+        stream,
+        end_offset=end,
+        extents=state.uploaded_extents(stream),
+        epochs=tuple(one for one in stream.epochs if one[1] <= end),
     )
 
 

@@ -6,8 +6,11 @@ is the metadata as it would be if every node were recovered now. So it is exact 
 moves of partitions and crashes:
 
 - Object k of an epoch counts if all below it, from the floor on, are there.
-- An upload deletes objects only after the entry that moves the floor. If the floors are the same
-  after the listing as before it, the listing missed nothing that was acknowledged before.
+- An upload deletes objects only after the entry that moves the floor. So metadata that were read
+  after a listing have whatever the listing missed, of all that was acknowledged before it. Of the
+  listing count the objects from the floors of these metadata on.
+- An object of the listing that is gone lies below the floors of the next metadata. So a look ends,
+  however fast nodes upload: the listing stays, and each turn at it has less to read.
 - A task that finds a WAL object gone looks its offsets up again: they are in another object now.
 """
 
@@ -15,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lakehead.storage.errors import ObjectNotFound, StoreUnavailable
+from lakehead.storage.errors import CorruptObject, ObjectNotFound
 from lakehead.storage.format.stream_object import ObjectIndex, read_index
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects
@@ -29,8 +32,10 @@ from lakehead.storage.wal.object.names import node_prefix
 
 IN_CLUSTER = "object:"
 """The address of a write-ahead log in the cluster's store (`NodeState.wal`)."""
-_LOOKS_MAX = 20
 _READS_AT_ONCE = 32
+
+WalListing = Mapping[int, frozenset[tuple[int, int]]]
+"""(epoch, number) of the WAL objects that were there at one moment, by node."""
 
 SelectNodes = Callable[[MetadataImage], Iterable[NodeState]]
 """The nodes whose tails a reader wants. Raises what the reader is to raise for one whose log is
@@ -51,38 +56,57 @@ class WalTails:
 
     async def add_to(self, log: MetadataLog) -> MetadataImage:
         """Return the newest state of the log, with the tail: the same object as before if nothing
-        was added. Raises what `select` raises, and StoreUnavailable.
+        was added. Raises as `at_newest`.
         """
-        for _ in range(_LOOKS_MAX):
-            state = log.state
-            nodes = list(self._select(state))
+        return await self.at_newest(log, await self.look(log.state))
+
+    async def look(self, state: MetadataImage) -> WalListing:
+        """Return the WAL objects that are there now of the nodes in a state. Raises what `select`
+        raises, and StoreUnavailable.
+        """
+        return {node.node_id: await self._listed(node) for node in self._select(state)}
+
+    async def at_newest(self, log: MetadataLog, listing: WalListing) -> MetadataImage:
+        """Return the newest state of the log, with the tail as far as a listing has it: all that
+        was acknowledged before the listing is in it. Raises what `select` raises, CorruptObject
+        (an object that counts is missing for good), StoreUnavailable.
+        """
+        missing: ObjectNotFound | None = None
+        tried: set[str] = set()
+        while True:
+            state = await log.refresh(surely=True)
+            keys = {
+                node.node_id: _counting(node, listing[node.node_id])
+                for node in self._select(state)
+                if node.node_id in listing
+            }
+            wanted = {key for some in keys.values() for key in some}
+            if missing is not None and wanted == tried:
+                raise CorruptObject(
+                    str(missing), 0, "it is missing, and records of a write-ahead log are in it"
+                )
             try:
-                left = {node.node_id: await self._left_by(node) for node in nodes}
-            except ObjectNotFound:
-                await log.refresh(surely=True)
+                left = {node_id: await self._indexes(some) for node_id, some in keys.items()}
+            except ObjectNotFound as error:
+                missing, tried = error, wanted
                 continue
-            now = await log.refresh(surely=True)
-            if all(_floor(now, node.node_id) == _floor(state, node.node_id) for node in nodes):
-                found = {index.key: index for one in left.values() for index in one}
-                return self._recovered(state, found, left)
-        raise StoreUnavailable(
-            f"write-ahead logs in {self._store.uri} are uploaded faster than they are read"
-        )
+            return self._recovered(state, left)
 
     async def of_copy(self, state: MetadataImage) -> MetadataImage:
         """Return a state with the tail, in a store to which no node writes. Raises ObjectNotFound,
         StoreUnavailable.
         """
-        left = {node.node_id: await self._left_by(node) for node in self._select(state)}
-        return self._recovered(state, {one.key: one for few in left.values() for one in few}, left)
+        left = {
+            node.node_id: await self._indexes(_counting(node, await self._listed(node)))
+            for node in self._select(state)
+        }
+        return self._recovered(state, left)
 
     def _recovered(
-        self,
-        state: MetadataImage,
-        found: dict[str, ObjectIndex],
-        left: Mapping[int, Sequence[ObjectIndex]],
+        self, state: MetadataImage, left: Mapping[int, Sequence[ObjectIndex]]
     ) -> MetadataImage:
         """Return the state with the tail: the same object as before if it is the same tail."""
+        found = {index.key: index for one in left.values() for index in one}
         if self._tail_of is not None and self._tail_of[0] is state and found == self.indexes:
             return self._tail_of[1]
         after = state
@@ -91,32 +115,23 @@ class WalTails:
         self._tail_of, self.indexes = (state, after), found
         return after
 
-    async def _left_by(self, node: NodeState) -> list[ObjectIndex]:
-        """Return the indexes of a node's WAL objects that count, in the order of its log.
-
-        Raises ObjectNotFound: one was deleted meanwhile.
+    async def _listed(self, node: NodeState) -> frozenset[tuple[int, int]]:
+        """Return (epoch, number) of a node's WAL objects from its floor's epoch on, without
+        seals.
         """
-        store, prefix = self._store, node_prefix(node.node_id)
-        listed: set[tuple[int, int]] = set()
-        for meta in await store.list(prefix, start_after=f"{prefix}{node.wal_epoch:010d}"):
-            name = WalName.parse(meta.key)
-            if name is not None and not is_seal_size(meta.size):
-                listed.add((name.epoch, name.number))
-        keys = []
-        for epoch in range(node.wal_epoch, node.epoch + 1):
-            number = node.wal_floor if epoch == node.wal_epoch else 0
-            while (epoch, number) in listed:
-                keys.append(wal_key(node.node_id, epoch, number))
-                number += 1
-        return await self._indexes(store, keys)
+        prefix = node_prefix(node.node_id)
+        found = await self._store.list(prefix, start_after=f"{prefix}{node.wal_epoch:010d}")
+        names = [WalName.parse(one.key) for one in found if not is_seal_size(one.size)]
+        return frozenset((one.epoch, one.number) for one in names if one is not None)
 
-    async def _indexes(self, store: ObjectStore, keys: Sequence[str]) -> list[ObjectIndex]:
+    async def _indexes(self, keys: Sequence[str]) -> list[ObjectIndex]:
+        """Return the indexes of WAL objects. Raises ObjectNotFound: one was deleted meanwhile."""
         found = {key: self.indexes[key] for key in keys if key in self.indexes}
         slots = asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(key: str) -> None:
             async with slots:
-                found[key] = await read_index(store, key)
+                found[key] = await read_index(self._store, key)
 
         async with task_group() as group:
             for key in keys:
@@ -133,10 +148,20 @@ def open_nodes(state: MetadataImage) -> list[NodeState]:
     return [state.nodes[one] for one in sorted(owners) if one in state.nodes]
 
 
-def _floor(state: MetadataImage, node_id: int) -> tuple[int, int]:
-    """Start of a node's log; None once it is retired."""
-    node = state.nodes.get(node_id)
-    return (-1, -1) if node is None else (node.wal_epoch, node.wal_floor)
+def nodes_in_cluster(state: MetadataImage) -> list[NodeState]:
+    """Return those of `open_nodes` whose log is in the cluster's store."""
+    return [node for node in open_nodes(state) if node.wal == IN_CLUSTER]
+
+
+def _counting(node: NodeState, listed: frozenset[tuple[int, int]]) -> list[str]:
+    """Return the keys of a node's WAL objects that count, in the order of its log."""
+    keys = []
+    for epoch in range(node.wal_epoch, node.epoch + 1):
+        number = node.wal_floor if epoch == node.wal_epoch else 0
+        while (epoch, number) in listed:
+            keys.append(wal_key(node.node_id, epoch, number))
+            number += 1
+    return keys
 
 
 def _as_if_recovered(

@@ -3,9 +3,11 @@ record at its offset.
 """
 
 import asyncio
+import functools
 import json
 import random
 import shutil
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +36,15 @@ from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
+from lakehead.storage.stream.wal_tails import WalListing
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord
 from tests.support.template_process import lakehead_command
 from tests.support.topic_writer import write_topic
+from tests.support.waiting import wait_until
+from tests.unit.test_wal_tail import LAZY, append, broker
 
 KILLS = [
     *(("backup", name) for name in ("backup_object_put", "backup_objects_copied")),
@@ -225,6 +230,61 @@ def test_objects_that_are_deleted_meanwhile_are_replaced_by_newer_ones(tmp_path:
     assert is_sound(tmp_path / "new")
 
 
+class Hasty(FileStore):
+    """A cluster that appends and uploads before each look at an object of a write-ahead log, and
+    deletes the object.
+    """
+
+    def __init__(self, root: Path, upload: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(root)
+        self.root = root
+        self.looks = 0
+        self._upload = upload
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        await self._hurry(key)
+        return await super().get_suffix(key, length)
+
+    async def get(self, key: str) -> bytes:
+        await self._hurry(key)
+        return await super().get(key)
+
+    async def _hurry(self, key: str) -> None:
+        if key.startswith("wal/") and self.looks < 200:
+            self.looks += 1
+            await self._upload()
+            is_gone = functools.partial(wait_until, lambda: not (self.root / key).exists(), 10)
+            await asyncio.to_thread(is_gone)
+
+
+async def test_a_backup_ends_however_fast_nodes_upload(tmp_path: Path) -> None:
+    """Each object of the log is gone when it is looked at, and the log has new ones each time."""
+    folder = tmp_path / "store"
+    async with broker(folder, LAZY) as (engine, streams):
+
+        async def upload() -> None:
+            await engine.upload_now()
+            for stream in streams:
+                await append(stream)
+
+        source = Hasty(folder, upload)
+        clock, rng = SystemClock(), random.Random(5)
+        log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
+        target = FileStore(tmp_path / "backup")
+        backups = await Backups.open(source, target, log, clock=clock, rng=rng, kept=Kept(hours=0))
+        for _ in range(3):
+            acknowledged = [await append(stream, 5) for stream in streams]
+            done = await backups.make()
+            state = await read_state(target, done.manifest)
+            ends = [state.stream(one).end_offset for one in state.topics["t"].partitions]
+            assert all(has >= least for has, least in zip(ends, acknowledged, strict=True))
+            restored = tmp_path / f"restored {done.manifest.number}"
+            await asyncio.to_thread(bring_back, tmp_path / "backup", restored)
+            rows_of = [row["partition"] for row in await asyncio.to_thread(rows, restored)]
+            assert [rows_of.count(index) for index in range(2)] == ends
+        assert 0 < source.looks < 50
+
+
 def test_an_object_that_is_missing_at_the_source_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     lost = next(iter(in_log(tmp_path).objects))
@@ -350,10 +410,11 @@ def test_the_first_of_each_hour_is_kept_and_the_two_newest() -> None:
         )
         for number in range(23)
     ]
-    assert kept_numbers(backups, Kept(hours=3)) == {12, 16, 20, 21, 22}
-    assert kept_numbers(backups, Kept(hours=0)) == {21, 22}
-    assert kept_numbers(backups[:1], Kept(hours=0)) == {0}
-    assert kept_numbers(backups, Kept(newest=5, hours=0)) == {18, 19, 20, 21, 22}
+    now = backups[-1].position_ms
+    assert kept_numbers(backups, Kept(hours=3), now) == {12, 16, 20, 21, 22}
+    assert kept_numbers(backups, Kept(hours=0), now) == {21, 22}
+    assert kept_numbers(backups[:1], Kept(hours=0), 0) == {0}
+    assert kept_numbers(backups, Kept(newest=5, hours=0), now) == {18, 19, 20, 21, 22}
 
 
 async def opened_log(folder: Path) -> tuple[FileStore, MetadataLog]:
@@ -368,15 +429,15 @@ async def test_it_waits_for_the_records_of_a_dead_node(tmp_path: Path) -> None:
     target, clock, rng = FileStore(tmp_path / "backup"), SystemClock(), random.Random(5)
     backups = await Backups.open(source, target, log, clock=clock, rng=rng, kept=Kept(hours=0))
     looks = 0
-    real = backups._tails.add_to
+    real = backups._tails.at_newest
 
-    async def with_a_tail(log: MetadataLog) -> MetadataImage:
+    async def with_a_tail(log: MetadataLog, listing: WalListing) -> MetadataImage:
         nonlocal looks
         looks += 1
-        state = await real(log)
+        state = await real(log, listing)
         return replace(state, tails=Map({"data/00/1-1-1": 1})) if looks == 1 else state
 
-    backups._tails.add_to = with_a_tail  # type: ignore[method-assign]
+    backups._tails.at_newest = with_a_tail  # type: ignore[method-assign]
     done = await backups.make()
     assert looks == 2
     assert not (await read_state(target, done.manifest)).tails
@@ -429,14 +490,21 @@ async def test_a_lost_log_of_a_dead_node_does_not_keep_a_cluster_from_backups(
     assert not restored.state.tails
 
 
-async def test_a_copy_without_the_objects_of_an_inherited_tail_is_restored_as_before_it(
+async def test_a_copy_without_the_objects_of_an_inherited_tail_has_all_the_rest(
     tmp_path: Path,
 ) -> None:
+    """Records that lie in the log of a dead node were in no earlier state either: one before the
+    tail would lose what came after it, too.
+    """
     source, log = await opened_log(tmp_path)
     commit_tail = await inherit(log, source)
-    before = log.state.next_entry - 1
+    before = log.state.next_entry
     await log.commit([commit_tail])
-    assert (await find_point(source)).state.next_entry == before
+    point = await find_point(source)
+    assert point.state.next_entry == before
+    assert point.missing == (commit_tail.objects[0].key,)
+    restored = await asyncio.to_thread(bring_back, tmp_path / "store", tmp_path / "restored")
+    assert not restored.state.tails
     await source.create(commit_tail.objects[0].key, [bytes(100)])
     assert (await find_point(source)).state.next_entry == log.state.next_entry
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lakehead.storage.backup.followed_copy import (
@@ -30,7 +31,7 @@ from lakehead.storage.object_store import FileStore
 from lakehead.storage.object_store.read_only import ReadOnlyStore
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
-from tests.unit.test_backup import replace_objects, write
+from tests.unit.test_backup import inherit, opened_log, replace_objects, write
 
 NODE = NodeState(
     node_id=7, epoch=0, incarnation="i", host="standby", port=1, rack=None, host_id="h"
@@ -181,6 +182,43 @@ def test_a_copy_that_was_promoted_is_followed_no_more(tmp_path: Path) -> None:
         look(copy)
     with pytest.raises(CopyPromoted):
         look(asyncio.run(follow_copy(FileStore(tmp_path / "backup"))))
+
+
+@pytest.mark.parametrize("kind", ["backup", "prefix"])
+async def test_a_partition_ends_before_records_in_the_log_of_a_dead_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It goes on once they are uploaded. Other partitions do not wait for that."""
+    monkeypatch.setattr("lakehead.storage.backup.run._TAIL_LOOKS", 1)
+    source, log = await opened_log(tmp_path)
+    folder = tmp_path / ("backup" if kind == "backup" else "store")
+
+    async def copied() -> None:
+        if kind == "backup":
+            await asyncio.to_thread(back_up, tmp_path / "store", folder)
+
+    await copied()
+    copy = await follow_copy(FileStore(folder))
+    standby = await StandbyLog.open_copy(
+        FileStore(folder), copy, NODE, clock=SystemClock(), rng=random.Random(1)
+    )
+    stream_id = log.state.next_stream_id
+    commit_tail = await inherit(log, source)
+    await asyncio.to_thread(write, tmp_path, seed=1)
+    await copied()
+    state = await standby.refresh()
+    waiting = state.stream(stream_id)
+    assert (waiting.end_offset, len(waiting.extents)) == (0, 0)
+    log_state = await asyncio.to_thread(in_log, tmp_path)
+    (topic,) = [one for one in log_state.topics.values() if one.name == "t"]
+    for one in topic.partitions:
+        assert state.stream(one).end_offset == log_state.stream(one).end_offset > 0
+    await source.create(commit_tail.objects[0].key, [bytes(100)])
+    await log.refresh()
+    taker = log.state.nodes[commit_tail.taker_id]
+    await log.commit([msgspec.structs.replace(commit_tail, taker_epoch=taker.epoch)])
+    await copied()
+    assert (await standby.refresh()).stream(stream_id).end_offset == 5
 
 
 def test_a_standby_is_the_one_node_and_commits_nothing(tmp_path: Path) -> None:

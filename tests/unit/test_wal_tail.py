@@ -77,6 +77,7 @@ async def broker(
         yield engine, await engine.open_streams(opened)
     finally:
         await scope.close()
+        await store.close()  # what it was about to delete is gone
 
 
 async def append(stream: Stream, count: int = 10, **options: Any) -> int:
@@ -90,7 +91,8 @@ async def append(stream: Stream, count: int = 10, **options: Any) -> int:
     def on_done(error: Exception | None) -> None:
         done.set_result(None) if error is None else done.set_exception(error)
 
-    stream.append(memoryview(batch), count=count, max_timestamp=1, on_done=on_done)
+    newest = max(record.timestamp for record in records)
+    stream.append(memoryview(batch), count=count, max_timestamp=newest, on_done=on_done)
     await done
     return base + count
 
