@@ -277,6 +277,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
         Example(
             "The copy itself becomes the cluster", "lakehead restore s3://copies/orders --in-place"
         ),
+        Example(
+            "A prefix that S3 has replicated becomes the cluster",
+            "lakehead restore s3://copies/orders --in-place --replicated",
+        ),
     ),
     "leak-check": (Example("Is the bucket what the metadata says?", "lakehead leak-check"),),
     "rebuild-catalog": (

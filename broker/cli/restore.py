@@ -10,17 +10,19 @@ from lakehead.broker.cli.listing import JsonOption, show_fields
 from lakehead.broker.cli.progress import ByteProgress
 from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
 from lakehead.storage.backup.manifest import named_objects
+from lakehead.storage.backup.promotion import promote_copy
 from lakehead.storage.backup.restore import (
     RestorePoint,
     find_point,
     refuse_occupied,
     restore_cluster,
 )
+from lakehead.storage.backup.run import logs_elsewhere
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.batch_writer import KeyValue
-from lakehead.storage.jobs.backup import StoredBackup
+from lakehead.storage.jobs.backup import StoredBackup, elsewhere_text
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.plain_text import moment
@@ -51,6 +53,14 @@ def restore(
             "backups any more.",
         ),
     ] = False,
+    replicated: Annotated[
+        bool,
+        typer.Option(
+            "--replicated",
+            help="With --in-place: SOURCE is a prefix that S3 replication has filled. Its "
+            "replication is off, and no node writes there.",
+        ),
+    ] = False,
     number: Annotated[
         int | None,
         typer.Option(
@@ -72,11 +82,16 @@ def restore(
     """
     if in_place == bool(target) and not dry_run:
         raise SettingsError("give a TARGET, or --in-place")
+    if replicated and (target or number is not None):
+        raise SettingsError("--replicated is for --in-place, without --backup")
     place = _source_uri(source)
     wanted = place_uri(target) if target else place
     if target and plain_address(wanted) == plain_address(place):
         raise SettingsError(f"{wanted} is the SOURCE: for that there is --in-place")
-    run(_restore(place, wanted, number, dry_run, as_json))
+    if replicated and not dry_run:
+        run(_promote(place, as_json))
+    else:
+        run(_restore(place, wanted, number, dry_run, as_json))
 
 
 def _source_uri(source: str) -> str:
@@ -127,6 +142,27 @@ async def _restore(
             await target.close()
 
 
+async def _promote(uri: str, as_json: bool) -> None:
+    store, clock = open_at(uri), SystemClock()
+    try:
+
+        async def correct(where: ObjectStore, state: MetadataImage) -> dict[int, list[KeyValue]]:
+            return await corrected_offsets(where, state, clock)
+
+        done = await promote_copy(store, correct=correct, clock=clock, rng=random.SystemRandom())
+        fields: dict[str, Any] = {"cluster id": done.promotion.cluster_id}
+        if done.point is not None:
+            fields = _point_fields(done.point)
+        fields |= {
+            "promoted at": moment(done.promotion.time_ms),
+            "corrected offsets of groups": done.corrections,
+            "restored in": store.uri,
+        }
+        show_fields(fields, as_json)
+    finally:
+        await store.close()
+
+
 def _point_fields(point: RestorePoint) -> dict[str, Any]:
     state = point.state
     if point.manifest is not None:
@@ -137,6 +173,9 @@ def _point_fields(point: RestorePoint) -> dict[str, Any]:
             "cluster id": state.cluster_id,
             "last entry at": moment(point.position_ms),
             "entries left out": point.entries_left,
+            "left out until": moment(point.left_until_ms),
+            "objects missing": len(point.missing),
+            "without the logs of": elsewhere_text(logs_elsewhere(state)),
             "objects": len(named),
             "bytes": sum(named.values()),
         }

@@ -22,6 +22,7 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     read_state,
 )
+from lakehead.storage.backup.promotion import is_promoted
 from lakehead.storage.backup.restore import (
     RestorePoint,
     copied_tails,
@@ -84,10 +85,7 @@ class BackupCopy:
     async def look(self) -> CopyPoint:
         """See `FollowedCopy.look`."""
         if await self._store.list(META):
-            raise CopyPromoted(
-                f"{self._store.uri} was made a cluster by lakehead restore --in-place: its nodes "
-                "start without --standby"
-            )
+            raise _promoted(self._store)
         if self._point is None:
             found = await find_point(self._store)
             assert found.manifest is not None, "without backups it is another kind of copy"
@@ -150,6 +148,8 @@ class PrefixCopy:
         return boundary is not None and boundary.number > base.next_entry + len(self._ahead)
 
     async def _read_anew(self) -> None:
+        if await is_promoted(self._store):
+            raise _promoted(self._store)
         there = {one.key for one in await listed(self._store)}
         try:
             found = await newest_in_copy(self._store, there)
@@ -195,6 +195,13 @@ class PrefixCopy:
         state = self._base if state is None else state
         self._point = CopyPoint(state=state, position_ms=self._base_ms, entries_behind=behind)
         return self._point
+
+
+def _promoted(store: ObjectStore) -> CopyPromoted:
+    return CopyPromoted(
+        f"{store.uri} was made a cluster by lakehead restore --in-place: its nodes start without "
+        "--standby"
+    )
 
 
 def _point(found: RestorePoint) -> CopyPoint:

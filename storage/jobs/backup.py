@@ -28,7 +28,7 @@ from lakehead.storage.jobs.options import option
 from lakehead.storage.plain_text import moment
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from lakehead.storage.backup.manifest import Manifest
+    from lakehead.storage.backup.manifest import LogElsewhere, Manifest
     from lakehead.storage.backup.run import BackupDone, Backups
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.object_store import ObjectStore
@@ -86,7 +86,6 @@ class StoredBackup(JobResult):
     @classmethod
     def of(cls, manifest: "Manifest", **more: Any) -> Self:
         """Return the backup of a manifest, with more fields of a subclass."""
-        elsewhere = [f"node {one.node_id} ({one.wal})" for one in manifest.logs_elsewhere]
         return cls(
             backup=manifest.number,
             cluster_id=manifest.cluster_id,
@@ -94,10 +93,15 @@ class StoredBackup(JobResult):
             objects=manifest.objects,
             bytes=manifest.size,
             tail_objects=manifest.tail_objects,
-            logs_elsewhere=", ".join(elsewhere),
+            logs_elsewhere=elsewhere_text(manifest.logs_elsewhere),
             damaged_objects=len(manifest.damaged),
             **more,
         )
+
+
+def elsewhere_text(logs: "Sequence[LogElsewhere]") -> str:
+    """Return the nodes whose logs are not in a backup as text."""
+    return ", ".join(f"node {one.node_id} ({one.wal})" for one in logs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import random
 from lakehead.storage.errors import CorruptObject, ObjectExists, OutcomeUnknown
 from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.metadata.checkpoints import tables_of
-from lakehead.storage.metadata.layout import Boundary, checkpoint_key
+from lakehead.storage.metadata.layout import BOUNDARIES, Boundary, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps, read_checkpoint
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -40,3 +40,15 @@ async def close_below_checkpoint(
             return
         except (ObjectExists, OutcomeUnknown):
             continue
+
+
+async def delete_boundaries_below(store: ObjectStore, number: int) -> None:
+    """Delete the boundaries below an entry, until a listing shows none: a process that goes on at
+    an older entry notices the newer boundary after its next put. Raises StoreUnavailable.
+    """
+    while True:
+        found = Listing.of(await store.list(BOUNDARIES)).boundaries
+        older = [one.key for one in found if one.number < number]
+        if not older:
+            return
+        await store.delete(older)

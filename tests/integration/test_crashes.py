@@ -62,6 +62,15 @@ BACKUP_ALONE = {
     "restore_published",
 }
 """Fail-points that only backups and restores come to: test_backup."""
+PROMOTION_ALONE = {
+    "promotion_closed",
+    "promotion_corrected",
+    "promotion_decided",
+    "promotion_published",
+    "promotion_sealed",
+    "promotion_state_put",
+}
+"""Fail-points that only promotions of a copy come to: test_promotion."""
 IMPORT_ALONE = {
     "import_positions_uploaded",
     "import_records_appended",
@@ -96,7 +105,7 @@ def failpoints() -> list[str]:
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
-    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE | BACKUP_ALONE | IMPORT_ALONE
+    alone |= SHARE_GROUPS_ALONE | FORGET_ALONE | BACKUP_ALONE | PROMOTION_ALONE | IMPORT_ALONE
     return sorted(found - alone)
 
 

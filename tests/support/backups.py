@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
+from lakehead.storage.backup.promotion import Promoted, promote_copy
 from lakehead.storage.backup.pruning import Kept
 from lakehead.storage.backup.restore import Restored, find_point, refuse_occupied, restore_cluster
 from lakehead.storage.backup.run import BackupDone, Backups
@@ -54,6 +55,21 @@ async def _back_up(
 def bring_back(source: Path, target: Path | None = None, number: int | None = None) -> Restored:
     """Restore a cluster, in place without a target."""
     return asyncio.run(_bring_back(source, target, number))
+
+
+def promote(copy: Path | ObjectStore) -> Promoted:
+    """Make a copy of a cluster's prefix the cluster, in place."""
+    return asyncio.run(promoted(_store(copy)))
+
+
+async def promoted(store: ObjectStore, *, seed: int | None = None) -> Promoted:
+    clock = SystemClock()
+
+    async def correct(where: ObjectStore, state: MetadataImage) -> dict[int, list[KeyValue]]:
+        return await corrected_offsets(where, state, clock)
+
+    rng = random.SystemRandom() if seed is None else random.Random(seed)
+    return await promote_copy(store, correct=correct, clock=clock, rng=rng)
 
 
 async def _bring_back(source: Path, target: Path | None, number: int | None) -> Restored:
