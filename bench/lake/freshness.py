@@ -8,6 +8,7 @@ once.
 """
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,8 @@ DECLARED = {
     "lakehead.table.freshness.ms": "1000",
 }
 Place = tuple[str, int]
+_PROGRESS = re.compile(r"lakehead:[^:]+:(\d+)")
+"""A partition's progress in a table, and no other name of an application."""
 
 
 class Acknowledged:
@@ -192,8 +195,8 @@ def _commits(folder: Path, topics: set[str]) -> dict[Place, list[tuple[int, floa
         for path in sorted(_table(folder, topic).glob("_delta_log/*.json")):
             for line in path.read_text().splitlines():
                 mark = json.loads(line).get("txn")
-                if mark and mark["appId"].startswith("lakehead:"):
-                    partition = int(mark["appId"].rpartition(":")[2])
+                if mark and (progress := _PROGRESS.fullmatch(mark["appId"])):
+                    partition = int(progress[1])
                     found[topic, partition].append((mark["version"], path.stat().st_mtime))
     return found
 
