@@ -66,6 +66,9 @@ _FEATURES_OF_REWRITES = frozenset(
     }
 )
 """Writer features that request nothing of a commit without changed rows."""
+_FEATURES_OF_CHANGES = frozenset({*_FEATURES_OF_1_2, FEATURE, "changeDataFeed"})
+"""Writer features that request nothing of a commit whose rows are those of records."""
+_APPEND_ONLY = "delta.appendOnly"
 _DIGESTED_BYTES = 16 * 1024
 """Of the end of a log entry. File names in it are random, and a small one is digested whole."""
 NOTHING = -1
@@ -161,6 +164,15 @@ class Table:
         """True if writers may add deletion vectors."""
         return self.has_vectors and (self.configuration.get(ENABLED) or "").lower() == "true"
 
+    @property
+    def merges_by_vectors(self) -> bool:
+        """True if changes may be committed by deletion vectors here: the table takes them, and has
+        no feature that requests more of such a commit than is written.
+        """
+        features = set(self._handle.protocol().writer_features or ())
+        is_append_only = (self.configuration.get(_APPEND_ONLY) or "").lower() == "true"
+        return self.takes_vectors and features <= _FEATURES_OF_CHANGES and not is_append_only
+
     def logical_files(self) -> LogicalFiles:
         """Return the files with their deletion vectors. Raises TableUnavailable."""
         if self._log is None or self._log.version > self.version:
@@ -247,8 +259,10 @@ class Table:
         """Have writers add deletion vectors, or add none: then the vectors that are there stay
         until their files are rewritten. Raises the protocol of the table to (3, 7).
 
-        Raises CommitConflict, TableUnavailable as `commit_actions`.
+        Raises CommitConflict, TableUnavailable as `commit_actions`, and for a table with features
+        that `commit_rewrite` does not know.
         """
+        self.require_rewritable()
         protocol, metadata = self._handle.protocol(), self._handle.metadata()
         readers = {*(protocol.reader_features or ()), FEATURE}
         writers = {*(protocol.writer_features or _FEATURES_OF_1_2), FEATURE}

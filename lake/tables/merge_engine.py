@@ -202,7 +202,7 @@ class DeltaMerge:
         if not merge.source.num_rows and not _is_for_missing(merge):
             table.commit([], txns, modified_ms=_now_ms(), commit_info=commit_info)
             return
-        if table.takes_vectors and can_merge_by_vectors(merge):
+        if table.merges_by_vectors and can_merge_by_vectors(merge):
             merge_by_vectors(table, merge, txns, modified_ms=_now_ms(), commit_info=commit_info)
             return
         if (rows := new_rows(merge, _held_keys(table, merge.key))) is not None:

@@ -6,7 +6,8 @@ partition with put rows, and for each old file with changed rows its vector. It 
 version that was read, so a conflicting commit of another run fails it.
 
 A MERGE that keeps history, empties the table or compares floating-point keys is left to delta-rs,
-which knows vectors and rewrites files.
+which knows vectors and rewrites files. So is one of a table to which another engine has given
+features of Delta that are not written here (row tracking, constraints): delta-rs obeys or refuses.
 """
 
 from collections.abc import Mapping

@@ -27,6 +27,43 @@ def catch_up(root: Path) -> TableOutcome:
     return told[0]
 
 
+def add_feature(table: Path, *features: str) -> None:
+    """Commit what another engine does to give a table features of writers."""
+    delta = DeltaTable(table)
+    protocol = delta.protocol()
+    action = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": 7,
+        "readerFeatures": protocol.reader_features,
+        "writerFeatures": [*(protocol.writer_features or ()), *features],
+    }
+    entry = table / "_delta_log" / f"{delta.version() + 1:020}.json"
+    entry.write_text(json.dumps({"protocol": action}) + "\n")
+
+
+@pytest.mark.parametrize(
+    "features", [("rowTracking", "domainMetadata"), ("inCommitTimestamp",), ("icebergCompatV1",)]
+)
+def test_a_change_by_deletion_vectors_goes_round_no_feature_of_writers(
+    tmp_path: Path, features: tuple[str, ...]
+) -> None:
+    """Such a feature requests more of each commit, such as numbers of rows."""
+    root = tmp_path / "store"
+    write_topic(root, "people", {0: [record(b"a"), record(b"b")]})
+    configs = {"enable": "true", "mode": "upsert", "deletion.vectors": "true"}
+    configure(root, "people", {f"{PREFIX}{name}": text for name, text in configs.items()})
+    assert catch_up(root).error is None
+    write_topic(root, "people", {0: [record(b"a")]})
+    outcome = catch_up(root)
+    assert outcome.error is None
+    table = Path(outcome.table)
+    add_feature(table, *features)
+    version = DeltaTable(table).version()
+    write_topic(root, "people", {0: [record(b"b"), record(b"c")]})
+    assert "features required" in str(catch_up(root).error)
+    assert DeltaTable(table).version() == version
+
+
 def make_clustered(table: Path) -> None:
     """Commit what delta-spark does for `ALTER TABLE ... CLUSTER BY (_offset)`."""
     version = DeltaTable(table).version() + 1
