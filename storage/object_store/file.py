@@ -29,6 +29,8 @@ from lakehead.storage.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from lakehead.storage.kernel_aio import open_aio
+from lakehead.storage.object_store.kernel_reads import READS_MAX, SECTOR, KernelReads, whole_sectors
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 
 T = TypeVar("T")
@@ -45,12 +47,7 @@ one of these: 4 MiB take several milliseconds.
 _JOINED_AT_ONCE = 64
 _JOINED_SIZE_MAX = 2048
 """Bytes of a piece, on average, up to which joining pieces first is cheaper."""
-_SECTOR = 4096
 _DIRECT_READ_MIN = 256 * 1024
-_DIRECT_READS_MAX = 3
-"""Under way at once: more do not come sooner from one disk, and a write of the log on it waits
-behind them.
-"""
 _OBJECTS_NOTED = 4096
 """Objects of which it is known how much of them was read past the page cache."""
 _REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
@@ -73,6 +70,8 @@ class FileStore:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._direct_pool: ThreadPoolExecutor | None = None
+        self._kernel_reads: KernelReads | None = None
+        self._may_have_kernel_reads = True
         self._swept = False
         self._may_be_direct = True
         self._may_be_unnamed = _OPEN_FILES.is_dir()
@@ -96,11 +95,7 @@ class FileStore:
         """
         body: Buffer
         if length >= _DIRECT_READ_MIN and self._may_read_direct and self._unread.get(key, 1) > 0:
-            if self._direct_pool is None:
-                self._direct_pool = ThreadPoolExecutor(_DIRECT_READS_MAX, "file-store-read")
-            body, size = await asyncio.get_running_loop().run_in_executor(
-                self._direct_pool, self._read_past_cache, key, start, length
-            )
+            body, size = await self._get_past_cache(key, start, length)
             self._note_read(key, length, size)
         else:
             body, size = await self._run(lambda: self._read(key, start, length))
@@ -124,6 +119,9 @@ class FileStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
+        if self._kernel_reads is not None:
+            for key in keys:
+                self._kernel_reads.forget(key)
         await self._run(lambda: self._delete(keys))
 
     async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:  # noqa: ARG002
@@ -134,15 +132,18 @@ class FileStore:
 
     async def close(self) -> None:
         """End the threads."""
+        if self._kernel_reads is not None:
+            await self._kernel_reads.close()
+            self._kernel_reads = None
         for pool in (self._pool, self._direct_pool):
             if pool is not None:
                 pool.shutdown(wait=True)
         self._pool = self._direct_pool = None
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    def _run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="file-store")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
@@ -260,19 +261,48 @@ class FileStore:
                 start = max(0, size - length)
             return _read_all(file, start, min(length, max(0, size - start))), size
 
+    async def _get_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
+        """Read whole sectors, by the kernel's queue if it can, else by a thread."""
+        kernel_reads = self._own_kernel_reads()
+        if kernel_reads is not None:
+            try:
+                return await kernel_reads.read(key, start, length)
+            except _DirectRefused:
+                self._may_read_direct = False
+                return await self._run(lambda: self._read(key, start, length))
+            except OSError:
+                pass  # a thread tries it, and says why if it cannot
+        if self._direct_pool is None:
+            self._direct_pool = ThreadPoolExecutor(READS_MAX, "file-store-read")
+        return await asyncio.get_running_loop().run_in_executor(
+            self._direct_pool, self._read_past_cache, key, start, length
+        )
+
+    def _own_kernel_reads(self) -> KernelReads | None:
+        """Return the queue of the running event loop, the first one that reads from this store."""
+        if self._may_have_kernel_reads:
+            self._may_have_kernel_reads = False
+            aio = open_aio()
+            if aio is not None:
+                self._kernel_reads = KernelReads(aio, self._open_direct)
+        found = self._kernel_reads
+        if found is None or found.loop is not asyncio.get_running_loop():
+            return None
+        return found if found.is_asynchronous else None
+
+    def _open_direct(self, key: str) -> asyncio.Future[int]:
+        return self._run(lambda: self._file_to_read(key, os.O_DIRECT))
+
     def _read_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
         """Read whole sectors into memory that begins as one does."""
-        first = start // _SECTOR * _SECTOR
-        skipped = start - first
-        room = -(-(skipped + length) // _SECTOR) * _SECTOR
-        target = _sector_aligned(room)
+        first, skipped, target = whole_sectors(start, length)
         filled = 0
         try:
             with self._opened_to_read(key, os.O_DIRECT) as file:
-                while filled < room:
+                while filled < len(target):
                     done = os.preadv(file, [target[filled:]], first + filled)
                     filled += done
-                    if not done or done % _SECTOR:
+                    if not done or done % SECTOR:
                         break  # the end of the file
                 size = os.fstat(file).st_size
         except _DirectRefused:
@@ -299,16 +329,24 @@ class FileStore:
 
     @contextlib.contextmanager
     def _opened_to_read(self, key: str, flags: int = 0) -> Iterator[int]:
-        path = self._path(key)
         try:
-            with _closing(os.open(path, os.O_RDONLY | flags)) as file:
+            with _closing(self._file_to_read(key, flags)) as file:
                 yield file
-        except (FileNotFoundError, NotADirectoryError):
-            raise ObjectNotFound(key) from None
         except OSError as error:
-            if flags and error.errno in _REFUSES_DIRECT:
-                raise _DirectRefused from None
-            raise _explained("read", path, error) from error
+            raise self._unreadable(key, flags, error) from error
+
+    def _file_to_read(self, key: str, flags: int) -> int:
+        try:
+            return os.open(self._path(key), os.O_RDONLY | flags)
+        except OSError as error:
+            raise self._unreadable(key, flags, error) from error
+
+    def _unreadable(self, key: str, flags: int, error: OSError) -> Exception:
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return ObjectNotFound(key)
+        if flags and error.errno in _REFUSES_DIRECT:
+            return _DirectRefused()
+        return _explained("read", self._path(key), error)
 
     def _list(self, prefix: str, start_after: str) -> Sequence[ObjectMeta]:
         folder = self._root.joinpath(*prefix.split("/")[:-1])
@@ -372,7 +410,7 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
     for piece in _joined(pieces):
         rest = memoryview(piece).cast("B")  # Arrow's buffers are of signed bytes
         if not filled and _is_aligned(rest):
-            sectors = len(rest) // _SECTOR * _SECTOR
+            sectors = len(rest) // SECTOR * SECTOR
             for start in range(0, sectors, _DIRECT_BUFFER_SIZE):
                 taken = min(sectors - start, _DIRECT_BUFFER_SIZE)
                 _write_at(file, rest[start : start + taken], position)
@@ -389,7 +427,7 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
                 position += filled
                 filled = 0
     if buffer and filled:
-        _write_at(file, buffer[: -(-filled // _SECTOR) * _SECTOR], position)
+        _write_at(file, buffer[: -(-filled // SECTOR) * SECTOR], position)
     os.ftruncate(file, size)
 
 
@@ -409,9 +447,9 @@ def _is_aligned(data: memoryview) -> bool:
     """Return true if memory begins where a sector may. The place of memory that cannot be written
     is unknown.
     """
-    if data.readonly or len(data) < _SECTOR:
+    if data.readonly or len(data) < SECTOR:
         return False
-    return ctypes.addressof(ctypes.c_char.from_buffer(data)) % _SECTOR == 0
+    return ctypes.addressof(ctypes.c_char.from_buffer(data)) % SECTOR == 0
 
 
 def _write_at(file: int, buffer: memoryview, position: int) -> None:
@@ -445,15 +483,6 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield from _walk(Path(entry.path))
         else:
             yield Path(entry.path)
-
-
-def _sector_aligned(size: int) -> memoryview:
-    """Return memory of the allocator, which gives out again what was used: a mapping of its own for
-    each read costs a page fault for each of its pages, twice the CPU of the whole read.
-    """
-    memory = bytearray(size + _SECTOR)
-    shift = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _SECTOR
-    return memoryview(memory)[shift : shift + size]
 
 
 def _sync_folder(folder: Path) -> None:

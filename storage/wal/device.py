@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from lakehead.storage.errors import Fenced, WalFailed
-from lakehead.storage.wal.kernel_aio import KernelAio
+from lakehead.storage.kernel_aio import KernelAio, open_aio
 from lakehead.storage.wal.zero_fill import PIECE, Extent, ZeroFill, unwritten_extents
 
 T = TypeVar("T")
@@ -194,9 +194,9 @@ class FileDevice:
     def _start(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         if self._may_have_aio:
             self._may_have_aio = False
-            self._aio = _open_aio(self._fd)  # here, since it belongs to the loop
+            self._aio = open_aio()  # here, since it belongs to the loop
         if self._aio is not None:
-            return self._aio.write(offset, buffer)
+            return self._aio.write(self._fd, offset, buffer)
         return self._in_thread(offset, buffer)
 
     def _in_thread(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
@@ -259,13 +259,6 @@ class FileDevice:
         if got != length:
             raise OSError(errno.EIO, f"only {got} of {length} bytes read at {offset}")
         return buffer
-
-
-def _open_aio(fd: int) -> KernelAio | None:
-    try:
-        return KernelAio(fd)
-    except OSError:
-        return None
 
 
 def lock_range(fd: int, start: int, length: int) -> bool:

@@ -3,6 +3,7 @@ either way they are the object's bytes.
 """
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -19,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.storage.errors import CorruptObject, ObjectNotFound
-from lakehead.storage.object_store import FileStore
+from lakehead.storage.kernel_aio import KernelAio
+from lakehead.storage.object_store import FileStore, file, kernel_reads
 from lakehead.storage.stream.block_cache import BlockCache
 
 SECTOR, KIB, MIB = 4096, 1 << 10, 1 << 20
@@ -50,6 +52,20 @@ async def read(folder: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     found = [bytes(await store.get_range("a/b", first, end - first)) for first, end in ranges]
     await store.close()
     return found
+
+
+def without_kernel_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have long ranges read by threads, as where the kernel has no queue."""
+    monkeypatch.setattr(file, "open_aio", lambda: None)
+
+
+def open_files(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has open, also those that are deleted."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    return [name for name in found if name.startswith(str(folder))]
 
 
 @given(st.lists(st.tuples(PLACES, PLACES).map(sorted), min_size=1, max_size=12))
@@ -154,6 +170,7 @@ async def test_long_reads_leave_room_for_writes_and_short_reads(
         held.wait(60)
         return really_read(file, buffers, offset)
 
+    without_kernel_queue(monkeypatch)
     store = FileStore(tmp_path)
     await store.create("a/b", [BODY])
     monkeypatch.setattr(os, "preadv", waiting)
@@ -166,3 +183,121 @@ async def test_long_reads_leave_room_for_writes_and_short_reads(
     for number, found in enumerate(await asyncio.gather(*reads)):
         assert found == BODY[4 * number : 4 * number + MIB]
     await store.close()
+
+
+async def test_threads_read_the_same_where_the_kernel_has_no_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_kernel_queue(monkeypatch)
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    for start in (0, 5, SECTOR, SIZE - MIB):
+        assert await store.get_range("a/b", start, MIB) == BODY[start : start + MIB]
+    with pytest.raises(CorruptObject, match=f"the object has {SIZE}"):
+        await store.get_range("a/b", SIZE - 5, MIB)
+    await store.close()
+
+
+async def test_few_long_reads_are_with_the_kernel_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of the log waits behind them on the same disk."""
+    really_read, under_way, most = KernelAio.read, 0, 0
+
+    def counted(aio: KernelAio, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[int]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        read = really_read(aio, fd, offset, buffer)
+
+        def ended(_: asyncio.Future[int]) -> None:
+            nonlocal under_way
+            under_way -= 1
+
+        read.add_done_callback(ended)
+        return read
+
+    monkeypatch.setattr(KernelAio, "read", counted)
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    reads = [store.get_range("a/b", 4 * n, MIB) for n in range(12)]
+    for number, found in enumerate(await asyncio.gather(*reads)):
+        assert found == BODY[4 * number : 4 * number + MIB]
+    assert 1 <= most <= kernel_reads.READS_MAX
+    await store.close()
+
+
+async def test_a_file_system_that_holds_the_caller_is_read_by_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some FUSE file systems take the call, and return when they have read."""
+    started = 0
+
+    def holding(aio: KernelAio, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[int]:
+        nonlocal started
+        started += 1
+        read: asyncio.Future[int] = aio.loop.create_future()
+        read.set_result(os.preadv(fd, [buffer], offset))
+        return read
+
+    monkeypatch.setattr(KernelAio, "read", holding)
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY[:MIB]] * 30)
+    for number in range(30):
+        assert await store.get_range("a/b", number * MIB, MIB) == BODY[:MIB]
+    assert started <= kernel_reads.WATCHED
+    await store.close()
+
+
+async def test_an_object_that_was_deleted_is_not_found_and_not_kept_open(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for key in ("a/b", "a/c"):
+        await store.create(key, [BODY])
+        assert await store.get_range(key, 0, MIB) == BODY[:MIB]
+    await store.delete(["a/b"])
+    assert open_files(tmp_path) == [str(tmp_path / "a" / "c")]
+    (tmp_path / "a" / "c").unlink()  # by another process
+    for key in ("a/b", "a/c"):
+        with pytest.raises(ObjectNotFound):
+            await store.get_range(key, MIB, MIB)
+    assert open_files(tmp_path) == []
+    await store.close()
+
+
+async def test_files_are_closed_when_nothing_is_read_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_reads, "IDLE_S", 0.01)
+    store = FileStore(tmp_path)
+    for number in range(40):
+        await store.create(f"a/{number}", [BODY])
+        assert await store.get_range(f"a/{number}", 0, MIB) == BODY[:MIB]
+        assert len(open_files(tmp_path)) <= kernel_reads.FILES_MAX
+    async with asyncio.timeout(60):
+        while open_files(tmp_path):  # noqa: ASYNC110 - closing a file is no event
+            await asyncio.sleep(0.01)
+    assert await store.get_range("a/0", 0, MIB) == BODY[:MIB]
+    await store.close()
+    assert open_files(tmp_path) == []
+
+
+async def test_a_read_whose_caller_gave_up_leaves_the_others_alone(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    reads = [asyncio.ensure_future(store.get_range("a/b", 4 * n, MIB)) for n in range(12)]
+    await asyncio.sleep(0)
+    for read in reads[::2]:
+        read.cancel()
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    for number in range(1, 12, 2):
+        assert found[number] == BODY[4 * number : 4 * number + MIB]
+    assert all(isinstance(one, asyncio.CancelledError) for one in found[::2])
+    await store.close()
+
+
+def test_a_second_event_loop_reads_by_threads(tmp_path: Path) -> None:
+    """The queue belongs to the first one."""
+    store = FileStore(tmp_path)
+    asyncio.run(store.create("a/b", [BODY]))
+    for start in (0, MIB):
+        assert asyncio.run(store.get_range("a/b", start, MIB)) == BODY[start : start + MIB]

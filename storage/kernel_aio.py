@@ -1,4 +1,4 @@
-"""Asynchronous writes by the kernel (`io_submit(2)`), reported by an eventfd: no thread in between.
+"""Asynchronous transfers by the kernel (`io_submit(2)`), reported by an eventfd: no thread between.
 
 A write by a thread costs two switches and two fights for the interpreter's lock; at a thousand
 writes a second that was most of the log's time. The kernel's own queue needs one call to start a
@@ -16,7 +16,7 @@ import errno
 import os
 import platform
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class _Calls(NamedTuple):
@@ -31,13 +31,14 @@ class _Calls(NamedTuple):
 _CALLS = {"x86_64": _Calls(206, 207, 208, 209), "aarch64": _Calls(0, 1, 4, 2)}
 _IOCB = struct.Struct("=QIIHhIQQqQII")
 _EVENT = struct.Struct("=QQqq")
-_COMMAND_PWRITE = 1
+_COMMAND_PREAD, _COMMAND_PWRITE = 0, 1
 _FLAG_EVENTFD = 1
 assert _IOCB.size == 64
 
 
-class _Write(NamedTuple):
-    future: asyncio.Future[None]
+class _Transfer(NamedTuple):
+    future: asyncio.Future[Any]
+    is_write: bool
     offset: int
     buffer: memoryview
     address: ctypes.c_char  # keeps the buffer where it is
@@ -45,30 +46,40 @@ class _Write(NamedTuple):
 
 
 class KernelAio:
-    """Writes to one file that was opened with `O_DIRECT`. Raises OSError where there is no AIO."""
+    """Writes and reads of files that were opened with `O_DIRECT`, for one event loop. A file may be
+    closed as soon as a call has returned: the kernel has it until the transfer has ended.
 
-    def __init__(self, fd: int, *, depth: int = 64) -> None:
+    Raises OSError where there is no AIO.
+    """
+
+    def __init__(self, *, depth: int = 64) -> None:
         calls = _CALLS.get(platform.machine())
         if calls is None:
             raise OSError(errno.ENOSYS, f"no AIO on {platform.machine()}")
         self._calls = calls
         self._syscall = ctypes.CDLL(None, use_errno=True).syscall
         self._syscall.restype = ctypes.c_long
-        self._fd = fd
         self._depth = depth
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._context = ctypes.c_ulong(0)
         self._call(calls.setup, ctypes.c_long(depth), ctypes.byref(self._context))
         self._events = ctypes.create_string_buffer(_EVENT.size * depth)
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._writes: dict[int, _Write] = {}
+        self._transfers: dict[int, _Transfer] = {}
         self._next = 0
         self._idle: asyncio.Future[None] | None = None
-        self._loop.add_reader(self._eventfd, self._collect)
+        self.loop.add_reader(self._eventfd, self.collect)
 
-    def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
+    def write(self, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         """Start a write; the future is done when the kernel says it is, durable with `O_DSYNC`."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        return self._start(_COMMAND_PWRITE, fd, offset, buffer)
+
+    def read(self, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[int]:
+        """Start a read; the future has how many bytes came, fewer at the end of the file."""
+        return self._start(_COMMAND_PREAD, fd, offset, buffer)
+
+    def _start(self, command: int, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self.loop.create_future()
         number = self._next = self._next + 1
         address = ctypes.c_char.from_buffer(buffer)
         control_block = ctypes.create_string_buffer(
@@ -76,9 +87,9 @@ class KernelAio:
                 number,
                 0,
                 0,
-                _COMMAND_PWRITE,
+                command,
                 0,
-                self._fd,
+                fd,
                 ctypes.addressof(address),
                 len(buffer),
                 offset,
@@ -94,22 +105,25 @@ class KernelAio:
         except OSError as error:
             future.set_exception(error)
             return future
-        self._writes[number] = _Write(future, offset, buffer, address, control_block)
+        is_write = command == _COMMAND_PWRITE
+        self._transfers[number] = _Transfer(
+            future, is_write, offset, buffer, address, control_block
+        )
         return future
 
     async def close(self) -> None:
-        """Wait for the writes under way and let go. Cancelled, it leaves all as it is: the kernel
-        has the buffers of a write that is stuck.
+        """Wait for the transfers under way and let go. Cancelled, it leaves all as it is: the
+        kernel has the buffers of one that is stuck.
         """
-        if self._writes:
-            self._idle = self._loop.create_future()
+        if self._transfers:
+            self._idle = self.loop.create_future()
             await self._idle
-        self._loop.remove_reader(self._eventfd)
+        self.loop.remove_reader(self._eventfd)
         os.close(self._eventfd)
         self._call(self._calls.destroy, self._context)
 
-    def _collect(self) -> None:
-        """Finish the futures of the writes that have ended."""
+    def collect(self) -> None:
+        """Finish the futures of the transfers that have ended. The event loop calls this."""
         try:
             os.eventfd_read(self._eventfd)
         except BlockingIOError:
@@ -124,22 +138,24 @@ class KernelAio:
         )
         ended = memoryview(self._events)[: count * _EVENT.size]
         for number, _, result, _ in _EVENT.iter_unpack(ended):
-            self._finish(self._writes.pop(number), result)
-        if not self._writes and self._idle is not None and not self._idle.done():
+            self._finish(self._transfers.pop(number), result)
+        if not self._transfers and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     @staticmethod
-    def _finish(write: _Write, result: int) -> None:
-        if write.future.done():
+    def _finish(transfer: _Transfer, result: int) -> None:
+        future, size = transfer.future, len(transfer.buffer)
+        if future.done():
             return
-        size = len(write.buffer)
-        if result == size:
-            write.future.set_result(None)
-        elif result < 0:
-            write.future.set_exception(OSError(-result, os.strerror(-result)))
+        if result < 0:
+            future.set_exception(OSError(-result, os.strerror(-result)))
+        elif not transfer.is_write:
+            future.set_result(result)
+        elif result == size:
+            future.set_result(None)
         else:
-            text = f"only {result} of {size} bytes written at {write.offset}"
-            write.future.set_exception(OSError(errno.EIO, text))
+            text = f"only {result} of {size} bytes written at {transfer.offset}"
+            future.set_exception(OSError(errno.EIO, text))
 
     def _call(self, number: int, *arguments: object) -> int:
         result: int = self._syscall(ctypes.c_long(number), *arguments)
@@ -147,3 +163,11 @@ class KernelAio:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         return result
+
+
+def open_aio() -> KernelAio | None:
+    """Return a queue of the kernel's for the running event loop; None where there is none."""
+    try:
+        return KernelAio()
+    except OSError:
+        return None
