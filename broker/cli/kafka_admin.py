@@ -78,7 +78,7 @@ class KafkaAdmin:
         """Return the high watermarks of a topic's partitions."""
         found = self._client.list_topics(topic, timeout=_RESPONSE_S).topics[topic]
         if found.error is not None:
-            raise RequestRefused(f"topic {topic}: {found.error.str()}")
+            raise _refused(topic, found.error, "DESCRIBE")
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, number): latest for number in found.partitions}
         ends: dict[int, int] = {}
@@ -86,8 +86,7 @@ class KafkaAdmin:
             try:
                 ends[place.partition] = future.result(_RESPONSE_S).offset
             except KafkaException as failure:
-                error: KafkaError = failure.args[0]
-                raise RequestRefused(f"topic {topic}: {error.str()}") from None
+                raise _refused(topic, failure.args[0], "DESCRIBE") from None
         return ends
 
     def lags(self, topic: str, partition: int) -> dict[str, int]:
@@ -113,8 +112,9 @@ class KafkaAdmin:
                 for group, future in requests.items()
             }
         except KafkaException as failure:
-            error: KafkaError = failure.args[0]
-            raise RequestRefused(f"consumer groups: {error.str()}") from None
+            raise RequestRefused(
+                f"consumer groups: {_reason(failure.args[0], 'DESCRIBE', 'of the groups')}"
+            ) from None
         return {group: end - offset for group, offset in offsets.items() if offset >= 0}
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -122,11 +122,13 @@ class KafkaAdmin:
         topic = NewTopic(
             name, num_partitions=partitions, replication_factor=1, config=dict(configs)
         )
-        self._settle(self._client.create_topics([topic], request_timeout=_RESPONSE_S), name)
+        made = self._client.create_topics([topic], request_timeout=_RESPONSE_S)
+        self._settle(made, name, "CREATE")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        self._settle(self._client.delete_topics([name], request_timeout=_RESPONSE_S), name)
+        gone = self._client.delete_topics([name], request_timeout=_RESPONSE_S)
+        self._settle(gone, name, "DELETE")
 
     def alter_configs(self, name: str, configs: Mapping[str, str | None]) -> None:
         """Set configs of a topic; None: its default again (KIP-339)."""
@@ -142,26 +144,51 @@ class KafkaAdmin:
         ]
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         done = self._client.incremental_alter_configs([resource], request_timeout=_RESPONSE_S)
-        self._settle({name: done[resource]}, name)
+        self._settle({name: done[resource]}, name, "ALTER_CONFIGS")
 
     def create_partitions(self, name: str, total: int) -> None:
         """Add partitions to a topic, so that it has `total`."""
         more = NewPartitions(name, total)
-        self._settle(self._client.create_partitions([more], request_timeout=_RESPONSE_S), name)
+        made = self._client.create_partitions([more], request_timeout=_RESPONSE_S)
+        self._settle(made, name, "ALTER")
 
     @staticmethod
-    def _settle(futures: Mapping[str, Any], name: str) -> None:
+    def _settle(futures: Mapping[str, Any], name: str, right: str) -> None:
         try:
             futures[name].result()  # it ends with the request
         except KafkaException as failure:
-            error: KafkaError = failure.args[0]
-            raise RequestRefused(f"topic {name}: {error.str()}{_hint(error.str())}") from None
+            raise _refused(name, failure.args[0], right) from None
 
 
-def _hint(reason: str) -> str:
-    """Return the name of a config of topics that is like the unknown one in a refusal."""
-    _, is_unknown, name = reason.partition("Unknown topic config name: ")
-    near = difflib.get_close_matches(name, TOPIC_CONFIGS, n=1, cutoff=0.8) if is_unknown else []
+_UNAUTHORIZED = frozenset(
+    {
+        *("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"),
+        "CLUSTER_AUTHORIZATION_FAILED",
+    }
+)
+
+
+def _refused(topic: str, error: KafkaError, right: str) -> RequestRefused:
+    return RequestRefused(f"topic {topic}: {_reason(error, right, 'of the topic')}")
+
+
+def _reason(error: KafkaError, right: str, of: str) -> str:
+    """Return a refusal in words, with the next step; `right` is the operation that it takes."""
+    words = error.str().removeprefix("Broker: ")
+    if error.name() in _UNAUTHORIZED:
+        return (
+            f"{words.rstrip('.')}: the user needs the right {right} {of} (kafka-acls --add), or "
+            "name another user by --command-config"
+        )
+    if error.name() == "UNKNOWN_TOPIC_OR_PART":
+        return f"{words.rstrip('.')}: see lakehead topics list"
+    _, is_unknown, name = words.partition("Unknown topic config name: ")
+    return words + near_config(name) if is_unknown else words
+
+
+def near_config(name: str) -> str:
+    """Return a hint at the config of topics whose name is like an unknown one; empty: none is."""
+    near = difflib.get_close_matches(name, TOPIC_CONFIGS, n=1, cutoff=0.8)
     return f": did you mean {near[0]}?" if near else ""
 
 

@@ -15,6 +15,7 @@ from lakehead.broker.cli.cluster import COMMAND_CONFIG, DEFAULT_PATH, PathOption
 from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.configs.topic_configs import is_topic_config
 from lakehead.storage.errors import NotFound, SettingsError
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
 
@@ -179,8 +180,11 @@ def alter_topic(
     Configs change all together or not at all. Partitions cannot be removed, and records with keys
     go to other partitions than before when some are added.
     """
-    from lakehead.broker.cli.kafka_admin import KafkaAdmin
+    from lakehead.broker.cli.kafka_admin import KafkaAdmin, near_config
 
+    for config in unset or ():
+        if not is_topic_config(config):  # brokers take it for a config that has its default
+            raise SettingsError(f"--unset: topics have no config {config}{near_config(config)}")
     configs: dict[str, str | None] = {**_configs(changes or ()), **dict.fromkeys(unset or ())}
     if not configs and partitions is None:
         raise SettingsError("nothing to change: give --set, --unset or --partitions")

@@ -359,6 +359,11 @@ def known_topic_config(name: str) -> ConfigDefinition:
     return config
 
 
+def is_topic_config(name: str) -> bool:
+    """Return true if topics have a config of this name."""
+    return name in TOPIC_CONFIGS or _of_one_table(name) is not None
+
+
 def set_topic_configs(configs: Mapping[str, str]) -> list[ConfigDefinition]:
     """Return every config of a topic that sets `configs`; those of one of its tables if it sets
     them.

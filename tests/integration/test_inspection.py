@@ -120,6 +120,8 @@ def test_a_topic_is_made_altered_and_deleted_by_commands(
     assert "nothing to change" in lakehead.fails("topics", "alter", "t", *at)
     twice = ("--set", "retention.ms=1", "--unset", "retention.ms")
     assert "both name retention.ms" in lakehead.fails("topics", "alter", "t", *twice, *at)
+    mistyped = lakehead.fails("topics", "alter", "t", "--unset", "retention.msec", *at)
+    assert "did you mean retention.ms?" in mistyped
     assert lakehead("topics", "delete", "t", "--yes", *at).status == 0
     assert "does not exist" in lakehead.fails(
         "topics", "alter", "t", "--set", "retention.ms=1", *at
