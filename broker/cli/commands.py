@@ -143,6 +143,10 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "sweep",
             "Delete objects that no stream refers to.",
         ),
+        "runs": Command(
+            "runs.list_runs",
+            "List the last runs of jobs: progress, holder, end.",
+        ),
     },
     "Backup": {
         "backup": Command(

@@ -282,6 +282,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
             "lakehead restore s3://copies/orders --in-place --replicated",
         ),
     ),
+    "runs": (
+        Example("The last runs of jobs, on any machine", "lakehead runs -p s3://bucket/prefix"),
+        Example("For a program", "lakehead runs --count 100 --json"),
+    ),
     "leak-check": (Example("Is the bucket what the metadata says?", "lakehead leak-check"),),
     "rebuild-catalog": (
         Example(

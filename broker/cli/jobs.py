@@ -4,7 +4,9 @@
 
 import inspect
 import json
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -12,10 +14,11 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, store_uri
+from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, open_at, store_uri
 from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.listing import JsonOption, json_names, show_fields, show_rows
 from lakehead.broker.cli.progress import ByteProgress
+from lakehead.storage.clock import SystemClock
 from lakehead.storage.jobs.job import (
     DamageFound,
     Job,
@@ -26,8 +29,10 @@ from lakehead.storage.jobs.job import (
     never_confirmed,
     no_progress,
     run_inline,
+    to_both,
 )
 from lakehead.storage.jobs.options import BrokerDefaults, Option, options_of, parsed
+from lakehead.storage.jobs.run_recorder import RunRecorder, recorded
 
 _ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, metavar="N", help="Number of processes.")
@@ -129,25 +134,70 @@ class JobCall:
         job = self.job
         if not self.dry_run and (question := job.confirmation(self.options)):
             confirm(question, yes=self.yes)
-        with ByteProgress(job.name.replace("_", "-"), shown=not self.as_json) as progress:
-            context = self.context(progress.update, spark)
-            planned = job.plan(context, self.options)
-            if not self.dry_run:
-                result = job.perform(context, self.options, planned)
-            elif job.preview is not None:
-                result = job.preview(context, self.options, planned)
-                planned = replace(planned, found=result)
-            else:
-                result = planned.found
-        report = job.report_of_plan(planned) if self.dry_run else job.show(result)
-        show_report(report, self.as_json)
-        if result is not None:
+        if self.dry_run:
+            self._show_plan(spark)
+            return
+        has_damage = False
+        with self._recorded() as recorder:
+            result = self._performed(recorder, spark)
             result.check()
-        if not self.dry_run:
             try:
                 job.finish(result.as_fields())
-            except DamageFound:
-                raise typer.Exit(1) from None  # the report has shown it
+            except DamageFound as damage:
+                has_damage = True
+                if recorder is not None:
+                    recorder.failed(str(damage))
+        if has_damage:
+            raise typer.Exit(1)  # the report has shown it
+
+    def _performed(self, recorder: RunRecorder | None, spark: Runner | None) -> Any:
+        job = self.job
+        with ByteProgress(_shown_name(job), shown=not self.as_json) as progress:
+            context = self.context(progress.update, spark)
+            if recorder is not None:
+                context = replace(
+                    context,
+                    runner=recorder.counting(context.runner),
+                    on_progress=to_both(progress.update, recorder.progress),
+                )
+            result = job.perform(context, self.options, job.plan(context, self.options))
+        report = job.show(result)
+        if recorder is not None:
+            recorder.found(report.fields or {})
+        show_report(report, self.as_json)
+        return result
+
+    def _show_plan(self, spark: Runner | None) -> None:
+        job, found = self.job, None
+        with ByteProgress(_shown_name(job), shown=not self.as_json) as progress:
+            context = self.context(progress.update, spark)
+            planned = job.plan(context, self.options)
+            if job.preview is not None:
+                found = job.preview(context, self.options, planned)
+                planned = replace(planned, found=found)
+        show_report(job.report_of_plan(planned), self.as_json)
+        if planned.found is not None:
+            planned.found.check()
+
+    def _recorded(self) -> AbstractContextManager[RunRecorder | None]:
+        """Leave records of the run in the cluster's store, unless the cluster may be broken."""
+        if self.job.is_for_broken_clusters:
+            return nullcontext()
+        return recorded_run(_shown_name(self.job), self.store)
+
+
+def recorded_run(
+    job: str, store: str, *, first_s: float = 0.0
+) -> AbstractContextManager[RunRecorder]:
+    """Record a run of this process in the store of a cluster, a URI
+    (`lakehead.storage.jobs.run_recorder.recorded`).
+    """
+    rng = random.SystemRandom()
+    return recorded(partial(open_at, store), job, clock=SystemClock(), rng=rng, first_s=first_s)
+
+
+def _shown_name(job: Job[Any, Any]) -> str:
+    return job.name.replace("_", "-")
 
 
 def job_command(

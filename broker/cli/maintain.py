@@ -8,7 +8,8 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -20,7 +21,9 @@ from lakehead.broker.cli.cluster import (
     open_cluster,
     open_log,
     run,
+    store_uri,
 )
+from lakehead.broker.cli.jobs import recorded_run
 from lakehead.broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
@@ -34,9 +37,12 @@ from lakehead.lake.jobs.table_jobs import TABLE_MAINTENANCE
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import JobIncomplete
+from lakehead.storage.jobs.run_recorder import RunRecorder
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
+_RECORDED_FROM_S = 2.0
+"""Work that is done sooner leaves no record of a run, unless it fails: there is much of it."""
 
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")]
@@ -166,12 +172,23 @@ async def _due(path: str, settings: Settings) -> list[Mapping[str, object]]:
         return maintainer.due_rows()
 
 
+def _recorded(store: str, job: str) -> AbstractContextManager[RunRecorder]:
+    return recorded_run(job.replace("_", "-"), store, first_s=_RECORDED_FROM_S)
+
+
 @asynccontextmanager
 async def opened_maintainer(path: str, settings: Settings) -> AsyncIterator[Maintainer]:
     """Open the maintenance of the cluster at `path`. Raises SettingsError without one."""
     store = open_cluster(path)
     try:
         metadata = await open_log(store, writer="maintenance")
-        yield Maintainer(store, metadata, SystemClock(), random.SystemRandom(), settings)
+        yield Maintainer(
+            store,
+            metadata,
+            SystemClock(),
+            random.SystemRandom(),
+            settings,
+            record=partial(_recorded, store_uri(path)),
+        )
     finally:
         await store.close()

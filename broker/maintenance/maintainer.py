@@ -8,7 +8,8 @@ logged, counted and tried again in a later turn; the others go on.
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -22,6 +23,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.packages import INSTALL_KERNELS, are_kernels_installed
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.jobs.job import DueItem, Maintenance, OpenCluster
+from lakehead.storage.jobs.run_recorder import RunRecorder
 from lakehead.storage.maintenance.rules import DueWork, due_in
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -62,8 +64,11 @@ class Maintainer:
         clock: Clock,
         rng: random.Random,
         settings: Settings,
+        record: Callable[[str], AbstractContextManager[RunRecorder]] | None = None,
     ) -> None:
+        """`record` records the run of a job in a block."""
         self._parts = _parts()
+        self._record = record
         self.figures = MaintenanceStatistics(
             results={name: part.empty for name, part in self._parts.items()}
         )
@@ -136,8 +141,27 @@ class Maintainer:
                 self._are_kernels_missing_reported = True
                 _log.warning("compaction_not_installed", job=name, run=INSTALL_KERNELS)
             return
-        done = part.empty
-        for one in items:
+        with self._recorded(name, items) as recorder:
+            done = await self._do_all(part, items, recorder)
+        for event, fields in part.sum_events(done):
+            _log.info(event, **fields)
+        self.figures.results[name] = self.figures.results[name].plus(done)
+
+    def _recorded(
+        self, name: str, items: Sequence[object]
+    ) -> AbstractContextManager[RunRecorder | None]:
+        return nullcontext() if self._record is None or not items else self._record(name)
+
+    async def _do_all(
+        self,
+        part: Maintenance[Any, Any, Any],
+        items: Sequence[DueItem[Any]],
+        recorder: RunRecorder | None,
+    ) -> Any:
+        done, failed = part.empty, 0
+        for number, one in enumerate(items):
+            if recorder is not None:
+                recorder.units(1 if number else 0, 0 if number else len(items))
             begun = self._clock.monotonic()
             try:
                 result = await part.run(self._cluster, one.item)
@@ -145,6 +169,9 @@ class Maintainer:
                 self.figures.failures += max(len(one.streams), 1)
                 self._hold(one, self._clock.monotonic())
                 _log.warning(part.failed_event, **one.fields, error=str(error))
+                failed += 1
+                if recorder is not None:
+                    recorder.failed(f"{failed} of {len(items)} failed, the last one by: {error}")
                 continue
             for event, fields in part.events(one.item, result, self._clock.monotonic() - begun):
                 _log.info(event, **fields)
@@ -152,9 +179,10 @@ class Maintainer:
             if part.is_waiting(added):
                 self._hold(one, begun)
             done = done.plus(added)
-        for event, fields in part.sum_events(done):
-            _log.info(event, **fields)
-        self.figures.results[name] = self.figures.results[name].plus(done)
+        if recorder is not None and items:
+            recorder.units(1, 0)
+            recorder.found({label: getattr(done, one) for label, one in part.figures.items()})
+        return done
 
     def _hold(self, item: DueItem[Any], since: float) -> None:
         """Leave an item's streams alone for a while."""

@@ -248,6 +248,16 @@ def no_wait(_reason: str) -> None:
     """Report nothing of a wait."""
 
 
+def to_both(one: Progress, other: Progress) -> Progress:
+    """Return what reports progress to both."""
+
+    def report(done: int, total: int) -> None:
+        one(done, total)
+        other(done, total)
+
+    return report
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
     """A table that a task was at, and what it committed: nothing, where there was nothing new, or

@@ -18,19 +18,20 @@ EARLIER = "meta-before-"
 may be named by metadata that an operator puts back.
 """
 BOUNDARIES = "meta/boundary/"
-_CHECKPOINTS = "meta/checkpoint/"
+CHECKPOINTS = "meta/checkpoint/"
+ENTRIES = "meta/log/"
 _PARQUET = ".parquet"
 _DIGITS = 20
 
 
 def checkpoint_key(number: int) -> str:
     """Return the key of the checkpoint before entry `number`."""
-    return f"{_CHECKPOINTS}{number:0{_DIGITS}d}{_PARQUET}"
+    return f"{CHECKPOINTS}{number:0{_DIGITS}d}{_PARQUET}"
 
 
 def checkpoint_number(key: str) -> int | None:
     """Return the number of the checkpoint with this key; None when none is called so."""
-    digits = key.removeprefix(_CHECKPOINTS).removesuffix(_PARQUET)
+    digits = key.removeprefix(CHECKPOINTS).removesuffix(_PARQUET)
     return int(digits) if digits.isdecimal() and key == checkpoint_key(int(digits)) else None
 
 

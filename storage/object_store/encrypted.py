@@ -46,7 +46,7 @@ from lakehead.storage.object_store.protocol import (
 
 T = TypeVar("T")
 
-PREFIXES = ("data/", "wal/", "meta/", "meta-before-", "forget/", "backup/")
+PREFIXES = ("data/", "wal/", "meta/", "meta-before-", "forget/", "backup/", "runs/")
 """The beginnings of the keys of encrypted objects."""
 PLAIN_SIZE_MAX = 64
 _READ_BACK = "data/"

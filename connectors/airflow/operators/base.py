@@ -144,9 +144,10 @@ class LakeheadOperator(BaseOperator):
         """
         from airflow.providers.common.compat.sdk import AirflowException
 
-        from lakehead.storage.jobs.job import JobContext
+        from lakehead.connectors.airflow.runs import recorded_task
+        from lakehead.storage.jobs.job import JobContext, to_both
 
-        hook = self.hook
+        hook, written_by, is_dry_run = self.hook, task_key(context).text(), self.is_plan_only
         settings = RunnerSettings(
             name=checked_runner(self.runner),
             processes=self.processes,
@@ -159,19 +160,20 @@ class LakeheadOperator(BaseOperator):
                 hook.environment(),
                 airflow_errors(if_taken=self.if_taken),
                 opened_runner(settings, hook.storage_settings) as runner,
+                recorded_task(what, hook.path, written_by, is_dry_run=is_dry_run) as recorder,
             ):
                 yield JobContext(
                     path=hook.path,
-                    runner=runner,
-                    on_progress=ProgressLines(self.log, what),
+                    runner=recorder.counting(runner),
+                    on_progress=to_both(ProgressLines(self.log, what), recorder.progress),
                     log=self.log,
                     wait_s=self.wait_s,
                     on_wait=partial(self.log.info, "%s"),
                     if_taken=self.if_taken,
                     workers=self.workers,
                     is_local=settings.name == "local",
-                    is_dry_run=self.is_plan_only,
-                    written_by=task_key(context).text(),
+                    is_dry_run=is_dry_run,
+                    written_by=written_by,
                     is_retry=context["ti"].try_number > 1,
                     is_part=is_part,
                     reports_all=has_openlineage(),
