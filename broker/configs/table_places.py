@@ -88,8 +88,8 @@ class TablePlaces:
             raise SettingsError(f"{_PATH if path else _ENABLE}: {error}") from None
 
     def _roots_of(self, state: MetadataImage) -> TableRoots:
-        """The roots of a state. They are made anew for other nodes alone, and follow the topics:
-        made anew for each topic that a request creates, they would take longer with each.
+        """The roots of a state. A state with the same nodes changes those of the topics that
+        differ: to make the roots of all topics again takes longer with each topic.
         """
         known = self._known
         if known is None or known[0].nodes is not state.nodes:

@@ -13,10 +13,13 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.node_status import request_heartbeats
 from lakehead.broker.console import pages
+from lakehead.broker.console.audit_trail import visible_entry
+from lakehead.broker.console.group_pages import GroupPages
 from lakehead.broker.console.job_pages import JobPages
 from lakehead.broker.console.lake_process import LakeProcess
 from lakehead.broker.console.page_request import (
@@ -29,6 +32,7 @@ from lakehead.broker.console.page_request import (
 )
 from lakehead.broker.console.record_pages import RecordPages
 from lakehead.broker.console.renderer import TIMEOUT_S, Renderer
+from lakehead.broker.console.search_page import SearchPage
 from lakehead.broker.console.table_pages import TablePages
 from lakehead.broker.console.viewer import is_foreign_host, viewer_of
 from lakehead.broker.diagnosis.metadata_log import public_entry
@@ -37,20 +41,38 @@ from lakehead.broker.observability.page_access import PageAccess
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import LakeheadError, NotFound
 
+_log = structlog.get_logger("broker.console")
 _STATIC = {
     "console.css": "text/css",
+    "icon.svg": "image/svg+xml",
     "console.js": "text/javascript",
     "uPlot.iife.min.js": "text/javascript",
     "uPlot.min.css": "text/css",
 }
 _HEADERS = [
     ("Cache-Control", "no-store"),
-    ("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'; form-action 'self'"),
+    (
+        "Content-Security-Policy",
+        (
+            "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; "
+            "form-action 'self'"
+        ),
+    ),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "same-origin"),
     ("X-Content-Type-Options", "nosniff"),
 ]
-_TOPIC = re.compile(r"topics/([A-Za-z0-9._-]{1,249})(/records)?")
+_TOPIC = re.compile(r"topics/([A-Za-z0-9._-]{1,249})(?:/(records|partitions/(\d{1,9})))?")
 _FORMS = {f"{PREFIX}replay"}
+_ADVICE = {
+    "401": "A user of the cluster, or one of metrics.users, with its password.",
+    "403": "An operator allows it by an access rule: docs/console.md has those that pages need.",
+    "404": "Look for the name in the box above; access rules may hide it from you.",
+    "503": "Load the page again in a moment.",
+}
+_KEPT = "private, max-age=3600"
+"""Of scripts and styles, whose addresses have the version: else each page would load them again."""
 _READS, _CHANGES = {"GET", "HEAD"}, {"GET", "HEAD", "POST"}
 _FORM_MAX = 4096
 _ENTRY = re.compile(r"log/(\d{1,19})")
@@ -69,13 +91,17 @@ class Console:
         self._records = RecordPages(self._renderer, self._lake)
         jobs = JobPages(self._renderer)
         tables = TablePages(self._renderer, self._lake)
+        search = SearchPage(self._renderer)
+        self._groups = groups = GroupPages(self._renderer)
         self._addresses: Mapping[str, Callable[[Request], Reply]] = {
             "": self._cluster,
             "live": self._live,
             "topics": self._topics,
-            "groups": self._groups,
-            "group": self._group,
-            "lag": self._lag,
+            "search": search.search,
+            "suggest": search.suggest,
+            "groups": groups.groups,
+            "group": groups.group,
+            "lag": groups.lag,
             "tables": tables.tables,
             "table": tables.table,
             "table-status": tables.table_status,
@@ -87,7 +113,8 @@ class Console:
         }
 
     def close(self) -> None:
-        """End the process that pages have started."""
+        """End the process and the thread that pages have started."""
+        self._groups.close()
         self._lake.close()
 
     def respond(self, environment: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -103,7 +130,15 @@ class Console:
         except (LakeheadError, TimeoutError) as error:
             reason = str(error) or f"the node did not respond within {TIMEOUT_S:.0f} s"
             reply = self._error("503 Service Unavailable", reason)
-        headers = [*_HEADERS, ("Content-Type", f"{reply.content_type}; charset=utf-8")]
+        except Exception as error:  # noqa: BLE001 - a defect of one page, and no page without words
+            _log.error("console_page_failed", path=environment.get("PATH_INFO"), exc_info=error)
+            reason = f"unexpected {type(error).__name__}: the log of the node has the traceback"
+            reply = self._error("500 Internal Server Error", reason)
+        headers = [
+            (name, _KEPT if name == "Cache-Control" and reply.is_kept else value)
+            for name, value in _HEADERS
+        ]
+        headers.append(("Content-Type", f"{reply.content_type}; charset=utf-8"))
         if reply.location:
             headers.append(("Location", reply.location))
         if reply.status.startswith("401"):
@@ -148,17 +183,21 @@ class Console:
         if (page := self._addresses.get(path)) is not None:
             return page
         if (match := _TOPIC.fullmatch(path)) is not None:
-            name, records = match[1], match[2]
-            return lambda request: (self._records.records if records else self._topic)(
-                request, name
-            )
+            name, partition = match[1], match[3]
+            if partition is not None:
+                return lambda request: self._partition(request, name, int(partition))
+            if match[2] is not None:
+                return lambda request: self._records.records(request, name)
+            return lambda request: self._topic(request, name)
         if (match := _ENTRY.fullmatch(path)) is not None:
             number = int(match[1])
             return lambda request: self._entry(request, number)
         raise PageError("404 Not Found", "there is no such page")
 
     def _error(self, status: str, reason: str) -> Reply:
-        page = self._renderer.render("error.html", title=status.partition(" ")[2], reason=reason)
+        advice = _ADVICE.get(status[:3], "")
+        title = status.partition(" ")[2]
+        page = self._renderer.render("error.html", title=title, reason=reason, advice=advice)
         return page._replace(status=status)
 
     # The pages.
@@ -180,17 +219,13 @@ class Console:
 
     def _topics(self, request: Request) -> Reply:
         state, text = self._node.state, request.query.get("q", "")
-        names = self._renderer.seen(request.viewer, list(state.topics))
-        found = pages.topics_page(
-            state,
-            names,
-            text=text,
-            internal="internal" in request.query,
-            page=max(request.number("page", 1, 1 << 20), 1),
+        internal = "internal" in request.query
+        names = self._renderer.seen(
+            request.viewer, pages.with_text(state.topics, text, internal=internal)
         )
-        return self._renderer.render(
-            "topics.html", text=text, internal="internal" in request.query, **found
-        )
+        page = max(request.number("page", 1, 1 << 20), 1)
+        found = pages.topics_page(state, names, page=page)
+        return self._renderer.render("topics.html", text=text, internal=internal, **found)
 
     def _topic(self, request: Request, name: str) -> Reply:
         viewer, node = request.viewer, self._node
@@ -204,31 +239,25 @@ class Console:
 
         topic = self._renderer.topic(request.viewer, name)
         shows_configs, may_read, ends = self._renderer.on_loop(look())
-        found = pages.topic_page(node.state, topic, ends, shows_configs=shows_configs)
-        return self._renderer.render("topic.html", may_read=may_read, **found)
+        page = max(request.number("page", 1, 1 << 20), 1)
+        found = pages.topic_page(node.state, topic, ends, shows_configs=shows_configs, page=page)
+        groups = self._groups.of_topic(request.viewer, name)
+        return self._renderer.render("topic.html", may_read=may_read, groups=groups, **found)
 
-    def _groups(self, request: Request) -> Reply:
-        groups = self._renderer.on_loop(pages.groups_page(request.viewer))
-        nodes = sum(not node.is_fenced for node in self._node.state.nodes.values())
-        return self._renderer.render("groups.html", groups=groups, nodes=nodes)
+    def _partition(self, request: Request, name: str, partition: int) -> Reply:
+        viewer, node = request.viewer, self._node
 
-    def _group(self, request: Request) -> Reply:
-        return self._renderer.render("group.html", **self._found_group(request))
+        async def look() -> tuple[bool, dict[int, int]]:
+            return viewer.reads_topic(name), pages.high_watermarks(node, name)
 
-    def _lag(self, request: Request) -> Reply:
-        lags = self._found_group(request)["lags"]
-        return json_reply(
-            {"time_ms": self._node.clock.now_ms(), "lag": sum(r["lag"] for r in lags)}
+        topic = self._renderer.topic(viewer, name)
+        may_read, ends = self._renderer.on_loop(look())
+        page = max(request.number("page", 1, 1 << 20), 1)
+        found = pages.partition_page(node.state, topic, partition, ends, page=page)
+        groups = self._groups.of_topic(viewer, name, partition)
+        return self._renderer.render(
+            "partition.html", name=name, may_read=may_read, groups=groups, **found
         )
-
-    def _found_group(self, request: Request) -> dict[str, Any]:
-        name = request.query.get("id", "")
-        self._renderer.require(lambda: request.viewer.sees_group(name), f"describe group {name}")
-        found = self._renderer.on_loop(pages.group_page(request.viewer, name))
-        if found is None:
-            raise NotFound(f"there is no group {name}")
-        seen = set(self._renderer.seen(request.viewer, {row["topic"] for row in found["lags"]}))
-        return found | {"lags": [row for row in found["lags"] if row["topic"] in seen]}
 
     def _log(self, request: Request) -> Reply:
         self._renderer.require(request.viewer.sees_cluster, "describe the cluster")
@@ -239,10 +268,18 @@ class Console:
         )
 
     def _entry(self, request: Request, number: int) -> Reply:
-        self._renderer.require(request.viewer.sees_cluster, "describe the cluster")
-        entry = self._renderer.on_loop(public_entry(self._node.engine.metadata.store, number))
+        viewer, node = request.viewer, self._node
+        self._renderer.require(viewer.sees_cluster, "describe the cluster")
+
+        async def look() -> Any:
+            entry = await public_entry(node.engine.metadata.store, number)
+            return visible_entry(entry, viewer, node.state)
+
+        entry = self._renderer.on_loop(look())
         text = json.dumps(entry, indent=2, ensure_ascii=False)
-        return self._renderer.render("entry.html", number=number, text=text)
+        return self._renderer.render(
+            "entry.html", number=number, text=text, newest=node.state.next_entry - 1
+        )
 
 
 def _check_origin(environment: Mapping[str, Any]) -> None:
@@ -265,4 +302,4 @@ def _static(name: str) -> Reply:
     if name not in _STATIC:
         raise PageError("404 Not Found", "there is no such file")
     body = files("lakehead.broker.console").joinpath("static", name).read_bytes()
-    return Reply("200 OK", _STATIC[name], body)
+    return Reply("200 OK", _STATIC[name], body, is_kept=True)

@@ -1,12 +1,15 @@
 """The pages of jobs and of connectors: what a cluster knows of work that other processes do.
 
-A job leaves its commits in the metadata log, under a name with its kind in front. A connector
-leaves positions in a topic, and its transactions. Their output stays where they run.
+A job leaves records of its run in the store (`lakehead.storage.jobs.run_record`), and its commits
+in the metadata log, under a name with its kind in front. A connector leaves positions in a topic,
+and its transactions.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from lakehead.broker.console.audit_trail import HIDDEN, names_hidden_topic
 from lakehead.broker.console.page_request import Reply, Request
 from lakehead.broker.console.renderer import Renderer
 from lakehead.broker.console.viewer import Viewer
@@ -14,14 +17,16 @@ from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
 from lakehead.broker.maintenance.beside import is_lowest
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import NotFound, StorageError
+from lakehead.storage.jobs.run_record import Run, RunRecords
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.plain_text import moment
 
 _KINDS_MAX = 20
 CONNECTOR = "lakehead-connect-"
 """The beginning of a connector's topic of positions, and of its transactional id."""
 DEAD_LETTERS = ".dead-letters"
 _SHOWN_MAX = 200
+_RUNS_SHOWN = 60
+_LOOK_S = 2.0
 
 
 def last_writers(state: MetadataImage) -> list[tuple[str, str, int]]:
@@ -43,6 +48,48 @@ class JobPages:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
         self._node = renderer.node
+        self._records = RunRecords(renderer.node.engine.metadata.store)
+        self._looked_at = -math.inf
+        self._runs: list[Run] = []
+
+    async def _newest_runs(self) -> list[Run]:
+        """Return the last runs; however many viewers there are, the store is listed every
+        `_LOOK_S` at most.
+        """
+        clock = self._node.clock
+        if clock.monotonic() - self._looked_at >= _LOOK_S:
+            self._looked_at = clock.monotonic()
+            self._runs = await self._records.newest(_RUNS_SHOWN, clock.now_ms())
+        return [run.at(clock.now_ms()) for run in self._runs]
+
+    async def _run_rows(self, viewer: Viewer) -> list[dict[str, Any]]:
+        state = self._node.state
+        has_rules = self._node.services.authorizer.is_enabled
+        rows = []
+        for run in await self._newest_runs():
+            end = run.reason or ", ".join(f"{name} {one}" for name, one in run.result.items())
+            row: dict[str, Any] = {
+                "job": run.job,
+                "state": run.state.value,
+                "holder": run.holder,
+                "started": run.started_ms,
+                "seconds": run.seconds,
+                "share": run.share,
+                "done_bytes": run.done_bytes,
+                "total_bytes": run.total_bytes,
+                "done_units": run.done_units,
+                "total_units": run.total_units,
+                "bytes_per_s": run.bytes_per_s,
+                "doing": run.doing,
+                "reason": run.reason,
+                "end": end,
+            }
+            if has_rules:
+                for name in ("holder", "doing", "reason", "end"):
+                    if names_hidden_topic(row[name], viewer, state):
+                        row[name] = HIDDEN
+            rows.append(row)
+        return rows
 
     def jobs(self, request: Request) -> Reply:
         """Return the maintenance of this node, and the last commit of each kind of job."""
@@ -64,16 +111,23 @@ class JobPages:
             if tables is None
             else {"is_running": tables.is_running, "starts": tables.starts},
             commits=self._renderer.on_loop(self._commits()),
+            **self._found_runs(request.viewer),
         )
+
+    def _found_runs(self, viewer: Viewer) -> dict[str, Any]:
+        try:
+            return {"runs": self._renderer.on_loop(self._run_rows(viewer)), "problem": ""}
+        except StorageError as error:
+            return {"runs": [], "problem": f"the runs cannot be read now: {error}"}
 
     async def _commits(self) -> list[dict[str, Any]]:
         store = self._node.engine.metadata.store
         rows = []
         for kind, name, number in last_writers(self._node.state):
-            row = {"kind": kind, "process": name, "number": number, "time": "", "records": ""}
+            row = {"kind": kind, "process": name, "number": number, "time": -1, "records": ""}
             try:
                 entry = await public_entry(store, number)
-                row["time"] = moment(entry.get("time_ms", -1))
+                row["time"] = entry.get("time_ms", -1)
                 row["records"] = record_counts(entry.get("records", ()))
             except (NotFound, StorageError):  # a checkpoint has its records
                 pass
@@ -105,12 +159,12 @@ class JobPages:
                 (extent.max_timestamp for stream in streams for extent in stream.extents),
                 default=-1,
             )
-            yield {"topic": name, "count": count, "newest": moment(newest)}
+            yield {"topic": name, "count": count, "newest": newest}
 
     async def _connectors(self, viewer: Viewer, names: Iterable[str]) -> list[dict[str, Any]]:
         rows = []
         for row in self._counted(names):
-            shown = {**row, "name": row["topic"].removeprefix(CONNECTOR), "state": "", "since": ""}
+            shown = {**row, "name": row["topic"].removeprefix(CONNECTOR), "state": "", "since": -1}
             if viewer.sees_transactional_id(row["topic"]):
                 shown |= await self._transaction(row["topic"])
             rows.append(shown)
@@ -124,6 +178,6 @@ class JobPages:
             return {}
         return {
             "state": found.state.name.replace("_", " ").lower(),
-            "since": moment(found.updated_ms),
+            "since": found.updated_ms,
             "partitions": len(found.partitions),
         }

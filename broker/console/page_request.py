@@ -18,6 +18,7 @@ class Reply(NamedTuple):
     content_type: str
     body: bytes
     location: str = ""
+    is_kept: bool = False
 
 
 class PageError(Exception):

@@ -13,11 +13,11 @@ from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
 from lakehead.broker.diagnosis.partition import explain
 from lakehead.broker.observability.group_lag import partition_lags
 from lakehead.broker.observability.observed_node import ObservedNode
+from lakehead.broker.observability.share_lag import ShareLag
 from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.storage.errors import NotFound, SettingsError, StorageError
 from lakehead.storage.latency import LATENCY_BUCKETS_S
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TableState, TopicState
-from lakehead.storage.plain_text import moment
 
 PAGE_SIZE = 100
 LOG_PAGE_SIZE = 50
@@ -58,6 +58,7 @@ def cluster_page(node: ObservedNode) -> dict[str, Any]:
         "dollars_per_tb": dollars / sent * 1e12 if sent else None,
         "entries": state.next_entry,
         "node_id": node.services.node_id,
+        "nodes": node_rows(state, {}),
     }
 
 
@@ -89,13 +90,17 @@ def latencies(node: ObservedNode) -> dict[str, Any]:
     return {"bounds": list(LATENCY_BUCKETS_S), "counts": counts}
 
 
-def topics_page(
-    state: MetadataImage, names: Collection[str], *, text: str, internal: bool, page: int
-) -> dict[str, Any]:
-    """Return a page of the topics with these names that have `text` in them."""
-    chosen = sorted(
-        name for name in names if text in name and (internal or not name.startswith("__"))
-    )
+def with_text(names: Iterable[str], text: str, *, internal: bool) -> list[str]:
+    """Return the names of topics that have `text` in them, without regard to capital letters."""
+    wanted = text.lower()
+    return [
+        name for name in names if wanted in name.lower() and (internal or not name.startswith("__"))
+    ]
+
+
+def topics_page(state: MetadataImage, names: Collection[str], *, page: int) -> dict[str, Any]:
+    """Return a page of the topics with these names."""
+    chosen = sorted(names)
     first = (page - 1) * PAGE_SIZE
     shown = (state.topics.get(name) for name in chosen[first : first + PAGE_SIZE])
     rows = [_topic_row(state, topic) for topic in shown if topic is not None]
@@ -121,12 +126,25 @@ def _topic_row(state: MetadataImage, topic: TopicState) -> dict[str, Any]:
 
 
 def topic_page(
-    state: MetadataImage, topic: TopicState, ends: Mapping[int, int], *, shows_configs: bool
+    state: MetadataImage,
+    topic: TopicState,
+    ends: Mapping[int, int],
+    *,
+    shows_configs: bool,
+    page: int,
 ) -> dict[str, Any]:
-    """Return a topic with its partitions. `ends`: high watermarks of those that this node leads."""
+    """Return a topic with a page of its partitions. `ends`: high watermarks of those that this node
+    leads.
+    """
     live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    first = (page - 1) * PAGE_SIZE
+    shown = [
+        stream
+        for stream_id in topic.partitions[first : first + PAGE_SIZE]
+        if (stream := state.streams.get(stream_id)) is not None
+    ]
     rows = []
-    for stream in _streams(state, topic):
+    for stream in shown:
         facts = asdict(explain(state, topic, stream, live_nodes))
         facts["high_watermark"] = ends.get(stream.partition)
         rows.append(facts)
@@ -135,6 +153,41 @@ def topic_page(
         "topic_id": topic.topic_id,
         "configs": dict(sorted(topic.configs.items())) if shows_configs else None,
         "rows": rows,
+        "page": page,
+        "pages": -(-len(topic.partitions) // PAGE_SIZE) or 1,
+        "tables": [row["key"] for row in _table_rows(state, topic)] if topic.declares_table else [],
+    }
+
+
+def partition_page(
+    state: MetadataImage, topic: TopicState, partition: int, ends: Mapping[int, int], *, page: int
+) -> dict[str, Any]:
+    """Return a partition with its objects, the newest first. Raises NotFound."""
+    count = len(topic.partitions)
+    stream = state.streams.get(topic.partitions[partition]) if partition < count else None
+    if stream is None:
+        raise NotFound(f"topic {topic.name} has no partition {partition}: it has {count}")
+    live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    first = (page - 1) * PAGE_SIZE
+    extents = stream.extents
+    shown = extents[max(len(extents) - first - PAGE_SIZE, 0) : max(len(extents) - first, 0)]
+    return {
+        **asdict(explain(state, topic, stream, live_nodes)),
+        "high_watermark": ends.get(partition),
+        "extents": [
+            {
+                "object": extent.object_key,
+                "start": extent.start_offset,
+                "end": extent.end_offset,
+                "size": extent.size,
+                "newest": extent.max_timestamp,
+            }
+            for extent in reversed(shown)
+        ],
+        "page": page,
+        "pages": -(-len(extents) // PAGE_SIZE) or 1,
+        "partitions": count,
+        "has_table": topic.declares_table,
     }
 
 
@@ -146,9 +199,11 @@ def high_watermarks(node: ObservedNode, topic: str) -> dict[int, int]:
     return {one.index: one.high_watermark for one in (found.partitions if found else ()) if one}
 
 
-async def groups_page(viewer: Viewer) -> list[dict[str, Any]]:
-    """Return the groups that this node coordinates. Raises KafkaError while it loads them."""
-    groups = await viewer.node.groups.list_groups()
+async def groups_page(viewer: Viewer, text: str) -> list[dict[str, Any]]:
+    """Return the groups with `text` in their names that this node coordinates. Raises KafkaError
+    while it loads them.
+    """
+    groups = [one for one in await viewer.node.groups.list_groups() if text in one.group_id]
     seen = set(await allowed((one.group_id for one in groups), viewer.sees_group))
     return [
         {
@@ -162,25 +217,6 @@ async def groups_page(viewer: Viewer) -> list[dict[str, Any]]:
     ]
 
 
-async def group_page(viewer: Viewer, group: str) -> dict[str, Any] | None:
-    """Return a group with its lag; None if this node has none of that name. Raises KafkaError where
-    another node coordinates it.
-    """
-    node = viewer.node
-    found = await node.groups.describe(group)
-    if found is None:
-        return None
-    members = [] if found.snapshot is None else found.snapshot.members
-    return {
-        "group": group,
-        "type": found.kind.value,
-        "state": found.state.value,
-        "has_members": found.has_members,
-        "members": len(members),
-        "lags": lag_rows(node, await node.groups.offsets(group)),
-    }
-
-
 def lag_rows(node: ObservedNode, offsets: Offsets) -> list[dict[str, Any]]:
     """Return the lag of each committed offset."""
     return [
@@ -191,19 +227,20 @@ def lag_rows(node: ObservedNode, offsets: Offsets) -> list[dict[str, Any]]:
             "end": one.end,
             "lag": one.records,
             "is_exact": one.is_exact,
-            "committed": moment(one.committed.commit_timestamp_ms),
+            "committed": one.committed.commit_timestamp_ms,
         }
         for one in sorted(partition_lags(node, offsets))
     ]
 
 
-def tables_page(
-    state: MetadataImage, names: Collection[str], *, text: str, page: int
-) -> dict[str, Any]:
-    """Return a page of the tables that topics of these names declare, by the metadata alone: of
-    the topics that have `text` in their names.
-    """
-    chosen = sorted(name for name in names if text in name)
+def share_row(one: ShareLag) -> dict[str, Any]:
+    """Return a partition of a share group."""
+    return {**one._asdict(), "lag": one.records}
+
+
+def tables_page(state: MetadataImage, names: Collection[str], *, page: int) -> dict[str, Any]:
+    """Return a page of the tables that topics of these names declare, by the metadata alone."""
+    chosen = sorted(names)
     first = (page - 1) * PAGE_SIZE
     topics = (state.topics.get(name) for name in chosen[first : first + PAGE_SIZE])
     rows = [
@@ -226,7 +263,7 @@ def _table_rows(state: MetadataImage, topic: TopicState) -> Iterator[dict[str, A
         "topic": topic.name,
         "behind": behind,
         "holder": held.holder.partition("/")[0],
-        "until": moment(held.until_ms) if held.until_ms else "-",
+        "until": held.until_ms or -1,
         "problem": held.problem,
         "configs": {
             key: value
@@ -264,7 +301,7 @@ async def log_page(node: ObservedNode, before: int) -> dict[str, Any]:
         rows.append(
             {
                 "number": number,
-                "time": moment(entry.get("time_ms", -1)),
+                "time": entry.get("time_ms", -1),
                 "writer": entry.get("writer", ""),
                 "records": record_counts(entry.get("records", ())),
             }

@@ -1,6 +1,7 @@
 """The records of a partition, some at a time, as a page shows them."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,8 +24,15 @@ LOOKED_AT_MAX = 200_000
 """Records that are compared with a filter for a page."""
 INFLATED_MAX = 32 << 20
 """Bytes of one batch, decompressed; a larger one is not shown."""
+INFLATED_OF_PAGE_MAX = 128 << 20
+"""Bytes of batches, decompressed, that are looked at for a page: few bytes may inflate to many."""
 TEXT_MAX = 4096
-"""Characters of a key, value or header that are shown."""
+"""Characters of a key or value that are shown."""
+HEADERS_MAX = 50
+HEADER_TEXT_MAX = 500
+"""Headers of a record, and characters of each name and value, that are shown."""
+_PRETTY_MAX = 4 * TEXT_MAX
+"""Characters of JSON with lines: deep nesting makes very many blanks of few brackets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,7 @@ class ShownRecord:
     key: str | None
     value: str | None
     headers: tuple[tuple[str, str | None], ...]
+    headers_left_out: int
     size: int
     note: str
     schema: str
@@ -138,6 +147,7 @@ class RecordSearch:
         self._decode_keys = decode_keys
         self._decode_values = decode_values
         self._bytes = 0
+        self._inflated = 0
 
     @property
     def is_full(self) -> bool:
@@ -147,7 +157,12 @@ class RecordSearch:
     @property
     def is_over(self) -> bool:
         """Return true if the search has had its bytes, records or time."""
-        return self._bytes >= SEARCH_MAX or self.looked_at >= LOOKED_AT_MAX or self._is_time_over()
+        return (
+            self._bytes >= SEARCH_MAX
+            or self._inflated >= INFLATED_OF_PAGE_MAX
+            or self.looked_at >= LOOKED_AT_MAX
+            or self._is_time_over()
+        )
 
     def add(self, found: FoundBatches) -> None:
         """Look at the records from `found.offset` on, until the page is full or time is over."""
@@ -156,18 +171,21 @@ class RecordSearch:
         records = self._each(found)
         while not self.is_full:
             size = min(self.limit - len(self.records), _CHUNK) if self.wanted.is_empty else _CHUNK
-            chunk = list(islice(records, size))
+            chunk, is_last = _chunk(records, size)
             self._add_chunk(chunk)
-            if len(chunk) < size or self.is_over:
+            if is_last or self.is_over:
                 return
 
     def _each(self, found: FoundBatches) -> Iterator[tuple[KafkaRecord, str]]:
         """Yield each record with the kind of its batch."""
         for batch in found.batches:
+            if self._inflated >= INFLATED_OF_PAGE_MAX:
+                return
             header = read_header(batch)
             note = _note(header.is_control, header.is_transactional)
             try:
                 inflated = inflate(header, batch[HEADER_SIZE : header.size], INFLATED_MAX)
+                self._inflated += len(inflated)
                 for record in iter_inflated_records(header, inflated):
                     if record.offset >= found.offset:
                         yield record, note
@@ -204,11 +222,31 @@ class RecordSearch:
         return is_framed or self.wanted.passes_key(_text(record.key, AS_IT_IS))
 
 
+def _chunk(
+    records: Iterator[tuple[KafkaRecord, str]], count: int
+) -> tuple[list[tuple[KafkaRecord, str]], bool]:
+    """Return the next records, at most `count` and few if they are large; and whether they are the
+    last ones.
+    """
+    chunk: list[tuple[KafkaRecord, str]] = []
+    size = 0
+    for one in islice(records, count):
+        chunk.append(one)
+        size += _size(one[0])
+        if size >= _CHUNK_BYTES:
+            return chunk, False
+    return chunk, len(chunk) < count
+
+
+def _size(record: KafkaRecord) -> int:
+    return len(record.key or b"") + len(record.value or b"")
+
+
 def _count_within(some: Sequence[tuple[KafkaRecord, str]], size_max: int) -> int:
     """Return how many of the first records have a size together, at least one."""
     size = 0
     for count, (record, _) in enumerate(some):
-        size += len(record.key or b"") + len(record.value or b"")
+        size += _size(record)
         if count and size > size_max:
             return count
     return len(some)
@@ -226,8 +264,12 @@ def _shown(record: KafkaRecord, note: str, key: Reading, value: Reading) -> Show
         timestamp=record.timestamp,
         key=as_text(record.key) if key.text is None else _pretty(key.text),
         value=as_text(record.value) if value.text is None else _pretty(value.text),
-        headers=tuple((name, as_text(one)) for name, one in record.headers),
-        size=len(record.key or b"") + len(record.value or b""),
+        headers=tuple(
+            (cut_text(visible(name), HEADER_TEXT_MAX), as_text(one, HEADER_TEXT_MAX))
+            for name, one in islice(record.headers, HEADERS_MAX)
+        ),
+        headers_left_out=max(len(record.headers) - HEADERS_MAX, 0),
+        size=_size(record),
         note=note,
         schema=value.schema,
         fault=value.fault,
@@ -244,26 +286,55 @@ def _text(data: bytes | None, reading: Reading) -> str | None:
         return _hexadecimal(data)
 
 
-def as_text(data: bytes | None) -> str | None:
-    """Return bytes as people read them: JSON with lines, UTF-8 text, or hexadecimal."""
+def as_text(data: bytes | None, most: int = TEXT_MAX) -> str | None:
+    """Return bytes as people read them: JSON with lines, UTF-8 text, or hexadecimal; `most`
+    characters of them, or of JSON some times as many.
+    """
     if data is None:
         return None
     try:
-        return _pretty(data.decode())
+        text = data.decode()
     except UnicodeDecodeError:
-        return _hexadecimal(data)
+        return _hexadecimal(data, most)
+    return _pretty(text, most)
 
 
-def _hexadecimal(data: bytes) -> str:
-    shown = data[: TEXT_MAX // 2].hex(" ")
-    return f"{shown} …" if len(data) > TEXT_MAX // 2 else shown
+def _hexadecimal(data: bytes, most: int = TEXT_MAX) -> str:
+    shown = data[: most // 2].hex(" ")
+    return f"{shown} …" if len(data) > most // 2 else shown
 
 
-def _pretty(text: str) -> str:
+def _pretty(text: str, most: int = TEXT_MAX) -> str:
     """Return text of a bounded length, JSON with lines."""
-    if text[:1] in {"{", "["} and len(text) <= TEXT_MAX:
+    if text[:1] in {"{", "["} and len(text) <= most:
         try:
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):
             pass
-    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]} …"
+        else:
+            if len(pretty) <= _PRETTY_MAX and not _SURROGATE.search(pretty):
+                return visible(pretty)
+    return visible(cut_text(text, most))
+
+
+def cut_text(text: str, most: int) -> str:
+    """Return the first characters of a text, with a mark if there are more."""
+    return text if len(text) <= most else f"{text[:most]} …"
+
+
+def visible(text: str) -> str:
+    """Return text in which control characters, and those that turn the direction of text, are seen
+    and change nothing. Sources: Unicode's Control Pictures; Trojan Source (CVE-2021-42574).
+    """
+    return text.translate(_VISIBLE)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_VISIBLE: dict[int, int | str] = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: 0x2421,
+    **{
+        code: f"\\u{code:04x}"
+        for code in (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    },
+}

@@ -17,6 +17,7 @@ from lakehead.storage.metadata.state import TopicState
 from lakehead.storage.plain_text import moment, size_text
 
 T = TypeVar("T")
+_MOMENT_LENGTH = len("2026-11-28 00:00:00.000")
 TIMEOUT_S = 10.0
 """A page that takes the node longer is given up."""
 
@@ -34,8 +35,24 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"size": size_text, "moment": moment, "count": _count}
+        self._templates.filters |= {
+            "size": size_text,
+            "time": self._time,
+            "count": _count,
+            "short": _short,
+            "duration": _duration,
+            "object_name": _object_name,
+        }
         self._templates.globals |= {"version": VERSION, "prefix": PREFIX, "quoted": _quoted}
+
+    def _time(self, milliseconds: int) -> str:
+        """Return a time, in UTC until a script puts it in the zone of the viewer."""
+        text = moment(milliseconds)
+        if not text[:1].isdigit() or len(text) < _MOMENT_LENGTH:
+            return text
+        macros: Any = self._templates.get_template("time.html").module
+        shown: str = macros.time(text)
+        return shown
 
     def on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that belongs to the event loop. Raises TimeoutError."""
@@ -61,7 +78,7 @@ class Renderer:
     def render(self, template: str, **values: Any) -> Reply:
         """Return a page by a template."""
         text = self._templates.get_template(template).render(**values)
-        return Reply("200 OK", "text/html", text.encode())
+        return Reply("200 OK", "text/html", text.encode(errors="backslashreplace"))
 
     def seen(self, viewer: Viewer, names: Iterable[str]) -> list[str]:
         """Return the topics among these that the viewer sees."""
@@ -83,3 +100,25 @@ def _quoted(text: str) -> str:
 
 def _count(number: int) -> str:
     return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def _short(number: float) -> str:
+    """Return a large number in few characters, as 1.2 M."""
+    for unit in ("", "k", "M", "G"):
+        if abs(number) < 1000:
+            return f"{number:.0f}" if not unit else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} T"
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    minutes, hours = whole // 60, whole // 3600
+    return f"{minutes} min {whole % 60} s" if not hours else f"{hours} h {minutes % 60} min"
+
+
+def _object_name(key: str) -> str:
+    return key.rpartition("/")[2]

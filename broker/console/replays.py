@@ -19,7 +19,6 @@ import structlog
 
 from lakehead.broker.maintenance.beside import environment
 from lakehead.broker.observability.observed_node import ObservedNode
-from lakehead.storage.plain_text import moment
 
 RUN_S_MAX = 900.0
 """A replay that takes longer is killed: what it has committed stays, and another one goes on."""
@@ -38,7 +37,7 @@ class Replay:
 
     table: str
     user: str
-    begun: str
+    begun: int
     is_dry_run: bool
     is_running: bool = True
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +62,7 @@ class Replays:
         """
         if self._is_running:
             return
-        begun = moment(self._node.clock.now_ms())
+        begun = self._node.clock.now_ms()
         replay = Replay(table=table, user=user, begun=begun, is_dry_run=is_dry_run)
         self._last[table] = replay
         self._last.move_to_end(table)

@@ -40,25 +40,27 @@ class TablePages:
         text = request.query.get("q", "")
         found = pages.tables_page(
             self._node.state,
-            self._declaring(request),
-            text=text,
+            self._declaring(request, text),
             page=max(request.number("page", 1, 1 << 20), 1),
         )
         source = urlencode({"q": text, "page": found["page"]})
         return self._renderer.render("tables.html", text=text, source=source, **found)
 
-    def _declaring(self, request: Request) -> list[str]:
-        """Return the topics with a table that the viewer sees."""
-        topics = self._node.state.topics.items()
-        declared = [name for name, topic in topics if topic.declares_table]
-        return self._renderer.seen(request.viewer, declared)
+    def _declaring(self, request: Request, text: str) -> list[str]:
+        """Return the topics with a table, and with the text in their names, that the viewer
+        sees.
+        """
+        topics = self._node.state.topics
+        names = pages.with_text(topics, text, internal=True)
+        return self._renderer.seen(
+            request.viewer, [name for name in names if topics[name].declares_table]
+        )
 
     def table_status(self, request: Request) -> Reply:
         """Return the status of the tables of a page, for its script."""
         found = pages.tables_page(
             self._node.state,
-            self._declaring(request),
-            text=request.query.get("q", ""),
+            self._declaring(request, request.query.get("q", "")),
             page=max(request.number("page", 1, 1 << 20), 1),
         )
         topics = sorted({row["topic"] for row in found["tables"]})

@@ -2,14 +2,21 @@
 
 import base64
 import json
+import random
+import re
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -21,8 +28,16 @@ from confluent_kafka.admin._scram import (
 from confluent_kafka.cimpl import NewTopic
 
 from bench.process import free_port
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.run_recorder import RunRecorder, recorded
+from lakehead.storage.object_store import FileStore
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.chromium import chromium, opened_page
+from tests.support.share_consumer_process import ShareConsumerProcess
+from tests.support.share_group_configs import set_group_configs
+from tests.support.traffic import create_topic
+from tests.support.waiting import wait_until
 
 MARKUP = '<script>document.title="taken"</script><img src=x onerror="document.title=1">'
 PASSWORD = "ann-s3cret"
@@ -100,6 +115,7 @@ def test_every_page_is_shown_and_nothing_is_loaded_from_elsewhere(site: Site) ->
         "/console/": "Traffic",
         "/console/topics": "orders",
         "/console/topics/orders": "High watermark",
+        "/console/topics/orders/partitions/0": "Objects, the newest first",
         "/console/topics/orders/records": "key-9",
         "/console/groups": "billing",
         "/console/group?id=billing": "orders",
@@ -108,6 +124,7 @@ def test_every_page_is_shown_and_nothing_is_loaded_from_elsewhere(site: Site) ->
         "/console/connectors": "could not use",
         "/console/log": "CreateTopic",
         "/console/log/1": "records",
+        "/console/search?q=order": "1 topic",
     }
     for path, text in pages.items():
         found = site.get(path)
@@ -154,6 +171,8 @@ def test_lag_and_traffic_are_json(site: Site) -> None:
         ("/console/nothing", 404),
         ("/console/topics/none", 404),
         ("/console/topics/orders/records?partition=9", 404),
+        ("/console/topics/orders/partitions/9", 404),
+        ("/console/topics/orders/partitions/-1", 404),
         ("/console/topics/orders/records?offset=x", 400),
         ("/console/topics/orders/records?offset=-1", 400),
         ("/console/topics/orders/records?offset=99999999999999999999999", 400),
@@ -170,6 +189,113 @@ def test_a_wrong_address_is_an_error_of_one_line(site: Site, path: str, status: 
     assert found.status == status
     assert found.body.count('role="alert"') == 1
     assert "Traceback" not in found.body
+
+
+def test_names_are_found_by_a_part_of_them_in_any_letters(site: Site) -> None:
+    found = site.get("/console/search?q=MENT").body
+    assert "/console/topics/payments" in found
+    assert "/console/topics/orders" not in found
+    assert "/console/group?id=billing" in site.get("/console/search?q=bill").body
+    assert "Partitions" in site.get("/console/search?q=orders").body, "the page of this topic"
+    assert json.loads(site.get("/console/suggest?q=r").body) == {"topics": ["orders"]}
+    assert json.loads(site.get("/console/suggest").body) == {"topics": []}
+    assert "Nothing that you may see" in site.get("/console/search?q=%3Cb%3E").body
+
+
+def test_a_topic_leads_to_its_partitions_objects_groups_and_table(site: Site) -> None:
+    topic = site.get("/console/topics/orders").body
+    assert 'href="/console/topics/orders/partitions/1"' in topic
+    assert 'href="/console/group?id=billing"' in topic
+    assert 'href="/console/table?name=payments"' in site.get("/console/topics/payments").body
+    group = site.get("/console/group?id=billing").body
+    assert "/console/topics/orders/records?partition=0&amp;offset=2" in group
+    assert "billing" not in site.get("/console/topics/orders/partitions/1").body
+
+
+def test_runs_of_jobs_are_shown_with_their_progress_and_their_end(site: Site) -> None:
+    store = site.broker.folder / "data/store"
+    command = ("verify", "--path", str(store), "--json")
+    subprocess.run([sys.executable, "-m", "lakehead", *command], check=True, timeout=LIMIT_S)
+    with pytest.raises(SettingsError), recorded_in(store, "import") as recorder:
+        recorder.progress(1 << 20, 4 << 20)
+        wait_until(lambda: "25 %" in site.get("/console/jobs").body, LIMIT_S)
+        running = site.get("/console/jobs").body
+        raise SettingsError("the source <b>closed</b> its connection")
+    assert "25 %" in running
+    assert "1.0 MiB of 4.0 MiB" in running
+    assert wait_until(lambda: "closed" in site.get("/console/jobs").body, LIMIT_S)
+    ended = site.get("/console/jobs").body
+    assert "the source &lt;b&gt;closed" in ended
+    assert ">succeeded<" in ended
+    assert ">failed<" in ended
+    listed = subprocess.run(
+        [sys.executable, "-m", "lakehead", "runs", "--path", str(store), "--json"],
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [(row["job"], row["state"]) for row in rows] == [
+        ("import", "failed"),
+        ("verify", "succeeded"),
+    ]
+
+
+def test_the_lag_of_a_share_group_is_that_of_its_clients(site: Site) -> None:
+    bootstrap, group = site.broker.bootstrap, "packers"
+    create_topic(bootstrap, "parcels", 1)
+    set_group_configs(bootstrap, group)
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100})
+
+    def produce(numbers: range) -> None:
+        for number in numbers:
+            producer.produce("parcels", str(number).encode())
+        assert producer.flush(LIMIT_S) == 0
+
+    def lag() -> int:
+        found: int = json.loads(site.get(f"/console/lag?id={group}").body)["lag"]
+        return found
+
+    produce(range(50))
+    taker = ShareConsumerProcess(bootstrap, group, "parcels")
+    assert wait_until(lambda: len(taker.values) == 50, LIMIT_S)
+    taker.close(LIMIT_S)
+    assert wait_until(lambda: lag() == 0, LIMIT_S), "what was accepted is done"
+    produce(range(50, 57))
+    assert lag() == 7
+    holder = ShareConsumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "share.acknowledgement.mode": "explicit",
+        }
+    )
+    holder.subscribe(["parcels"])
+    held: list[Any] = []
+
+    def has_taken() -> bool:
+        held.extend(holder.poll(0.2) or ())
+        return bool(held)
+
+    assert wait_until(has_taken, LIMIT_S)
+    assert lag() == 7, "records in flight are not done"
+    rows = re.findall(r"<tr><th.*?parcels.*?</tr>", site.get(f"/console/group?id={group}").body)
+    cells = [re.findall(r'class="number">(?:<a[^>]*>)?(\d+|-)', row) for row in rows]
+    # Partition, start offset, done behind it, in flight, to be delivered again, end, lag.
+    assert cells == [["0", "50", "0", "7", "0", "57", "7"]]
+    holder.acknowledge(held[1])
+    holder.commit_sync(LIMIT_S)
+    assert wait_until(lambda: lag() == 6, LIMIT_S), "one behind the start offset is done"
+    for message in (held[0], *held[2:]):
+        holder.acknowledge(message)
+    holder.close()
+    assert wait_until(lambda: lag() == 0, LIMIT_S)
+    assert "packers" in site.get("/console/groups").body
+
+
+def recorded_in(store: Path, job: str) -> AbstractContextManager[RunRecorder]:
+    clock, rng = SystemClock(), random.Random(1)
+    return recorded(lambda: FileStore(store), job, clock=clock, rng=rng, interval_s=0.05)
 
 
 def test_the_console_takes_no_changes_and_no_request_by_a_foreign_name(site: Site) -> None:
@@ -202,15 +328,62 @@ def test_a_viewer_sees_what_the_access_rules_allow(tmp_path: Path) -> None:
         assert "payments" not in site.get("/console/tables", user="ann").body
         topic = site.get("/console/topics/orders", user="ann").body
         assert "do not let you see them" in topic
-        assert "do not let you read them" in topic
+        assert "do not let you read its records" in topic
         assert site.get("/console/topics/orders/records", user="ann").status == 403
         assert "billing" not in site.get("/console/groups", user="ann").body
         assert site.get("/console/group?id=billing", user="ann").status == 403
+
+        assert "payments" not in site.get("/console/search?q=p", user="ann").body
+        assert json.loads(site.get("/console/suggest?q=a", user="ann").body) == {"topics": []}
+        gone, hidden = (
+            site.get(f"/console/topics/{name}/partitions/0", user="ann")
+            for name in ("nothing", "payments")
+        )
+        assert gone.body.replace("nothing", "") == hidden.body.replace("payments", "")
+        assert site.get("/console/jobs", user="ann").status == 403
+        assert_names_of_topics_are_hidden_from_one_that_sees_the_cluster(site)
 
         everything = site.get("/console/topics/orders/records", user="root")
         assert everything.status == 200
         assert "key-9" in everything.body
         assert site.get("/console/", user="root").status == 200
+
+
+def assert_names_of_topics_are_hidden_from_one_that_sees_the_cluster(site: Site) -> None:
+    allow(site.broker.bootstrap, ResourceType.BROKER, "kafka-cluster", "ann")
+    allow(site.broker.bootstrap, ResourceType.GROUP, "billing", "ann")
+    allow(site.broker.bootstrap, ResourceType.GROUP, "both", "ann")
+    consumer = Consumer({"bootstrap.servers": site.broker.bootstrap, "group.id": "both"})
+    places = [TopicPartition("orders", 0, 4), TopicPartition("payments", 0, 0)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    with recorded_in(site.broker.folder / "data/store", "optimize") as recorder:
+        recorder.failed("table payments: the lease of payments-0 is taken")
+    assert site.get("/console/", user="ann").status == 200
+    entries = [site.get(f"/console/log/{number}", user="ann") for number in range(40)]
+    shown = "".join(one.body for one in entries if one.status == 200)
+    assert "orders" in shown, "it may describe this one"
+    paths = ("jobs", "live", "log", "groups", "group?id=both", "connectors", "lag?id=both&history=")
+    for body in (shown, *(site.get(f"/console/{path}", user="ann").body for path in paths)):
+        assert "payments" not in body
+    assert json.loads(site.get("/console/lag?id=both&history=1", user="ann").body)["lag"] == 6
+    assert json.loads(site.get("/console/lag?id=both&history=1", user="root").body)["lag"] == 7
+
+
+def allow(bootstrap: str, kind: ResourceType, name: str, user: str) -> None:
+    """Let a user describe something."""
+    binding = AclBinding(
+        kind,
+        name,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for done in admin.create_acls([binding]).values():
+        done.result(LIMIT_S)
 
 
 def allow_ann(bootstrap: str) -> None:
@@ -221,17 +394,7 @@ def allow_ann(bootstrap: str) -> None:
         upsertion = UserScramCredentialUpsertion(name, info, PASSWORD.encode())
         for done in admin.alter_user_scram_credentials([upsertion]).values():
             done.result(LIMIT_S)
-    binding = AclBinding(
-        ResourceType.TOPIC,
-        "orders",
-        ResourcePatternType.LITERAL,
-        "User:ann",
-        "*",
-        AclOperation.DESCRIBE,
-        AclPermissionType.ALLOW,
-    )
-    for done in admin.create_acls([binding]).values():
-        done.result(LIMIT_S)
+    allow(bootstrap, ResourceType.TOPIC, "orders", "ann")
 
 
 @pytest.mark.skipif(chromium() is None, reason="needs Chromium")
@@ -250,3 +413,101 @@ def test_a_browser_draws_the_charts_and_runs_nothing_of_a_record(
         assert "<script>" in page.text()
         links = "[...document.querySelectorAll('header nav a')].map((a) => a.innerText).join()"
         assert page.run(links) == "Cluster,Topics,Groups,Tables,Jobs,Connectors,Metadata log"
+
+
+HOSTILE = (
+    '"><img src=x onerror="document.title=1">',
+    "'-alert(1)-'",
+    "javascript:alert(1)",
+    "\u202egnp.exe",
+    "../../topics?q=<script>alert(1)</script>&x=%22",
+    "a" * 200 + "\n\0",
+)
+
+
+@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+def test_a_browser_runs_nothing_of_names_that_clients_give(site: Site, tmp_path: Path) -> None:
+    for name in HOSTILE:
+        given = {"bootstrap.servers": site.broker.bootstrap, "group.id": name, "client.id": name}
+        consumer = Consumer(given)
+        consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+        consumer.close()
+    groups = [f"group?id={quote(name, safe='')}" for name in HOSTILE]
+    searches = [f"search?q={quote(name, safe='')}" for name in HOSTILE]
+    with opened_page(tmp_path) as page:
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCHED)
+        for path in ("groups", "topics/orders", *groups, *searches):
+            page.open(f"{site.url}/console/{path}")
+            page.wait("document.readyState === 'complete' && !!window.seen", LIMIT_S)
+            assert page.run("document.title.endsWith(' · Lakehead')"), path
+            assert page.run("window.seen.join()") == "", path
+            assert page.run("document.querySelectorAll('main script, main img').length") == 0
+        page.open(f"{site.url}/console/groups")
+        page.wait("document.querySelectorAll('tbody tr').length >= 7", LIMIT_S)
+        page.run("history.length")
+        link = "[...document.querySelectorAll('tbody a')].find((a) => a.innerText === 'billing')"
+        page.run(f"{link}.click()")
+        page.wait("document.title.startsWith('Group billing')", LIMIT_S)
+        page.run("history.back()")
+        page.wait("document.title.startsWith('Groups')", LIMIT_S)
+
+
+_WATCHED = """
+window.seen = [];
+window.alert = () => window.seen.push("alert");
+document.addEventListener("securitypolicyviolation", (one) => window.seen.push(one.blockedURI));
+window.addEventListener("error", (one) => window.seen.push(String(one.message)));
+"""
+
+
+@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+def test_pages_fit_a_phone_and_show_times_of_the_viewer(site: Site, tmp_path: Path) -> None:
+    wide = ("", "topics", "topics/orders", "topics/orders/partitions/0", "topics/orders/records")
+    with opened_page(tmp_path) as page:
+        metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+        page.call("Emulation.setDeviceMetricsOverride", **metrics)
+        page.call("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+        for path in (*wide, "groups", "group?id=billing", "tables", "jobs", "connectors", "log"):
+            page.open(f"{site.url}/console/{path}")
+            page.wait("document.readyState === 'complete' && !!document.body", LIMIT_S)
+            overflow = "document.documentElement.scrollWidth - window.innerWidth"
+            assert page.run(overflow) <= 0, path
+        page.open(f"{site.url}/console/topics/orders/records")
+        page.wait("!!document.querySelector('time')", LIMIT_S)
+        page.wait("document.querySelector('#zone').innerText.includes('Asia/')", LIMIT_S)
+        shown, title = page.run(
+            "(() => { const one = document.querySelector('time');"
+            " return [one.innerText, one.title]; })()"
+        )
+        utc = datetime.fromisoformat(title.removesuffix(" UTC"))
+        assert datetime.fromisoformat(shown) - utc == timedelta(hours=5, minutes=30)
+
+
+@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+def test_a_page_is_used_by_keyboard_alone(site: Site, tmp_path: Path) -> None:
+    with opened_page(tmp_path) as page:
+        page.open(f"{site.url}/console/topics")
+        page.wait("document.title.startsWith('Topics') && document.readyState === 'complete'", 60)
+
+        def press(key: str, code: int, text: str = "") -> None:
+            for kind in ("keyDown", "keyUp"):
+                more = {"text": text} if text and kind == "keyDown" else {}
+                page.call(
+                    "Input.dispatchKeyEvent",
+                    type=kind,
+                    key=key,
+                    code=key,
+                    windowsVirtualKeyCode=code,
+                    **more,
+                )
+
+        press("Tab", 9)
+        assert page.run("document.activeElement.className") == "skip"
+        press("/", 191, "/")
+        assert page.run("document.activeElement.id") == "find"
+        for letter in "orde":
+            press(letter, ord(letter.upper()), letter)
+        page.wait("document.querySelector('#suggestions option')?.value === 'orders'", LIMIT_S)
+        press("Enter", 13, "\r")
+        page.wait("document.title.startsWith('Names with orde')", LIMIT_S)
+        assert page.run("location.search") == "?q=orde"

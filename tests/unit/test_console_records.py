@@ -1,6 +1,7 @@
 """Records as pages of the console show them, and the viewers that pages are made for."""
 
 import base64
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from lakehead.broker.console.record_filter import RecordFilter, is_equal
 from lakehead.broker.console.records import (
+    INFLATED_OF_PAGE_MAX,
     TEXT_MAX,
     Decode,
     FoundBatches,
@@ -168,7 +170,57 @@ def test_bytes_are_shown_as_json_text_or_hexadecimal() -> None:
 def test_any_bytes_have_a_text_of_bounded_length(data: bytes) -> None:
     text = as_text(data)
     assert text is not None
-    assert len(text) <= 2 * TEXT_MAX + 2
+    assert len(text) <= 6 * TEXT_MAX + 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" * 900 + b"]" * 900,  # each line has blanks for its depth
+        b'{"a":' * 400 + b"1" + b"}" * 400,
+        b'{"a": "\\ud800"}',  # half of a character cannot be written as UTF-8
+        b"\x00\x1b[31mred",
+        "\u202egnp.exe".encode(),
+        b"1" * 10_000_000,
+        b"\xff" * 10_000_000,
+    ],
+)
+def test_a_hostile_value_is_short_text_that_can_be_seen_and_written(value: bytes) -> None:
+    text = as_text(value)
+    assert text is not None
+    assert len(text) <= 4 * TEXT_MAX
+    text.encode()
+    assert not {"\x00", "\x1b", "\u202e"} & set(text)
+
+
+def test_many_and_long_headers_are_cut() -> None:
+    headers = tuple((f"n{number}" * 1_000, b"v" * 100_000) for number in range(300))
+    one = TestRecord(offset=0, key=b"k", value=b"v", headers=headers)
+    (record,) = page([memoryview(bytearray(encode_batch([one])))], 0).records
+    assert record.headers_left_out == 300 - len(record.headers) > 0
+    assert sum(len(name) + len(value or "") for name, value in record.headers) < 60_000
+
+
+def test_batches_that_inflate_to_gigabytes_end_the_search_and_not_the_node() -> None:
+    size = 16 << 20
+    bomb = bytes(batch(0, [b"\0" * size], codec="zstd"))
+    assert len(bomb) < 10_000
+    batches = []
+    for offset in range(100):  # 1.6 GB, of which a page looks at an eighth
+        body = bytearray(bomb)
+        body[:8] = offset.to_bytes(8, "big")
+        batches.append(memoryview(body))
+    tracemalloc.start()
+    try:
+        found = page(batches, 0, text="no such text")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.is_over
+    assert INFLATED_OF_PAGE_MAX // size <= found.position < 20
+    assert peak < 8 * size
+    later = page(batches[found.position :], found.position)
+    assert later.position > found.position, "the next page goes on"
 
 
 def test_credentials_are_taken_from_a_header_of_http_basic_alone() -> None:

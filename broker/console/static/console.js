@@ -1,8 +1,9 @@
-// Live figures of the console: one request every two seconds while the page can be seen.
+// The console's script: times in the viewer's zone, live figures while the page can be seen, and the
+// search box. Each page is whole without it.
 "use strict";
 
 const INTERVAL_MS = 2000;
-const POINTS_MAX = 300;
+const POINTS_MAX = 700;
 
 function sizeText(size) {
   for (const unit of ["bytes", "KiB", "MiB", "GiB"]) {
@@ -12,6 +13,36 @@ function sizeText(size) {
   return size.toFixed(1) + " TiB";
 }
 
+function countText(count) {
+  return String(Math.round(count)).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+}
+
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+
+// As the page writes times: the same width, so nothing moves.
+function timeText(moment) {
+  const two = (number) => String(number).padStart(2, "0");
+  return moment.getFullYear() + "-" + two(moment.getMonth() + 1) + "-" + two(moment.getDate()) + " " +
+    two(moment.getHours()) + ":" + two(moment.getMinutes()) + ":" + two(moment.getSeconds()) + "." +
+    String(moment.getMilliseconds()).padStart(3, "0");
+}
+
+function localize(place) {
+  for (const element of place.querySelectorAll("time[datetime]")) {
+    const moment = new Date(element.dateTime);
+    if (!Number.isNaN(moment.getTime())) element.textContent = timeText(moment);
+  }
+}
+
+function timeElement(milliseconds) {
+  const element = document.createElement("time");
+  const moment = new Date(milliseconds);
+  element.dateTime = moment.toISOString();
+  element.title = moment.toISOString().slice(0, 23).replace("T", " ") + " UTC";
+  element.textContent = timeText(moment);
+  return element;
+}
+
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
@@ -19,27 +50,35 @@ function color(name) {
 function chart(place, labels, colors, text, least) {
   const data = [[], ...labels.map(() => [])];
   const axis = { stroke: color("--quiet"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
+  const width = () => Math.max(place.clientWidth - 16, 100);
   const plot = new uPlot({
-    width: place.clientWidth,
-    height: 200,
-    tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
-    series: [{}, ...labels.map((label, n) => ({
+    width: width(),
+    height: 185,
+    series: [{ value: (_, one) => (one == null ? "-" : timeText(new Date(one * 1000)).slice(0, 19)) }, ...labels.map((label, n) => ({
       label, stroke: color(colors[n]), width: 2, value: (_, value) => (value == null ? "-" : text(value)),
     }))],
-    axes: [axis, { ...axis, size: 90, values: (_, values) => values.map(text) }],
+    axes: [{ ...axis, space: 90, values: (_, times) => times.map((one) => timeText(new Date(one * 1000)).slice(11, 19)) }, { ...axis, size: 80, values: (_, values) => values.map(text) }],
     scales: { y: { range: (_, low, high) => [0, Math.max(high, least)] } },
   }, data, place);
-  new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 200 })).observe(place);
-  return (timeMs, ...values) => {
+  new ResizeObserver(() => plot.setSize({ width: width(), height: 185 })).observe(place);
+  const add = (timeMs, ...values) => {
     data[0].push(timeMs / 1000);
     values.forEach((value, n) => data[n + 1].push(value));
     if (data[0].length > POINTS_MAX) data.forEach((column) => column.shift());
     plot.setData(data);
   };
+  add.all = (points) => {
+    points.slice(-POINTS_MAX).forEach(([timeMs, ...values]) => {
+      data[0].push(timeMs / 1000);
+      values.forEach((value, n) => data[n + 1].push(value));
+    });
+    plot.setData(data);
+  };
+  return add;
 }
 
 function cells(row, values) {
-  values.forEach(([text, isNumber, link]) => {
+  values.forEach(([text, isNumber, link, badge]) => {
     const cell = document.createElement("td");
     if (isNumber) cell.className = "number";
     if (link) {
@@ -47,6 +86,11 @@ function cells(row, values) {
       anchor.href = link;
       anchor.textContent = text;
       cell.append(anchor);
+    } else if (badge) {
+      const mark = document.createElement("span");
+      mark.className = "badge " + badge;
+      mark.textContent = text;
+      cell.append(mark);
     } else {
       cell.textContent = text;
     }
@@ -124,6 +168,8 @@ function showCost(found) {
     found.bytes_in < 1024 ? "-" : "$" + (dollars / (found.bytes_in * 3600) * 1e12).toFixed(2);
 }
 
+const NODE_STATES = { live: "good", silent: "bad", fenced: "bad", gone: "faint" };
+
 function watchCluster(place) {
   const add = chart(place, ["in", "out"], ["--in", "--out"], sizeText, 10240);
   const show = (found) => {
@@ -133,14 +179,14 @@ function watchCluster(place) {
     showLatencies(found.latencies);
     showCost(found);
     fill(document.getElementById("node-rows"), found.nodes.map((node) => [
-      [node.node + (node.controller ? " (controller)" : ""), false], [node.state, false],
+      [node.node + (node.controller ? " (controller)" : ""), false], [node.state, false, null, NODE_STATES[node.state] || "plain"],
       [node.address, false], [node.rack || "-", false], [node.leads, true],
       [node.bytes_in == null ? "-" : sizeText(node.bytes_in), true],
       [node.bytes_out == null ? "-" : sizeText(node.bytes_out), true],
       [node.cpu == null ? "-" : Math.round(node.cpu * 100) + " %", true],
     ]), "No node is registered.");
     fill(document.getElementById("busiest-rows"), found.busiest.map((one) => [
-      [one.topic + "-" + one.partition, false, "/console/topics/" + one.topic], [sizeText(one.rate), true],
+      [one.topic + "-" + one.partition, false, "/console/topics/" + one.topic + "/partitions/" + one.partition], [sizeText(one.rate), true],
     ]), "No traffic.");
   };
   follow("/console/live", show, (error) => {
@@ -149,19 +195,24 @@ function watchCluster(place) {
 }
 
 function watchLag(place) {
-  const add = chart(place, ["lag"], ["--in"], (value) => String(Math.round(value)), 10);
-  follow(place.dataset.source, (found) => {
+  const add = chart(place, ["lag"], ["--in"], countText, 10);
+  const now = document.getElementById("lag-now");
+  const lost = (error) => { now.textContent = "not known: " + error.message; };
+  fetch(place.dataset.source + "&history=1").then(async (response) => {
+    if (!response.ok) throw new Error(response.statusText);
+    add.all((await response.json()).history);
+  }).catch(lost).finally(() => follow(place.dataset.source, (found) => {
     add(found.time_ms, found.lag);
-    document.getElementById("lag-now").textContent = String(found.lag);
-  }, (error) => {
-    document.getElementById("lag-now").textContent = "not known: " + error.message;
-  });
+    now.textContent = countText(found.lag);
+  }, lost));
 }
 
 const SHOWN = {
-  last_commit_ms: (value) => new Date(value).toISOString().slice(0, 23).replace("T", " "),
+  last_commit_ms: timeElement,
   seconds_behind: (value) => value.toFixed(0),
   freshness_seconds: (value) => value.toFixed(0),
+  records_behind: countText,
+  dead_letters: countText,
 };
 
 function showTables(place, tables) {
@@ -171,7 +222,7 @@ function showTables(place, tables) {
     if (!found) continue;
     for (const cell of row.querySelectorAll("[data-field]")) {
       const value = found[cell.dataset.field];
-      if (value != null) cell.textContent = (SHOWN[cell.dataset.field] || String)(value);
+      if (value != null) cell.replaceChildren((SHOWN[cell.dataset.field] || String)(value));
     }
   }
   place.textContent = "";
@@ -189,6 +240,62 @@ async function lookAtTables(place) {
   }
 }
 
+// Parts of a page that are fetched again with it; one that has the focus stays as it is.
+function refresh(part) {
+  setInterval(async () => {
+    if (document.hidden || part.contains(document.activeElement)) return;
+    try {
+      const response = await fetch(location.href);
+      if (!response.ok) return;
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      const fresh = page.getElementById(part.id);
+      if (!fresh) return;
+      const left = part.querySelector(".wide") ? part.querySelector(".wide").scrollLeft : 0;
+      localize(fresh);
+      part.replaceChildren(...fresh.childNodes);
+      if (part.querySelector(".wide")) part.querySelector(".wide").scrollLeft = left;
+    } catch (error) {
+      // The node does not respond: what is shown stays, and the next look may find it.
+    }
+  }, Number(part.dataset.refresh));
+}
+
+function suggest(input, list) {
+  let wanted = "";
+  let timer = 0;
+  input.addEventListener("input", () => {
+    clearTimeout(timer);
+    wanted = input.value.trim();
+    if (wanted.length < 2) return;
+    timer = setTimeout(async () => {
+      const asked = wanted;
+      try {
+        const response = await fetch(list.dataset.source + "?q=" + encodeURIComponent(asked));
+        if (!response.ok || asked !== wanted) return;
+        list.replaceChildren(...(await response.json()).topics.map((name) => {
+          const option = document.createElement("option");
+          option.value = name;
+          return option;
+        }));
+      } catch (error) {
+        // Suggestions are a help; the search works without.
+      }
+    }, 120);
+  });
+  document.addEventListener("keydown", (event) => {
+    const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
+    if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      input.focus();
+    }
+  });
+}
+
+localize(document);
+const zone = document.getElementById("zone");
+if (zone && ZONE !== "UTC" && ZONE !== "Etc/UTC") zone.textContent = "Times are those of " + ZONE + "; UTC is shown by pointing at one.";
+suggest(document.getElementById("find"), document.getElementById("suggestions"));
+document.querySelectorAll("[data-refresh]").forEach(refresh);
 const traffic = document.getElementById("traffic-chart");
 const lag = document.getElementById("lag-chart");
 if (traffic) watchCluster(traffic);
