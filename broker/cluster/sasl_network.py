@@ -8,22 +8,13 @@ between nodes also has its proof (`lakehead.broker.protocol.node_proof`).
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.inter_broker_client import PeerChannel, PeerNetwork
-from lakehead.broker.protocol.api import schema
-from lakehead.broker.protocol.decode import decode
+from lakehead.broker.cluster.sasl_login import ScramLogin, log_in
 from lakehead.broker.protocol.errors import MalformedFrame
-from lakehead.broker.protocol.frame import encode_request
-from lakehead.broker.protocol.messages import entity
 from lakehead.broker.security.sasl.credentials import node_salted_password, node_user
 from lakehead.broker.security.sasl.outcome import SaslFailure
-from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS, ScramClient, secure_text
-
-_HANDSHAKE, _AUTHENTICATE = (17, 1), (36, 2)
-_ELEMENTS_MAX = 100
+from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS
 
 
 class SaslNetwork:
@@ -59,29 +50,5 @@ class SaslNetwork:
         secret, mechanism = self.secret(), self._mechanism
         if not secret:
             raise SaslFailure("the cluster has no secret of nodes yet")
-        client = ScramClient(
-            mechanism,
-            node_user(self._node_id),
-            partial(node_salted_password, secret, mechanism.name),
-            secure_text(self._rng),
-        )
-        shaken = await _send(channel, _HANDSHAKE, "SaslHandshakeRequest", mechanism=mechanism.name)
-        if shaken.error_code is not ErrorCode.none:
-            raise SaslFailure(f"the other node has no {mechanism.name} for nodes")
-        challenge = await _send_token(channel, client.first())
-        client.check(await _send_token(channel, client.final(challenge)))
-
-
-async def _send_token(channel: PeerChannel, message: bytes) -> bytes:
-    response = await _send(channel, _AUTHENTICATE, "SaslAuthenticateRequest", auth_bytes=message)
-    if response.error_code is not ErrorCode.none:
-        raise SaslFailure("the other node has another secret of nodes")
-    return bytes(response.auth_bytes)
-
-
-async def _send(channel: PeerChannel, api: tuple[int, int], name: str, **fields: Any) -> Any:
-    message = schema(*api)
-    request = entity(message.request_module, name, **fields)
-    response = await channel.send(encode_request(*api, 0, request))
-    start = 5 if message.flexible_response else 4
-    return decode(message.response_class, response, start, _ELEMENTS_MAX)
+        salted = partial(node_salted_password, secret, mechanism.name)
+        await log_in(channel, ScramLogin(mechanism, node_user(self._node_id), salted, self._rng))
