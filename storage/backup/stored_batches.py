@@ -9,11 +9,13 @@ from lakehead.storage.object_store.protocol import ObjectStore
 
 
 async def stored_batches(store: ObjectStore, stream: StreamState) -> AsyncIterator[memoryview]:
-    """Yield the batches of a stream, in the order of offsets. Raises ObjectNotFound,
+    """Yield the batches of a stream, in the order of offsets; the first may begin below the start
+    of the stream, where a trim was within it. Raises ObjectNotFound,
     StoreUnavailable, CorruptObject, UnsupportedFormat.
     """
     for extent in stream.extents:
         key = extent.object_key
+        start = max(extent.start_offset, stream.start_offset)
         index = await read_index(store, key)
         for item in index.items_of(stream.stream_id):
             if item.end_offset <= extent.start_offset or item.start_offset >= extent.end_offset:
@@ -25,6 +27,6 @@ async def stored_batches(store: ObjectStore, stream: StreamState) -> AsyncIterat
             except ValueError as error:
                 raise CorruptObject(key, item.position, str(error)) from error
             for record in records:
-                is_held = extent.start_offset <= record.base_offset < extent.end_offset
-                if is_held and record.base_offset >= stream.start_offset:
+                end = record.base_offset + record.offset_count
+                if start < end and record.base_offset < extent.end_offset:
                     yield memoryview(record.payload)
