@@ -2,9 +2,13 @@
 quotas.
 """
 
+import asyncio
 import random
+import signal
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,13 +24,18 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.observability.event_log import configure_logs
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import RequestRefused, SettingsError
 from lakehead.storage.format.record_batch import CODECS
 from lakehead.storage.jobs.job import DamageFound
 
 if TYPE_CHECKING:
+    from lakehead.broker.cli.migration.run import ImportedAccess, ImportedTopic, Progress
     from lakehead.broker.cli.migration.source_cluster import SourceCluster
 
+_PROGRESS_S = 10.0
+_SHOWN_MAX = 20
+"""Differences of which there is a line."""
 AS_PRODUCED = "producer"
 """The value of --compression that leaves batches as they are, as that of compression.type."""
 
@@ -74,6 +83,20 @@ def import_topics(
             help="Partitions of __consumer_offsets (offsets.topic.num.partitions).",
         ),
     ] = 50,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Go on with what comes, until Ctrl-C or SIGTERM; then import the rest and end.",
+        ),
+    ] = False,
+    from_start: Annotated[
+        bool,
+        typer.Option(
+            "--from-start",
+            help="Delete the topics given by --topic here first, and import all of them.",
+        ),
+    ] = False,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Import nothing: read both sides, and compare digests."),
@@ -88,68 +111,136 @@ def import_topics(
     The cluster at --path is a new one, before its nodes start for the first time. Run it again for
     what came meanwhile; a run that was killed goes on where it was.
     """
-    if compression not in {AS_PRODUCED, *CODECS}:
-        raise SettingsError(f"--compression is one of {AS_PRODUCED}, {', '.join(CODECS)}")
+    if from_start and not topic:
+        raise SettingsError("--from-start is for topics given by --topic")
+    parts, codec = _known_parts(without or ()), _codec(compression)
+    options = _Options(topic or (), parts, codec, offsets_partitions, follow, from_start, as_json)
     configure_logs("warning")
-    from lakehead.broker.cli.migration.run import PARTS
     from lakehead.broker.cli.migration.source_cluster import SourceCluster
 
-    for part in without or ():
-        if part not in PARTS:
-            raise SettingsError(f"--without is one of {', '.join(PARTS)}, not {part}")
-    cluster = SourceCluster(source, command_config)
+    cluster = SourceCluster(source, command_config, random.SystemRandom())
     if verify:
-        run(_verify(cluster, store_uri(path), topic or [], as_json))
-        return
+        run(_verify(cluster, store_uri(path), options))
+    else:
+        run(_import(cluster, _new_store_uri(path), options))
+
+
+def _new_store_uri(path: str) -> str:
     place = place_uri(path)
     if place.startswith("file:") and not place.endswith("/store"):
         place += "/store"  # as `lakehead start` has it in its folder
-    codec = None if compression == AS_PRODUCED else CODECS.index(compression)
-    run(_import(cluster, place, topic or [], without or [], codec, offsets_partitions, as_json))
+    return place
 
 
-async def _import(
-    source: "SourceCluster",
-    uri: str,
-    names: list[str],
-    without: list[str],
-    codec: int | None,
-    offsets_partitions: int,
-    as_json: bool,
-) -> None:
-    from lakehead.broker.cli.migration.run import (
-        POSITIONS,
-        import_access,
-        import_positions,
-        import_topic,
-    )
-    from lakehead.broker.cli.migration.source_brokers import SourceBrokers
+def _codec(compression: str) -> int | None:
+    """Return the number of a codec; None: that of each batch."""
+    if compression not in {AS_PRODUCED, *CODECS}:
+        raise SettingsError(f"--compression is one of {AS_PRODUCED}, {', '.join(CODECS)}")
+    return None if compression == AS_PRODUCED else CODECS.index(compression)
+
+
+def _known_parts(without: Collection[str]) -> Collection[str]:
+    from lakehead.broker.cli.migration.run import PARTS
+
+    for part in without:
+        if part not in PARTS:
+            raise SettingsError(f"--without is one of {', '.join(PARTS)}, not {part}")
+    return without
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Those of the command, but for source and store."""
+
+    topics: Sequence[str]
+    without: Collection[str]
+    codec: int | None
+    offsets_partitions: int
+    follow: bool
+    from_start: bool
+    as_json: bool
+
+
+def _show_line(text: str) -> None:
+    typer.echo(f"lakehead: {text}", err=True)
+
+
+class _ProgressLines:
+    """A line about the progress, at most every few seconds."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._next_s = self._clock.monotonic() + _PROGRESS_S
+
+    def show(self, progress: "Progress") -> None:
+        """Show it, if it is time to."""
+        now_s = self._clock.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + _PROGRESS_S
+            _show_line(
+                f"{progress.records} records came; {progress.topics_read} of {progress.topics} "
+                "topics are read"
+            )
+
+
+async def _import(source: "SourceCluster", uri: str, options: _Options) -> None:
+    from lakehead.broker.cli.migration.follow import Import
     from lakehead.broker.cli.migration.target_store import opened_target
 
-    topics = source.topics(names)
-    brokers = SourceBrokers(source.settings, random.SystemRandom())
     store = open_at(uri)
-    groups = 0
-    rows: list[dict[str, Any]] = []
     try:
-        async with opened_target(store, codec) as target:
-            for topic in topics:
-                done = await import_topic(source, brokers, target, topic)
-                rows.append(
-                    {
-                        "topic": done.topic,
-                        "partitions": done.partitions,
-                        "records": done.records,
-                        "end_offsets": done.end_offsets,
-                        "left_out": ", ".join(done.left_out) or None,
-                    }
-                )
-            if POSITIONS not in without:
-                groups = await import_positions(source, target, topics, offsets_partitions)
-            access = await import_access(brokers, target, without)
+        async with opened_target(store, options.codec) as target:
+            lines = _ProgressLines()
+            whole = Import(
+                source,
+                target,
+                options.topics,
+                on_progress=lines.show,
+                from_start=options.from_start,
+            )
+            if options.follow:
+                await whole.follow(_stopped_by_signal(), _show_line)
+                _show_line("imports what came since, and ends")
+            await whole.copy()
+            groups, access = await whole.finish(options.without, options.offsets_partitions)
     finally:
-        brokers.close()
+        source.brokers.close()
         await store.close()
+    _show(whole.results.values(), options.as_json)
+    for name in sorted(target.made_again):
+        _show_line(f"topic {name} was imported from its start again, as another topic than before")
+    for one in whole.results.values():
+        if one.is_gone:
+            _show_line(f"topic {one.topic} was deleted at the source meanwhile, and stays here")
+    _show_access(access, groups, options.as_json)
+
+
+def _stopped_by_signal() -> asyncio.Event:
+    """Return an event that the first Ctrl-C or SIGTERM sets; the next one ends the process."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stopped.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return stopped
+
+
+def _show(results: Iterable["ImportedTopic"], as_json: bool) -> None:
+    rows = [
+        {
+            "topic": one.topic,
+            "partitions": one.partitions,
+            "records": one.records,
+            "end_offsets": one.end_offsets,
+            "left_out": ", ".join(one.left_out) or None,
+        }
+        for one in results
+    ]
     columns = {
         "topic": "TOPIC",
         "partitions": "PARTITIONS",
@@ -158,6 +249,9 @@ async def _import(
         "left_out": "CONFIGS LEFT OUT",
     }
     show_rows(rows, columns, as_json)
+
+
+def _show_access(access: "ImportedAccess", groups: int, as_json: bool) -> None:
     if access.users:
         users = [
             {"user": one.user, "mechanism": one.mechanism, "iterations": one.iterations}
@@ -165,41 +259,55 @@ async def _import(
         ]
         headings = {"user": "USER WITHOUT A PASSWORD", "mechanism": "MECHANISM"}
         show_rows(users, headings | {"iterations": "ITERATIONS"}, as_json)
-    typer.echo(
-        f"lakehead: positions of {groups} groups, {access.acls} ACLs and quotas of {access.quotas} "
-        "entities are those of the source",
-        err=True,
+    _show_line(
+        f"positions of {groups} groups, {access.acls} ACLs and quotas of {access.quotas} "
+        "entities are those of the source"
     )
     for quota in access.left_out:
-        typer.echo(f"lakehead: left out: quota {quota}", err=True)
+        _show_line(f"left out: quota {quota}")
     if access.users:
         one = access.users[0]
-        typer.echo(
-            "lakehead: Kafka gives no passwords away: set one for each of these users, as soon as "
+        _show_line(
+            "Kafka gives no passwords away: set one for each of these users, as soon as "
             f"a node runs: kafka-configs --bootstrap-server HOST:PORT --alter --entity-type users "
             f"--entity-name {one.user} --add-config "
-            f"'{one.mechanism}=[iterations={one.iterations},password=...]'",
-            err=True,
+            f"'{one.mechanism}=[iterations={one.iterations},password=...]'"
         )
 
 
-async def _verify(source: "SourceCluster", uri: str, names: list[str], as_json: bool) -> None:
-    from lakehead.broker.cli.migration.run import compared
+async def _verify(source: "SourceCluster", uri: str, options: _Options) -> None:
+    from lakehead.broker.cli.migration.comparison import compared, differing_positions
+    from lakehead.broker.cli.migration.run import POSITIONS
 
     store = open_at(uri)
+    positions: list[str] = []
     try:
         state = await read_state(store)
-        topics = [one for one in source.topics(names) if one.name in state.topics]
-        found = await compared(source, store, state, topics)
+        topics = await source.topics(options.topics)
+        there = [one.name for one in topics]
+        for name in options.topics or there:
+            if name not in there:
+                raise RequestRefused(f"the source has no topic {name}")
+            if name not in state.topics:
+                raise DamageFound(f"topic {name} is not here: import it")
+        found = [one async for one in compared(source, store, state, topics)]
+        if POSITIONS not in options.without:
+            positions = await differing_positions(source, store, state, topics)
     finally:
+        source.brokers.close()
         await store.close()
     rows = [
         {
             "topic": one.topic,
             "partition": one.partition,
+            "start": one.start,
+            "end": one.end,
+            "behind": one.behind,
             "records": one.records,
             "source_records": one.source_records,
+            "superseded": one.superseded,
             "digest": one.digest,
+            "source_digest": one.source_digest,
             "same": one.is_same,
         }
         for one in found
@@ -209,9 +317,26 @@ async def _verify(source: "SourceCluster", uri: str, names: list[str], as_json: 
         "partition": "PARTITION",
         "records": "RECORDS",
         "source_records": "AT THE SOURCE",
+        "behind": "BEHIND",
         "same": "SAME",
     }
-    show_rows(rows, columns, as_json)
+    show_rows(rows, columns, options.as_json)
+    differing = [one for one in found if not one.is_same]
+    for one in differing[:_SHOWN_MAX]:
+        _show_line(f"{one.topic}-{one.partition} differs at {one.difference}")
+    for text in positions[:_SHOWN_MAX]:
+        _show_line(f"another position: {text}")
     for one in found:
-        if not one.is_same:
-            raise DamageFound(f"{one.topic}-{one.partition} has other records than the source")
+        if one.is_gone:
+            _show_line(f"{one.topic}-{one.partition} is not at the source any more: not compared")
+    if behind := sum(one.behind for one in found):
+        _show_line(f"the source has {behind} offsets that are not imported yet: import again")
+    if differing:
+        one = differing[0]
+        raise DamageFound(
+            f"{one.topic}-{one.partition} has other records than the source, at {one.difference} "
+            f"({len(differing)} of {len(found)} partitions differ): import the topic from its "
+            f"start by --topic {one.topic} --from-start"
+        )
+    if positions:
+        raise DamageFound(f"{len(positions)} positions differ, first of {positions[0]}")

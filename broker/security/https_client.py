@@ -1,4 +1,4 @@
-"""Small HTTP responses of identity providers: of JWK sets and of AWS STS.
+"""Small HTTP responses of identity providers: JWK sets, tokens, and what AWS STS proves.
 
 Requests run in threads, since `http.client` blocks. All is bounded: time, size, and the number of
 requests at once. No redirect is followed.
@@ -47,11 +47,19 @@ class HttpsClient:
         """See `HttpClient.get`."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(2 * (self._connect_s + self._read_s)), self._slots:
-            return await loop.run_in_executor(
-                None, partial(self._get, url, dict(headers), body_max)
-            )
+            get = partial(self.request, "GET", url, headers=headers, body_max=body_max)
+            return await loop.run_in_executor(None, get)
 
-    def _get(self, url: str, headers: dict[str, str], body_max: int) -> HttpResponse:
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        body_max: int,
+        content: bytes | None = None,
+    ) -> HttpResponse:
+        """Send a request and wait for the response, in this thread. Raises as `HttpClient.get`."""
         place = urlsplit(url)
         connection = self._connection(place.scheme, place.hostname or "", place.port)
         until = self._clock.monotonic() + self._connect_s + self._read_s
@@ -60,11 +68,13 @@ class HttpsClient:
             connection.connect()
             connection.sock.settimeout(self._read_s)
             connection.putrequest(
-                "GET", target, skip_host="Host" in headers, skip_accept_encoding=True
+                method, target, skip_host="Host" in headers, skip_accept_encoding=True
             )
             for name, value in {"Connection": "close", **headers}.items():
                 connection.putheader(name, value)
-            connection.endheaders()
+            if content is not None:
+                connection.putheader("Content-Length", str(len(content)))
+            connection.endheaders(content)
             response = connection.getresponse()
             body = bytearray()
             while piece := response.read1(_PIECE):

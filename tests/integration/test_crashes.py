@@ -72,10 +72,12 @@ PROMOTION_ALONE = {
 }
 """Fail-points that only promotions of a copy come to: test_promotion."""
 IMPORT_ALONE = {
+    "import_access_made",
+    "import_begun",
     "import_positions_uploaded",
     "import_records_appended",
-    "import_topic_made",
-    "import_topic_uploaded",
+    "import_topics_made",
+    "import_topics_uploaded",
 }
 """Fail-points that only imports come to: test_kafka_import."""
 CLUSTER_ALONE = {

@@ -213,7 +213,7 @@ def metadata(folder: Path) -> MetadataImage:
 def test_logs_of_every_kind_come_as_they_are(filled: Source, tmp_path: Path) -> None:
     source = filled
     still_open = transactions(source)
-    for failpoint in ("import_topic_made:2", "import_records_appended:3", "import_topic_uploaded"):
+    for failpoint in ("import_topics_made", "import_records_appended:3", "import_topics_uploaded"):
         run_import(source, tmp_path, failpoint=failpoint)
     run_import(source, tmp_path)
     stable = everything(source.client)
@@ -261,19 +261,20 @@ def is_led(client: dict[str, Any]) -> bool:
 def test_records_one_by_one_are_the_same(filled: Source, tmp_path: Path) -> None:
     """The way of partitions with messages from before batches, which Kafka 4 does not write."""
     source = filled
-    cluster = SourceCluster(source.bootstrap, source.file)
-    (topic,) = cluster.topics(["plain"])
+    cluster = SourceCluster(source.bootstrap, source.file, random.Random(1))
 
     async def copy() -> None:
+        (topic,) = await cluster.topics(["plain"])
         store = open_at(f"file:{tmp_path / 'data' / 'store'}")
         try:
             async with opened_target(store, None) as target:
-                for number, stream in enumerate(
-                    await target.topic(topic.name, topic.partitions, topic.configs)
-                ):
-                    with cluster.partition(topic.name, number) as reader:
-                        assert await import_records(reader, target, stream, 500) == 500
+                streams = (await target.topics([topic]))[topic.name]
+                for place, stream in zip(topic.places, streams, strict=True):
+                    with cluster.partition(place) as reader:
+                        came = import_records(reader, target, stream, 0, 500)
+                        assert sum([count async for count in came]) == 500
         finally:
+            cluster.brokers.close()
             await store.close()
 
     (tmp_path / "data" / "store").mkdir(parents=True)
@@ -298,7 +299,7 @@ async def alter_quotas(source: Source, owner: dict[str, str | None]) -> None:
             "validate_only": False,
         }
 
-    brokers = SourceBrokers(source.client, random.Random(1))
+    brokers = SourceBrokers(source.client, None, random.Random(1))
     try:
         done = await brokers.request(49, 1, "AlterClientQuotasRequest", fields)
         assert [one.error_code for one in done.entries] == [ErrorCode.none]

@@ -143,8 +143,8 @@ def store_of(folder: Path) -> Path:
         (),
         pytest.param(
             (
-                *("import_topic_made", "import_records_appended:2", "import_topic_uploaded"),
-                "import_positions_uploaded",
+                *("import_topics_made", "import_begun", "import_records_appended:2"),
+                *("import_topics_uploaded", "import_positions_uploaded", "import_access_made"),
             ),
             marks=pytest.mark.slow,
         ),

@@ -29,6 +29,10 @@ class HttpPlace:
                 self.end_headers()
                 self.wfile.write(body)
 
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
+
             def log_message(self, *_: Any) -> None:
                 pass
 

@@ -2,8 +2,7 @@
 some of their records are imported, built again.
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lakehead.broker.cli.migration.source_batches import SourceBatch
 from lakehead.storage.format.batch_writer import encode_headers, encode_record
@@ -77,22 +76,6 @@ def _encoded(record: KafkaRecord, base_offset: int, first_ms: int) -> bytes:
     )
 
 
-class RecordDigest:
-    """The number of records of a partition, and a digest of their offsets, timestamps, keys, values
-    and headers. Batches and their codecs do not count.
-    """
-
-    def __init__(self) -> None:
-        self.records = 0
-        self._digest = hashlib.sha256()
-
-    def add(self, records: Iterable[KafkaRecord]) -> None:
-        """Add records, in the order of offsets."""
-        for record in records:
-            self.records += 1
-            self._digest.update(_encoded(record, 0, 0))
-
-    @property
-    def hex(self) -> str:
-        """The digest so far."""
-        return self._digest.hexdigest()
+def encoded_record(record: KafkaRecord) -> bytes:
+    """Return offset, timestamp, key, value and headers of a record as bytes, for a digest."""
+    return _encoded(record, 0, 0)

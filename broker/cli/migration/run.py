@@ -6,11 +6,10 @@ on. Offsets without a record (markers of transactions, aborted and compacted rec
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lakehead.broker.cli.migration.imported_batch import RecordDigest
 from lakehead.broker.cli.migration.source_access import (
     ScramUser,
     source_acls,
@@ -18,27 +17,22 @@ from lakehead.broker.cli.migration.source_access import (
     source_users,
 )
 from lakehead.broker.cli.migration.source_batches import (
+    Bounds,
     OldFormat,
     fetched_batches,
     partition_bounds,
 )
-from lakehead.broker.cli.migration.source_brokers import SourceBrokers
+from lakehead.broker.cli.migration.source_brokers import Place, SourceBrokers, TopicGone
 from lakehead.broker.cli.migration.source_cluster import (
     SourceCluster,
     SourcePartition,
     SourceTopic,
 )
 from lakehead.broker.cli.migration.target_store import TargetStore
-from lakehead.broker.cluster.replication_control import OFFSETS_CONFIGS
 from lakehead.broker.configs.topic_configs import parse_topic_configs
-from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.errors import RequestRefused
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
-from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.stream import Stream
 
 ACLS, QUOTAS, USERS, POSITIONS = "acls", "quotas", "users", "positions"
@@ -57,94 +51,136 @@ class ImportedTopic:
     records: int = 0
     end_offsets: int = 0
     left_out: tuple[str, ...] = ()
+    is_gone: bool = False
+    """It was deleted at the source while it was imported."""
 
 
-async def import_topic(
-    source: SourceCluster, brokers: SourceBrokers, target: TargetStore, topic: SourceTopic
-) -> ImportedTopic:
-    """Import what is new of a topic. Raises RequestRefused, BrokerUnavailable, StorageError."""
-    configs, left_out = _known_configs(topic)
-    done = ImportedTopic(topic=topic.name, partitions=topic.partitions, left_out=left_out)
-    streams = await target.topic(topic.name, topic.partitions, configs)
-    failpoint("import_topic_made")
-    bounds = await partition_bounds(brokers, topic.name, topic.partitions)
-    for partition, (stream, (low, high)) in enumerate(zip(streams, bounds, strict=True)):
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The progress of a round: topics, those of them that are read to their ends, and records."""
+
+    topics: int
+    topics_read: int = 0
+    records: int = 0
+
+
+OnProgress = Callable[[Progress], None]
+"""Is called after each response of the source."""
+
+
+async def import_topics(
+    source: SourceCluster,
+    target: TargetStore,
+    topics: Sequence[SourceTopic],
+    on_progress: OnProgress,
+    *,
+    from_start: bool = False,
+) -> list[ImportedTopic]:
+    """Import what is new of topics; with `from_start` everything. Raises RequestRefused,
+    BrokerUnavailable, StorageError.
+    """
+    done, known = [], []
+    for topic in topics:
+        configs, left_out = _known_configs(topic)
+        known.append(replace(topic, configs=configs))
+        done.append(ImportedTopic(topic=topic.name, partitions=topic.partitions, left_out=left_out))
+    streams = await target.topics(known, from_start=from_start)
+    failpoint("import_topics_made")
+    places = [(one, streams[topic.name][one.partition]) for topic in topics for one in topic.places]
+    bounds = await partition_bounds(source.brokers, [one for one, _ in places])
+    there = [(one, stream, bounds[one]) for one, stream in places if one in bounds]
+    for place, stream, (_, high) in there:
         if stream.next_offset > high:
             raise RequestRefused(
-                f"{topic.name}-{partition} ends at {stream.next_offset} here and at {high} at the "
-                "source: it is another topic, or has other records here"
+                f"{place} ends at {stream.next_offset} here and at {high} at the source, which has "
+                "lost records or has another topic of this name: import it from its start by "
+                f"--topic {place.topic.name} --from-start"
             )
-        await target.begin_at(stream, low)
+    await target.begin([(stream, low) for _, stream, (low, _) in there])
+    progress = Progress(topics=len(topics))
+
+    def came(records: int) -> None:
+        progress.records += records
+        on_progress(progress)
+
+    for topic, result in zip(topics, done, strict=True):
         try:
-            done.records += await _import_batches(
-                brokers, target, stream, topic.name, partition, max(low, stream.next_offset), high
-            )
-        except OldFormat:
-            with source.partition(topic.name, partition) as reader:
-                done.records += await import_records(reader, target, stream, high)
-        await target.fill(stream, high)  # markers, and what compaction or retention removed
-        done.end_offsets += stream.next_offset
-    await target.upload()
-    for stream, (low, _) in zip(streams, bounds, strict=True):
-        await stream.trim(low)
-    failpoint("import_topic_uploaded")
+            for place in topic.places:
+                if place not in bounds:
+                    raise TopicGone
+                stream = streams[topic.name][place.partition]
+                result.records += await _import_partition(
+                    source, target, stream, place, bounds[place], came
+                )
+                result.end_offsets += stream.next_offset
+        except TopicGone:
+            result.is_gone = True
+        progress.topics_read += 1
+    await target.trim(
+        [
+            (stream, bounds.low)
+            for _, stream, bounds in there
+            if stream.start_offset < bounds.low <= stream.next_offset
+        ]
+    )
     return done
 
 
-async def _import_batches(
-    brokers: SourceBrokers,
+async def _import_partition(
+    source: SourceCluster,
     target: TargetStore,
     stream: Stream,
-    topic: str,
-    partition: int,
-    start: int,
-    high: int,
+    place: Place,
+    bounds: Bounds,
+    came: Callable[[int], None],
 ) -> int:
-    """Copy batches from `start` to `high`; return how many records they have."""
+    """Copy what is new of a partition; return how many records that is. Raises TopicGone."""
+    low, high = bounds
+    start = max(low, stream.next_offset)
     records = 0
-    async with aclosing(fetched_batches(brokers, topic, partition, start, high)) as responses:
-        async for one in responses:
-            records += await target.add(stream, one.batches)
-            await target.fill(stream, one.end)
-            failpoint("import_records_appended")
+    try:
+        async with aclosing(fetched_batches(source.brokers, place, start, high)) as responses:
+            async for one in responses:
+                added = await target.add(stream, one.batches)
+                await target.fill(stream, one.end)
+                came(added)
+                records += added
+                failpoint("import_records_appended")
+    except OldFormat:
+        with source.partition(place) as reader:
+            start = max(low, stream.next_offset)
+            async for added in import_records(reader, target, stream, start, high):
+                came(added)
+                records += added
+    await target.fill(stream, high)  # markers, and what compaction or retention removed
     return records
 
 
 async def import_records(
-    reader: SourcePartition, target: TargetStore, stream: Stream, high: int
-) -> int:
-    """Copy records up to `high` one by one, as a partition needs it that has messages of a format
-    from before batches; return how many.
+    reader: SourcePartition, target: TargetStore, stream: Stream, start: int, high: int
+) -> AsyncGenerator[int, None]:
+    """Copy records from `start` up to `high` one by one, as a partition needs it that has messages
+    of a format from before batches; yield how many came.
     """
-    count = 0
-    found = reader.records(max(stream.next_offset, await asyncio.to_thread(reader.start)))
+    found = reader.records(start)
     while (some := await asyncio.to_thread(next, found, None)) is not None:
         wanted = [one for one in some if one.offset < high]
         await target.add_records(stream, wanted)
-        count += len(wanted)
+        yield len(wanted)
         if len(wanted) < len(some):
-            break
-    return count
+            return
 
 
 async def import_positions(
     source: SourceCluster, target: TargetStore, topics: Sequence[SourceTopic], partitions: int
 ) -> int:
-    """Import the committed offsets of the source's groups; return how many groups there were.
+    """Have the committed offsets of the source's groups; return how many groups there are.
 
     `partitions` is the number of `__consumer_offsets` if it has to be made.
     """
-    names = [topic.name for topic in topics]
+    names = {topic.name for topic in topics}
     groups = await asyncio.to_thread(source.positions, names)
-    if not groups:
-        return 0
-    known = target.state.topics.get(OFFSETS_TOPIC)
-    count = partitions if known is None else len(known.partitions)
-    logs = await target.topic(OFFSETS_TOPIC, count, OFFSETS_CONFIGS)
-    for group, offsets in sorted(groups.items()):
-        await target.commit_positions(group, offsets, logs)
-    await target.upload()
-    failpoint("import_positions_uploaded")
+    await target.set_positions(groups, names, partitions)
     return len(groups)
 
 
@@ -204,63 +240,3 @@ def _known_configs(topic: SourceTopic) -> tuple[dict[str, str], tuple[str, ...]]
         else:
             known[name] = value
     return known, tuple(left_out)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedPartition:
-    """The records of a partition on both sides, below the end that it has here."""
-
-    topic: str
-    partition: int
-    records: int
-    digest: str
-    source_records: int
-    source_digest: str
-
-    @property
-    def is_same(self) -> bool:
-        """Return true if both have the same records at the same offsets."""
-        return (self.records, self.digest) == (self.source_records, self.source_digest)
-
-
-async def compared(
-    source: SourceCluster, store: ObjectStore, state: MetadataImage, topics: Sequence[SourceTopic]
-) -> list[ComparedPartition]:
-    """Read both sides, and compare. Raises as `import_topic`."""
-    found = []
-    for topic in topics:
-        for partition, stream_id in enumerate(state.topics[topic.name].partitions):
-            stream = state.stream(stream_id)
-            with source.partition(topic.name, partition) as reader:
-                low = await asyncio.to_thread(reader.start)
-                start, end = max(low, stream.start_offset), stream.end_offset
-                here = RecordDigest()
-                async for batch in stored_batches(store, stream):
-                    here.add(_within(iter_kafka_records(batch), start, end))
-                there = await asyncio.to_thread(_source_digest, reader, start, end)
-            found.append(
-                ComparedPartition(
-                    topic=topic.name,
-                    partition=partition,
-                    records=here.records,
-                    digest=here.hex,
-                    source_records=there.records,
-                    source_digest=there.hex,
-                )
-            )
-    return found
-
-
-def _source_digest(reader: SourcePartition, start: int, end: int) -> RecordDigest:
-    digest = RecordDigest()
-    if start >= end:
-        return digest
-    for some in reader.records(start):
-        if some[0].offset >= end:
-            break
-        digest.add(_within(iter(some), start, end))
-    return digest
-
-
-def _within(records: Iterator[KafkaRecord], start: int, end: int) -> Iterator[KafkaRecord]:
-    return (one for one in records if start <= one.offset < end)

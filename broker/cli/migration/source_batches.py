@@ -7,15 +7,19 @@ own (KIP-98, as `CompletedFetch` of Kafka's consumer does it).
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cli.migration.source_brokers import (
+    Place,
     SourceBrokers,
     SourceChannel,
+    SourceMoved,
+    TopicGone,
     check_partition,
 )
 from lakehead.broker.protocol.decode import Cursor
@@ -31,12 +35,16 @@ from lakehead.storage.format.record_batch import (
     size_at,
 )
 
-_FETCH, _FETCH_NEWEST = 1, 12
+_FETCH, _FETCH_NEWEST = 1, 13
+_FETCH_BY_NAME = 12
+"""The newest version that names topics by their names: later ones do by id (KIP-516)."""
 _LIST_OFFSETS, _LIST_OFFSETS_NEWEST = 2, 6
 _EARLIEST, _LATEST = -2, -1
 _COMMITTED = 1
+_PLACES_AT_ONCE = 5000
 _FETCH_BYTES = 16 * 1024 * 1024
 _WAIT_MS = 500
+_THROTTLED_MIN_S = 0.1
 _EMPTY_MAX = 3
 """Responses without a batch, below the end, until it counts as sure that none is there: compaction
 may have removed the last ones, and a read of tiered storage may be late.
@@ -59,76 +67,124 @@ class SourceBatch(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatches:
     """The batches of one response that have committed records, and the offset up to which it has
-    all.
+    all; and the offset below which the source has deleted what was to come, if it has.
     """
 
     batches: Sequence[SourceBatch]
     end: int
+    lost_before: int | None = None
+
+
+class Bounds(NamedTuple):
+    """The first offset of a partition, and the end of what is committed there."""
+
+    low: int
+    high: int
 
 
 async def partition_bounds(
-    brokers: SourceBrokers, topic: str, partitions: int
-) -> list[tuple[int, int]]:
-    """Return the first offset, and the end of what is committed, of each partition. Raises as
-    `SourceBrokers`.
+    brokers: SourceBrokers, places: Collection[Place]
+) -> dict[Place, Bounds]:
+    """Return the bounds of partitions, by a few requests for all; those of topics that are gone are
+    missing. Raises as `SourceBrokers`.
     """
-    found = []
-    for partition in range(partitions):
-        low = await _offset(brokers, topic, partition, _EARLIEST)
-        found.append((low, await _offset(brokers, topic, partition, _LATEST)))
+    lows = await _offsets(brokers, places, _EARLIEST)
+    highs = await _offsets(brokers, places, _LATEST)
+    return {one: Bounds(low, highs[one]) for one, low in lows.items() if one in highs}
+
+
+async def _offsets(
+    brokers: SourceBrokers, places: Collection[Place], which: int
+) -> dict[Place, int]:
+    found: dict[Place, int] = {}
+
+    async def send() -> None:
+        missing = [one for one in places if one not in found]
+        moved: SourceMoved | None = None
+        for node, led in (await brokers.by_leader(missing)).items():
+            for first in range(0, len(led), _PLACES_AT_ONCE):
+                channel = await brokers.channel(node)
+                some = led[first : first + _PLACES_AT_ONCE]
+                for place, code, offset in await _listed_offsets(channel, some, which):
+                    try:
+                        check_partition(code, place)
+                    except SourceMoved as error:
+                        moved = error
+                    else:
+                        found[place] = offset
+        if moved is not None:
+            raise moved
+
+    await brokers.tried(send)
     return found
 
 
-async def _offset(brokers: SourceBrokers, topic: str, partition: int, which: int) -> int:
+async def _listed_offsets(
+    channel: SourceChannel, places: Sequence[Place], which: int
+) -> Iterator[tuple[Place, ErrorCode, int]]:
+    """Return the error or the offset of each partition, all of them led by one node."""
+    by_topic: dict[str, dict[int, Place]] = {}
+    for place in places:
+        by_topic.setdefault(place.topic.name, {})[place.partition] = place
+
     def fields(module: Any) -> dict[str, Any]:
-        one = entity(
-            module,
-            "ListOffsetsPartition",
-            partition_index=partition,
-            timestamp=which,
-            max_num_offsets=1,
-        )
-        return {
-            "replica_id": -1,
-            "isolation_level": _COMMITTED,
-            "topics": [entity(module, "ListOffsetsTopic", name=topic, partitions=[one])],
-        }
+        topics = [
+            entity(
+                module,
+                "ListOffsetsTopic",
+                name=topic,
+                partitions=[
+                    entity(
+                        module,
+                        "ListOffsetsPartition",
+                        partition_index=partition,
+                        timestamp=which,
+                        max_num_offsets=1,
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in by_topic.items()
+        ]
+        return {"replica_id": -1, "isolation_level": _COMMITTED, "topics": topics}
 
-    async def send(channel: SourceChannel) -> int:
-        response = await channel.send(
-            _LIST_OFFSETS, _LIST_OFFSETS_NEWEST, "ListOffsetsRequest", fields
-        )
-        found = response.topics[0].partitions[0]
-        check_partition(found.error_code, f"{topic}-{partition}")
-        return int(found.offset)
-
-    return await brokers.at_leader((topic, partition), send)
+    response = await channel.send(_LIST_OFFSETS, _LIST_OFFSETS_NEWEST, "ListOffsetsRequest", fields)
+    return (
+        (by_topic[topic.name][one.partition_index], one.error_code, int(one.offset))
+        for topic in response.topics
+        for one in topic.partitions
+    )
 
 
 async def fetched_batches(
-    brokers: SourceBrokers, topic: str, partition: int, start: int, end: int
+    brokers: SourceBrokers, place: Place, start: int, end: int
 ) -> AsyncGenerator[FetchedBatches, None]:
     """Yield what a partition has from `start` to what was its committed end, `end`, or a little
     beyond; the next response is on its way meanwhile. The first batch may begin below `start`.
 
-    Raises OldFormat, and as `SourceBrokers`.
+    Raises OldFormat, TopicGone, and as `SourceBrokers`.
     """
-    place = f"{topic}-{partition}"
     position, empty = start, 0
 
     def fetch() -> asyncio.Task[_Response | None]:
-        return asyncio.ensure_future(_fetch(brokers, topic, partition, position))
+        return asyncio.ensure_future(_fetch(brokers, place, position))
 
     coming = fetch() if position < end else None
     try:
         while coming is not None:
             response = await coming
             if response is None:  # deleted meanwhile
-                low = await _offset(brokers, topic, partition, _EARLIEST)
-                if low <= position:
-                    raise RequestRefused(f"{place} has no offset {position} at the source any more")
-                position = low
+                bounds = (await partition_bounds(brokers, [place])).get(place)
+                if bounds is None:
+                    raise TopicGone(f"{place} is not at the source any more")
+                if bounds.low <= position:
+                    raise RequestRefused(
+                        f"{place} ends at {bounds.high} at the source, and had offset {position} "
+                        "before: the source has lost records, or it is another topic"
+                    )
+                position = min(bounds.low, end)
                 coming = fetch() if position < end else None
+                yield FetchedBatches(batches=(), end=position, lost_before=position)
                 continue
             batches = list(_batches(response.records, place))
             if batches:
@@ -153,16 +209,15 @@ class _Response(NamedTuple):
     aborted: list[tuple[int, int]]
 
 
-async def _fetch(
-    brokers: SourceBrokers, topic: str, partition: int, position: int
-) -> _Response | None:
+async def _fetch(brokers: SourceBrokers, place: Place, position: int) -> _Response | None:
     """Return what is at an offset; None if it was deleted."""
+    name, topic_id = place.topic
 
     def fields(module: Any) -> dict[str, Any]:
         one = entity(
             module,
             "FetchPartition",
-            partition=partition,
+            partition=place.partition,
             fetch_offset=position,
             partition_max_bytes=_FETCH_BYTES,
         )
@@ -171,34 +226,54 @@ async def _fetch(
             "min_bytes": 1,
             "max_bytes": _FETCH_BYTES,
             "isolation_level": _COMMITTED,
-            "topics": [entity(module, "FetchTopic", topic=topic, partitions=[one])],
+            "topics": [
+                entity(
+                    module,
+                    "FetchTopic",
+                    topic=name,
+                    topic_id=UUID(topic_id) if topic_id else None,
+                    partitions=[one],
+                )
+            ],
             "forgotten_topics_data": [],
         }
 
     async def send(channel: SourceChannel) -> _Response | None:
-        version, body = await channel.send_for_body(_FETCH, _FETCH_NEWEST, "FetchRequest", fields)
-        code, response = _parsed(body, version)
+        newest = _FETCH_NEWEST if topic_id else _FETCH_BY_NAME
+        while True:
+            version, body = await channel.send_for_body(_FETCH, newest, "FetchRequest", fields)
+            parsed = _parsed(body, version)
+            if not isinstance(parsed, float):
+                break
+            await asyncio.sleep(max(parsed, _THROTTLED_MIN_S))
+        code, response = parsed
         if code is ErrorCode.offset_out_of_range:
             return None
-        check_partition(code, f"{topic}-{partition}")
+        check_partition(code, place)
         return response
 
-    return await brokers.at_leader((topic, partition), send)
+    return await brokers.at_leader(place, send)
 
 
-def _parsed(body: memoryview, version: int) -> tuple[ErrorCode, _Response]:
-    """Return the one partition of a response to a fetch (versions 4 to 12), whose records are not
-    copied. Raises MalformedFrame.
+def _parsed(body: memoryview, version: int) -> tuple[ErrorCode, _Response] | float:
+    """Return the one partition of a response to a fetch (versions 4 to 13), whose records are not
+    copied; of one without a partition, by which a broker keeps to a quota (KIP-219), the seconds to
+    wait. Raises MalformedFrame.
     """
     is_flexible = version >= 12
-    cursor = Cursor(body, 4, elements_max=len(body))  # behind the throttle time
+    cursor = Cursor(body, 0, elements_max=len(body))
+    throttled_ms: int = cursor.fixed(_INT32)
     if version >= 7:
         code = ErrorCode(cursor.fixed(_INT16))
         cursor.take(4)  # session
         if code is not ErrorCode.none:
             return code, _Response(body[:0], [])
-    cursor.count(compact=is_flexible)
-    cursor.text(compact=is_flexible)
+    if not cursor.count(compact=is_flexible):
+        return throttled_ms / 1000
+    if version >= 13:
+        cursor.take(16)  # topic id
+    else:
+        cursor.text(compact=is_flexible)
     cursor.count(compact=is_flexible)
     cursor.take(4)  # partition
     code = ErrorCode(cursor.fixed(_INT16))
@@ -216,12 +291,12 @@ def _parsed(body: memoryview, version: int) -> tuple[ErrorCode, _Response]:
     return code, _Response(cursor.take(max(size, 0)), aborted)
 
 
-def _batches(records: memoryview, place: str) -> Iterator[SourceBatch]:
+def _batches(records: memoryview, place: Place) -> Iterator[SourceBatch]:
     """Yield the whole batches of a response. Raises OldFormat, RequestRefused for a wrong CRC."""
     position = 0
     while position + HEADER_SIZE <= len(records):
         if records[position + MAGIC_POSITION] < MAGIC:
-            raise OldFormat(place)
+            raise OldFormat(str(place))
         size = size_at(records, position)
         if size < HEADER_SIZE or position + size > len(records):
             return  # cut short: the next response begins with it
@@ -235,7 +310,7 @@ def _batches(records: memoryview, place: str) -> Iterator[SourceBatch]:
         yield SourceBatch(header, data)
         position += size
     if len(records) - position > MAGIC_POSITION and records[position + MAGIC_POSITION] < MAGIC:
-        raise OldFormat(place)  # a message may be shorter than the header of a batch
+        raise OldFormat(str(place))  # a message may be shorter than the header of a batch
 
 
 def committed_batches(

@@ -1,20 +1,29 @@
 """Connections to the brokers of the cluster that is imported, for what librdkafka does not give:
-whole batches, and quotas.
+whole batches, offsets of many partitions at once, ids of topics, and quotas.
 
-TLS, SASL/PLAIN and SASL/SCRAM, by the settings of the client that reads the rest.
+TLS, and SASL by PLAIN, SCRAM or OAUTHBEARER, by the settings of the client that reads the rest.
 """
 
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.cli.migration import source_tokens
+from lakehead.broker.cli.migration.source_tokens import SourceTokens
 from lakehead.broker.cluster.inter_broker_client import PeerChannel, TcpNetwork
+from lakehead.broker.cluster.sasl_login import (
+    PlainLogin,
+    SaslLogin,
+    ScramLogin,
+    TokenLogin,
+    log_in,
+)
 from lakehead.broker.protocol.api import API_VERSIONS_KEY, schema
 from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame
@@ -22,11 +31,11 @@ from lakehead.broker.protocol.frame import encode_request
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.security.key_store import client_context
 from lakehead.broker.security.sasl.outcome import SaslFailure
-from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS, ScramClient, secure_text
+from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import BrokerUnavailable, RequestRefused, SettingsError
 
-_METADATA, _HANDSHAKE, _AUTHENTICATE = 3, 17, 36
+_METADATA, _METADATA_NEWEST = 3, 12
 _RESPONSE_MAX = 1 << 28
 _ELEMENTS_MAX = 10_000_000
 _RESPONSE_S = 60.0
@@ -42,40 +51,80 @@ _MOVED = frozenset(
         ErrorCode.kafka_storage_error,
         ErrorCode.request_timed_out,
         ErrorCode.network_exception,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
     }
 )
-"""Errors after which another try, with the leader of then, helps."""
+"""Errors after which another try, with the leader of then, helps, unless the topic is gone."""
 Fields = Callable[[Any], Mapping[str, Any]]
 """Returns the fields of a request; it gets the module of the request's classes."""
 _Result = TypeVar("_Result")
+
+
+class Incarnation(NamedTuple):
+    """A topic from its creation to its deletion: its name, and its id as 32 hex digits (KIP-516),
+    empty where the source has none.
+    """
+
+    name: str
+    topic_id: str
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: Incarnation
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTopic:
+    """A topic that the source has now."""
+
+    topic: Incarnation
+    leaders: Mapping[int, int]
+    """The node that leads each partition, -1 for none."""
+    is_internal: bool
 
 
 class SourceMoved(Exception):
     """A partition has another leader, or none at the moment."""
 
 
-def check_partition(code: ErrorCode, place: str) -> None:
+class TopicGone(Exception):
+    """A topic was deleted at the source, and perhaps created again."""
+
+
+def check_partition(code: ErrorCode, place: Place) -> None:
     """Raise SourceMoved or RequestRefused for an error of a partition."""
     if code in _MOVED:
-        raise SourceMoved(f"{place}: {code.name}")
+        raise SourceMoved(f"{place} is not there at the moment ({code.name.upper()})")
     if code is not ErrorCode.none:
         raise RequestRefused(f"{place}: the source responds {code.name.upper()}")
 
 
 class SourceBrokers:
-    """A connection to each broker that is needed. `settings` are librdkafka's.
+    """A connection to each broker that is needed. `settings` are librdkafka's; `tokens` are those
+    of a login by OAUTHBEARER.
 
     Methods raise BrokerUnavailable, RequestRefused, SettingsError.
     """
 
-    def __init__(self, settings: Mapping[str, str], rng: random.Random) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], tokens: SourceTokens | None, rng: random.Random
+    ) -> None:
         self._settings = settings
+        self._tokens = tokens
         self._rng = rng
         self._protocol = settings.get("security.protocol", "PLAINTEXT").upper()
         self._network = TcpNetwork(self._context, response_max=_RESPONSE_MAX)
         self._channels: dict[int, SourceChannel] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
-        self._leaders: dict[tuple[str, int], int] = {}
+        self._topics: dict[str, ListedTopic] | None = None
 
     async def request(self, key: int, newest: int, name: str, fields: Fields) -> Any:
         """Send a request that any broker handles; return the response."""
@@ -83,19 +132,49 @@ class SourceBrokers:
         async def send() -> Any:
             return await (await self._any()).send(key, newest, name, fields)
 
-        return await self._tried(send)
+        return await self.tried(send)
+
+    async def topics(self) -> Mapping[str, ListedTopic]:
+        """Return the topics that the source has now, by name."""
+        self._topics = None
+        return await self.tried(self._listed)
 
     async def at_leader(
-        self, place: tuple[str, int], send: Callable[["SourceChannel"], Awaitable[_Result]]
+        self, place: Place, send: Callable[["SourceChannel"], Awaitable[_Result]]
     ) -> _Result:
         """Return what `send` gets from the leader of a partition; after SourceMoved of it, from the
-        next one.
+        next one. Raises TopicGone.
         """
 
         async def once() -> _Result:
-            return await send(await self._leader(place))
+            node = self._leader(await self._listed(), place)
+            if node is None:
+                raise TopicGone(f"{place} is not at the source any more")
+            return await send(await self.channel(node))
 
-        return await self._tried(once)
+        return await self.tried(once)
+
+    async def by_leader(self, places: Iterable[Place]) -> dict[int, list[Place]]:
+        """Return places by their leaders; those of topics that are gone are missing. Raises
+        SourceMoved.
+        """
+        listed = await self._listed()
+        found: dict[int, list[Place]] = {}
+        for place in places:
+            node = self._leader(listed, place)
+            if node is not None:
+                found.setdefault(node, []).append(place)
+        return found
+
+    @staticmethod
+    def _leader(listed: Mapping[str, ListedTopic], place: Place) -> int | None:
+        """Return the node that leads a partition; None: the topic is gone. Raises SourceMoved."""
+        one = listed.get(place.topic.name)
+        if one is None or one.topic != place.topic or place.partition not in one.leaders:
+            return None
+        if (node := one.leaders[place.partition]) < 0:
+            raise SourceMoved(f"{place} has no leader")
+        return node
 
     def close(self) -> None:
         """Close all connections."""
@@ -103,8 +182,10 @@ class SourceBrokers:
             channel.close()
         self._channels.clear()
 
-    async def _tried(self, send: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Return the result of the first try that succeeds. Each begins with new connections."""
+    async def tried(self, send: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Return the result of the first try that succeeds. Each begins with new connections, and
+        with the leaders of then, after an OSError, TimeoutError or SourceMoved.
+        """
         pause = Backoff(self._rng, first_s=_FIRST_PAUSE_S, most_s=_PAUSE_MAX_S)
         reason: Exception | None = None
         for _ in range(_TRIES):
@@ -115,39 +196,39 @@ class SourceBrokers:
             except (OSError, TimeoutError, SourceMoved) as error:
                 reason = error
                 self.close()
-                self._leaders.clear()
+                self._topics = None
             except MalformedFrame as error:
                 raise BrokerUnavailable(f"the source sends no valid response: {error}") from error
         addresses = self._settings["bootstrap.servers"]
-        raise BrokerUnavailable(f"brokers at {addresses} do not respond: {reason}") from reason
+        if isinstance(reason, SourceMoved):
+            raise BrokerUnavailable(f"the source at {addresses}: {reason}") from reason
+        shown = str(reason) or "no response in time"
+        raise BrokerUnavailable(f"brokers at {addresses} do not respond: {shown}") from reason
 
-    async def _leader(self, place: tuple[str, int]) -> "SourceChannel":
-        topic, partition = place
-        if place not in self._leaders:
-            await self._read_leaders(topic)
-        node = self._leaders.get(place, -1)
+    async def channel(self, node: int) -> "SourceChannel":
+        """Return the connection to a broker, from the list of the last topics."""
         if node not in self._addresses:
-            raise SourceMoved(f"{topic}-{partition} has no leader")
+            raise SourceMoved(f"node {node} is not there")
         if node not in self._channels:
             self._channels[node] = await self._open(*self._addresses[node])
         return self._channels[node]
 
-    async def _read_leaders(self, topic: str) -> None:
-        def fields(module: Any) -> dict[str, Any]:
-            return {
-                "topics": [entity(module, "MetadataRequestTopic", name=topic)],
-                "allow_auto_topic_creation": False,
-                "include_cluster_authorized_operations": False,
-                "include_topic_authorized_operations": False,
-            }
-
-        found = await (await self._any()).send(_METADATA, 9, "MetadataRequest", fields)
-        self._addresses = {int(one.node_id): (one.host, int(one.port)) for one in found.brokers}
-        (described,) = found.topics
-        check_partition(described.error_code, f"topic {topic}")
-        self._leaders |= {
-            (topic, int(one.partition_index)): int(one.leader_id) for one in described.partitions
-        }
+    async def _listed(self) -> Mapping[str, ListedTopic]:
+        if self._topics is None:
+            found = await (await self._any()).send(
+                _METADATA,
+                _METADATA_NEWEST,
+                "MetadataRequest",
+                lambda _: {
+                    "topics": None,
+                    "allow_auto_topic_creation": False,
+                    "include_cluster_authorized_operations": False,
+                    "include_topic_authorized_operations": False,
+                },
+            )
+            self._addresses = {int(one.node_id): (one.host, int(one.port)) for one in found.brokers}
+            self._topics = {str(one.name): _listed_topic(one) for one in found.topics}
+        return self._topics
 
     async def _any(self) -> "SourceChannel":
         for channel in self._channels.values():
@@ -169,8 +250,9 @@ class SourceBrokers:
         opened = await self._network.connect(host, port, lambda: None)
         channel = SourceChannel(opened)
         try:
-            if self._protocol.startswith("SASL_"):
-                await self._authenticate(channel)
+            async with asyncio.timeout(_RESPONSE_S):
+                if self._protocol.startswith("SASL_"):
+                    await log_in(opened, await self._login())
             await channel.negotiate()
         except BaseException as error:
             channel.close()
@@ -179,28 +261,21 @@ class SourceBrokers:
             raise
         return channel
 
-    async def _authenticate(self, channel: "SourceChannel") -> None:
+    async def _login(self) -> SaslLogin:
         settings = self._settings
         wanted = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "")).upper()
         user, password = settings.get("sasl.username", ""), settings.get("sasl.password", "")
-        if wanted != "PLAIN" and wanted not in SCRAM_MECHANISMS:
-            raise SettingsError(
-                f"sasl.mechanism {wanted or 'is not set'}: an import logs in by PLAIN, "
-                f"{' or '.join(SCRAM_MECHANISMS)}; give it a user of one of them"
-            )
-        shaken = await channel.exchange(
-            _HANDSHAKE, 1, "SaslHandshakeRequest", lambda _: {"mechanism": wanted}
+        if wanted == PlainLogin.mechanism:
+            return PlainLogin(user, password)
+        if wanted in SCRAM_MECHANISMS:
+            return ScramLogin.by_password(SCRAM_MECHANISMS[wanted], user, password, self._rng)
+        if wanted == source_tokens.MECHANISM and self._tokens is not None:
+            token = await asyncio.to_thread(self._tokens.token)
+            return TokenLogin(token.value, self._tokens.extensions)
+        raise SettingsError(
+            f"sasl.mechanism {wanted or 'is not set'}: an import logs in by PLAIN, "
+            f"{', '.join(SCRAM_MECHANISMS)} or OAUTHBEARER; give it a user of one of them"
         )
-        if shaken.error_code is not ErrorCode.none:
-            raise SaslFailure(f"the source has no {wanted}")
-        if wanted == "PLAIN":
-            await _send_token(channel, f"\0{user}\0{password}".encode())
-            return
-        mechanism = SCRAM_MECHANISMS[wanted]
-        salted = partial(mechanism.salted_password, password)
-        client = ScramClient(mechanism, user, salted, secure_text(self._rng))
-        challenge = await _send_token(channel, client.first())
-        client.check(await _send_token(channel, client.final(challenge)))
 
     def _context(self) -> ssl.SSLContext | None:
         if not self._protocol.endswith("SSL"):
@@ -210,6 +285,15 @@ class SourceBrokers:
         if self._settings.get("enable.ssl.certificate.verification", "true").lower() == "false":
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
+
+
+def _listed_topic(found: Any) -> ListedTopic:
+    topic_id = getattr(found, "topic_id", None)
+    return ListedTopic(
+        topic=Incarnation(str(found.name), "" if topic_id is None else topic_id.hex),
+        leaders={int(one.partition_index): int(one.leader_id) for one in found.partitions},
+        is_internal=bool(found.is_internal),
+    )
 
 
 def _java_names(settings: Mapping[str, str]) -> dict[str, str]:
@@ -291,12 +375,3 @@ class SourceChannel:
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
-
-
-async def _send_token(channel: SourceChannel, message: bytes) -> bytes:
-    response = await channel.exchange(
-        _AUTHENTICATE, 1, "SaslAuthenticateRequest", lambda _: {"auth_bytes": message}
-    )
-    if response.error_code is not ErrorCode.none:
-        raise SaslFailure(response.error_message or "the source does not know the user")
-    return bytes(response.auth_bytes)

@@ -1,8 +1,13 @@
-"""The cluster that is imported, as a client that is made of librdkafka sees it."""
+"""The cluster that is imported: its topics, the positions of its groups, and its records one by
+one, as a client that is made of librdkafka sees them.
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +23,60 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource, ConfigSource
 from confluent_kafka.admin._resource import ResourceType
 
+from lakehead.broker.api.topic_rules import METADATA_TOPIC
 from lakehead.broker.cli.kafka_admin import silent_logger
+from lakehead.broker.cli.migration import source_tokens
+from lakehead.broker.cli.migration.source_brokers import (
+    Incarnation,
+    ListedTopic,
+    Place,
+    SourceBrokers,
+)
+from lakehead.broker.cli.migration.source_tokens import SourceTokens
 from lakehead.connectors.kafka_client_config import read_client_config
-from lakehead.storage.errors import BrokerUnavailable, RequestRefused
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import (
+    BrokerUnavailable,
+    LakeheadError,
+    RequestRefused,
+    SettingsError,
+)
 from lakehead.storage.format.records import KafkaRecord
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 
 _RESPONSE_S = 30.0
-_RECORDS_AT_ONCE = 2000
+_RECORDS_AT_ONCE, _BYTES_AT_ONCE = 2000, 8 * 1024 * 1024
 _TOPICS_AT_ONCE = 500
+_GROUPS_AT_ONCE = 100
 _END = "_PARTITION_EOF"
+_UNREACHED = frozenset(
+    {"_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "REQUEST_TIMED_OUT"}
+    | {"COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"}
+)
+"""Names of errors after which another try may help."""
+_NO_POSITIONS = frozenset({"GROUP_ID_NOT_FOUND", "INVALID_GROUP_ID", "UNSUPPORTED_VERSION"})
+"""Names of errors of groups that have no committed offsets: share groups, and those that ended."""
+OWN_TOPICS = INTERNAL_TOPICS | {METADATA_TOPIC}
+"""Topics in which a cluster keeps its own state: those of another one mean nothing here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
     """A topic: its partitions, and the configs that are set on it."""
 
-    name: str
+    topic: Incarnation
     partitions: int
     configs: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.topic.name
+
+    @property
+    def places(self) -> list[Place]:
+        """Its partitions, in order."""
+        return [Place(self.topic, number) for number in range(self.partitions)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,38 +88,54 @@ class SourcePosition:
 
 
 class SourceCluster:
-    """Reads topics, positions of groups, and records one by one. Raises BrokerUnavailable,
-    RequestRefused, SettingsError.
+    """Reads topics with their configs, positions of groups, and records one by one. Raises
+    BrokerUnavailable, RequestRefused, SettingsError.
     """
 
-    def __init__(self, bootstrap: str, config: Path | None) -> None:
-        given: dict[str, Any] = {} if config is None else {**read_client_config(config)}
-        self.settings = given | {"bootstrap.servers": bootstrap}
-        """Those of its clients, by librdkafka's names."""
-        self._admin = AdminClient(self.settings, logger=silent_logger())
+    def __init__(self, bootstrap: str, config: Path | None, rng: random.Random) -> None:
+        given: dict[str, Any] = {}
         try:
-            self._metadata = self._admin.list_topics(timeout=_RESPONSE_S)
-        except KafkaException as error:
-            raise BrokerUnavailable(f"no broker responds at {bootstrap}: {_text(error)}") from None
+            if config is not None:
+                given = {**read_client_config(config)}
+        except OSError as error:
+            raise SettingsError(f"cannot read {config}: {error.strerror}") from None
+        given["bootstrap.servers"] = bootstrap
+        mechanism = given.get("sasl.mechanism", given.get("sasl.mechanisms", ""))
+        tokens = None
+        if mechanism.upper() == source_tokens.MECHANISM:
+            tokens = SourceTokens(given, SystemClock())
+        self.brokers = SourceBrokers(given, tokens, rng)
+        """Its brokers, for requests that librdkafka does not give."""
+        self._settings = given
+        if tokens is not None:
+            own = {k: v for k, v in given.items() if not k.startswith("sasl.oauthbearer.")}
+            self._settings = own | {"oauth_cb": tokens.callback}
+        self._config = config
 
-    def topics(self, wanted: Sequence[str]) -> list[SourceTopic]:
-        """Return the wanted topics; without any, all that are not internal."""
-        names = list(wanted) or sorted(
-            name for name in self._metadata.topics if not name.startswith("__")
-        )
-        for name in names:
-            if name not in self._metadata.topics:
-                raise RequestRefused(f"the source has no topic {name}")
+    @cached_property
+    def _admin(self) -> AdminClient:
+        # Made after `brokers` have logged in: that shows sooner and better why it is refused.
+        try:
+            return AdminClient(self._settings, logger=silent_logger())
+        except (KafkaException, ValueError) as error:
+            raise SettingsError(f"{self._config}: {_text(error)}") from None
+
+    async def topics(self, wanted: Sequence[str]) -> list[SourceTopic]:
+        """Return the wanted topics that are there now; without any, all that are not internal."""
+        listed = await self.brokers.topics()
+        names = [name for name in wanted if name in listed] if wanted else _public(listed)
         configs: dict[str, dict[str, str]] = {}
         for start in range(0, len(names), _TOPICS_AT_ONCE):
-            configs |= self._configs(names[start : start + _TOPICS_AT_ONCE])
+            some = names[start : start + _TOPICS_AT_ONCE]
+            configs |= await asyncio.to_thread(self._configs, some)
         return [
             SourceTopic(
-                name=name,
-                partitions=len(self._metadata.topics[name].partitions),
+                topic=listed[name].topic,
+                partitions=len(listed[name].leaders),
                 configs=configs[name],
             )
             for name in names
+            if name in configs
         ]
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -90,7 +147,9 @@ class SourceCluster:
             try:
                 entries = future.result(_RESPONSE_S)
             except KafkaException as error:
-                raise RequestRefused(f"configs of topic {resource.name}: {_text(error)}") from None
+                if _name(error) == "UNKNOWN_TOPIC_OR_PART":
+                    continue  # deleted meanwhile
+                raise _error(f"configs of topic {resource.name}", error) from None
             found[resource.name] = {
                 name: str(entry.value)
                 for name, entry in entries.items()
@@ -98,43 +157,60 @@ class SourceCluster:
             }
         return found
 
-    def positions(self, topics: Sequence[str]) -> dict[str, dict[tuple[str, int], SourcePosition]]:
+    def positions(
+        self, topics: Collection[str]
+    ) -> dict[str, dict[tuple[str, int], SourcePosition]]:
         """Return the committed offsets of every group that has some, of these topics."""
         try:
-            listed = self._admin.list_consumer_groups(request_timeout=_RESPONSE_S).result().valid
-            found = {}
-            for group in listed:
-                wanted = [ConsumerGroupTopicPartitions(group.group_id)]
-                (future,) = self._admin.list_consumer_group_offsets(wanted).values()
+            listed = self._admin.list_consumer_groups(request_timeout=_RESPONSE_S).result()
+        except KafkaException as error:
+            raise _error("consumer groups", error) from None
+        if listed.errors:
+            raise _error("consumer groups", listed.errors[0])
+        names = [group.group_id for group in listed.valid]
+        found = {}
+        for start in range(0, len(names), _GROUPS_AT_ONCE):
+            requests = {
+                name: self._admin.list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(name)], request_timeout=_RESPONSE_S
+                )[name]
+                for name in names[start : start + _GROUPS_AT_ONCE]
+            }
+            for name, future in requests.items():
+                try:
+                    committed = future.result(_RESPONSE_S).topic_partitions
+                except KafkaException as error:
+                    if _name(error) in _NO_POSITIONS:
+                        continue
+                    raise _error(f"consumer group {name}", error) from None
                 offsets = {
                     (one.topic, one.partition): SourcePosition(
                         offset=one.offset, metadata=one.metadata or ""
                     )
-                    for one in future.result(_RESPONSE_S).topic_partitions
+                    for one in committed
                     if one.topic in topics and one.offset >= 0
                 }
                 if offsets:
-                    found[group.group_id] = offsets
-        except KafkaException as error:
-            raise RequestRefused(f"consumer groups: {_text(error)}") from None
+                    found[name] = offsets
         return found
 
     @contextmanager
-    def partition(self, topic: str, partition: int) -> Iterator["SourcePartition"]:
+    def partition(self, place: Place) -> Iterator["SourcePartition"]:
         """Return a reader of the committed records of a partition."""
         consumer = Consumer(
-            self.settings
+            self._settings
             | {
                 "group.id": "lakehead-import",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "error",
+                "queued.max.messages.kbytes": 16 * 1024,
             },
             logger=silent_logger(),
         )
         try:
-            yield SourcePartition(consumer, topic, partition)
+            yield SourcePartition(consumer, place)
         finally:
             consumer.close()
 
@@ -142,36 +218,39 @@ class SourceCluster:
 class SourcePartition:
     """The committed records of a partition (`SourceCluster.partition`)."""
 
-    def __init__(self, consumer: Consumer, topic: str, partition: int) -> None:
+    def __init__(self, consumer: Consumer, place: Place) -> None:
         self._consumer = consumer
-        self._topic = topic
-        self._partition = partition
-
-    def start(self) -> int:
-        """Return the first offset."""
-        place = TopicPartition(self._topic, self._partition)
-        try:
-            low, _ = self._consumer.get_watermark_offsets(place, timeout=_RESPONSE_S)
-        except KafkaException as error:
-            raise RequestRefused(f"{self._topic}-{self._partition}: {_text(error)}") from None
-        return low
+        self._place = place
 
     def records(self, start: int) -> Iterator[list[KafkaRecord]]:
-        """Yield the records from an offset on, some at a time."""
-        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        """Yield the records from an offset on, some megabytes at a time."""
+        place = self._place
+        self._consumer.assign([TopicPartition(place.topic.name, place.partition, start)])
         is_ended = False
+        found: list[KafkaRecord] = []
+        size = 0
         while not is_ended:
-            found: list[KafkaRecord] = []
-            for message in self._consumer.consume(_RECORDS_AT_ONCE, 1.0):
-                error = message.error()
-                if error is None:
-                    found.append(_record(message))
-                elif error.name() == _END:
-                    is_ended = True
-                else:
-                    raise RequestRefused(f"{self._topic}-{self._partition}: {error.str()}")
-            if found:
+            message = self._consumer.poll(1.0)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                record = _record(message)
+                found.append(record)
+                size += len(record.key or b"") + len(record.value or b"")
+            elif error.name() == _END:
+                is_ended = True
+            else:
+                raise RequestRefused(f"{place}: {error.str()}")
+            if found and (is_ended or size >= _BYTES_AT_ONCE or len(found) >= _RECORDS_AT_ONCE):
                 yield found
+                found, size = [], 0
+
+
+def _public(listed: Mapping[str, ListedTopic]) -> list[str]:
+    return sorted(
+        name for name, one in listed.items() if not (one.is_internal or name.startswith("__"))
+    )
 
 
 def _record(message: Any) -> KafkaRecord:
@@ -185,6 +264,16 @@ def _record(message: Any) -> KafkaRecord:
     )
 
 
-def _text(error: KafkaException) -> str:
+def _error(subject: str, error: KafkaException) -> LakeheadError:
+    text = f"{subject}: {_text(error)}"
+    return BrokerUnavailable(text) if _name(error) in _UNREACHED else RequestRefused(text)
+
+
+def _name(error: KafkaException) -> str:
+    cause = error.args[0] if error.args else None
+    return cause.name() if isinstance(cause, KafkaError) else ""
+
+
+def _text(error: Exception) -> str:
     cause = error.args[0] if error.args else error
     return cause.str() if isinstance(cause, KafkaError) else str(cause)

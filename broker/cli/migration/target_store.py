@@ -5,15 +5,21 @@ end. Its write-ahead log is in memory, so what counts is what is committed in th
 of each partition there is where the next run goes on.
 """
 
+import hashlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from operator import itemgetter
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
+from typing import TypeVar
 
+from lakehead.broker.cli.migration.group_positions import imported_positions, stored_positions
 from lakehead.broker.cli.migration.imported_batch import as_stored, encode_imported
 from lakehead.broker.cli.migration.source_batches import SourceBatch
-from lakehead.broker.cli.migration.source_cluster import SourcePosition
-from lakehead.broker.cluster.replication_control import unassigned_streams
+from lakehead.broker.cli.migration.source_brokers import Incarnation
+from lakehead.broker.cli.migration.source_cluster import SourcePosition, SourceTopic
+from lakehead.broker.cluster.replication_control import OFFSETS_CONFIGS
 from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     OffsetKey,
@@ -21,10 +27,12 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_offset,
 )
 from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.compaction.batches import GAP_MAX, filler
 from lakehead.storage.errors import RequestRefused
-from lakehead.storage.format.batch_writer import encode_batch
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.batch_writer import KeyValue, encode_batch
 from lakehead.storage.format.record_batch import CODECS, NO_TIMESTAMP, patch
 from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
 from lakehead.storage.metadata.records import (
@@ -32,11 +40,14 @@ from lakehead.storage.metadata.records import (
     AclCreate,
     AclDelete,
     ClientQuota,
+    CreateStream,
     CreateTopic,
+    DeleteTopic,
     FenceNode,
     Record,
     RetireNode,
     TopicConfig,
+    TrimStream,
 )
 from lakehead.storage.metadata.state import MetadataImage, QuotaEntity
 from lakehead.storage.object_store import ObjectStore
@@ -52,6 +63,11 @@ _UPLOAD_BYTES = 64 * 1024 * 1024
 _CACHE_BYTES = 4 * _UPLOAD_BYTES
 _BATCH_RECORDS = 1000
 _BATCH_BYTES = 512 * 1024
+_STREAMS_AT_ONCE = 1000
+_UPLOAD_AGE_S = 300.0
+"""The log is in memory, and what a kill loses of it is fetched again: fewer and larger objects are
+better than early ones.
+"""
 _ENCODED = CODECS.index("zstd")
 """The codec of batches that are built again, where others are left as they are."""
 
@@ -63,47 +79,105 @@ class TargetStore:
         self._engine = engine
         self._store = store
         self._codec = codec
+        self._positions: dict[OffsetKey, CommittedOffset] | None = None
+        """The committed offsets of groups here, without their times; None: not read yet."""
+        self.made_again: set[str] = set()
+        """Topics that were here, and were deleted and made again by this run."""
 
     @property
     def state(self) -> MetadataImage:
         """The metadata."""
         return self._engine.metadata.state
 
-    async def topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> list[Stream]:
-        """Return the streams of a topic, with these configs: it is made if it is not there, and
-        gets partitions that were added at the source. Raises RequestRefused if it has more than
-        that.
+    async def topics(
+        self, wanted: Sequence[SourceTopic], *, from_start: bool = False
+    ) -> dict[str, list[Stream]]:
+        """Return the streams of topics, with their configs: a topic is made if it is not there, and
+        gets partitions that were added at the source. One that was created again at the source,
+        each of them with `from_start`, is deleted here and made again; see `made_again`. Raises
+        RequestRefused for a topic that has more partitions than at the source.
         """
-        new_id = f"{random.SystemRandom().getrandbits(128) | 1:032x}"
+        for some in _pieces(wanted, lambda one: one.partitions):
+            await self._engine.metadata.commit_with(
+                partial(self._planned, some, from_start=from_start)
+            )
+        state = self.state
+        for stream in list(self._engine.streams.values()):
+            if stream.stream_id not in state.streams:
+                self._engine.close_deleted(stream)
+        found = {one.name: list(state.topics[one.name].partitions) for one in wanted}
+        closed = [
+            number
+            for numbers in found.values()
+            for number in numbers
+            if number not in self._engine.streams
+        ]
+        for first in range(0, len(closed), _STREAMS_AT_ONCE):
+            await self._engine.open_streams(closed[first : first + _STREAMS_AT_ONCE])
+        return {
+            name: [self._engine.streams[number] for number in numbers]
+            for name, numbers in found.items()
+        }
 
-        def plan(state: MetadataImage) -> Sequence[Record]:
-            known = state.topics.get(name)
+    def _planned(
+        self, wanted: Sequence[SourceTopic], state: MetadataImage, *, from_start: bool
+    ) -> list[Record]:
+        """Return the records that make these topics as they are at the source."""
+        records: list[Record] = []
+        next_stream = state.next_stream_id
+        for one in wanted:
+            topic_id = _topic_id(state.cluster_id, one.topic)
+            known = state.topics.get(one.name)
+            if known is not None and (from_start or (topic_id and known.topic_id != topic_id)):
+                records.append(DeleteTopic(topic_id=known.topic_id))
+                self.made_again.add(one.name)
+                known = None
             if known is None:
-                created = CreateTopic(name=name, topic_id=new_id, configs=dict(configs))
-                return created, *unassigned_streams(state, new_id, range(partitions))
-            changed: dict[str, str | None] = dict.fromkeys(set(known.configs) - set(configs))
-            changed |= {one: to for one, to in configs.items() if known.configs.get(one) != to}
-            missing = range(len(known.partitions), partitions)
-            return (
-                *([TopicConfig(topic_id=known.topic_id, configs=changed)] if changed else ()),
-                *unassigned_streams(state, known.topic_id, missing),
-            )
+                topic_id = topic_id or f"{random.SystemRandom().getrandbits(128) | 1:032x}"
+                records.append(
+                    CreateTopic(name=one.name, topic_id=topic_id, configs=dict(one.configs))
+                )
+                present = 0
+            else:
+                topic_id, present = known.topic_id, len(known.partitions)
+                if present > one.partitions:
+                    raise RequestRefused(
+                        f"topic {one.name} has {present} partitions in {self._store.uri}, and "
+                        f"{one.partitions} at the source"
+                    )
+                changed: dict[str, str | None] = dict.fromkeys(
+                    set(known.configs) - set(one.configs)
+                )
+                changed |= {k: to for k, to in one.configs.items() if known.configs.get(k) != to}
+                if changed:
+                    records.append(TopicConfig(topic_id=topic_id, configs=changed))
+            for partition in range(present, one.partitions):
+                records.append(
+                    CreateStream(stream_id=next_stream, topic_id=topic_id, partition=partition)
+                )
+                next_stream += 1
+        return records
 
-        state = await self._engine.metadata.commit_with(plan)
-        found = state.topics[name].partitions
-        if len(found) > partitions:
-            raise RequestRefused(
-                f"topic {name} has {len(found)} partitions in {self._store.uri}, and {partitions} "
-                "at the source"
-            )
-        return await self._engine.open_streams(list(found))
+    async def begin(self, starts: Sequence[tuple[Stream, int]]) -> None:
+        """Have empty partitions begin at these offsets."""
+        later = [(stream, low) for stream, low in starts if stream.next_offset == 0 < low]
+        if not later:
+            return
+        for stream, low in later:
+            self._fill(stream, low)
+        await self.upload()
+        failpoint("import_begun")
+        await self.trim(later)
 
-    async def begin_at(self, stream: Stream, offset: int) -> None:
-        """Have an empty partition begin at an offset."""
-        if stream.next_offset == 0 < offset:
-            await self.fill(stream, offset)
-            await self._engine.upload_now()
-            await stream.trim(offset)
+    async def trim(self, starts: Sequence[tuple[Stream, int]]) -> None:
+        """Make these offsets, to which the partitions reach, the first ones."""
+        due = {one.stream_id: low for one, low in starts if low > one.start_offset}
+        if any(low > one.committed_offset for one, low in starts):
+            await self.upload()
+        for some in _pieces(list(due), lambda _: 1):
+            await self._engine.metadata.commit_with(
+                partial(_trims, {one: due[one] for one in some})
+            )
 
     async def add(self, stream: Stream, batches: Sequence[SourceBatch]) -> int:
         """Append batches at their offsets, of one that reaches below the end of the stream the rest
@@ -180,6 +254,7 @@ class TargetStore:
 
     async def upload(self) -> None:
         """Commit all that was appended."""
+        await self._engine.wait_durable()
         await self._engine.upload_now()
 
     async def set_acls(self, acls: frozenset[AclBinding]) -> None:
@@ -214,30 +289,83 @@ class TargetStore:
 
         await self._engine.metadata.commit_with(plan)
 
-    async def commit_positions(
+    async def set_positions(
         self,
-        group: str,
-        offsets: Mapping[tuple[str, int], SourcePosition],
-        partitions: Sequence[Stream],
+        groups: Mapping[str, Mapping[tuple[str, int], SourcePosition]],
+        topics: Collection[str],
+        partitions: int,
     ) -> None:
-        """Commit offsets for a group, in the log of its coordinator."""
-        stream = partitions[partition_of(group, len(partitions))]
+        """Have these committed offsets of groups, and no others of these topics; one beyond the end
+        that a partition has here becomes that end. `partitions` is the number of
+        `__consumer_offsets` if it has to be made.
+        """
+        if self._positions is None:
+            self._positions = await stored_positions(self._store, self.state)
+        known = self.state.topics.get(OFFSETS_TOPIC)
+        if known is None and not groups:
+            return
+        topic = SourceTopic(
+            topic=Incarnation(OFFSETS_TOPIC, ""),
+            partitions=partitions if known is None else len(known.partitions),
+            configs=OFFSETS_CONFIGS,
+        )
+        logs = (await self.topics([topic]))[OFFSETS_TOPIC]
         now_ms = SystemClock().now_ms()
-        records = [
-            (
-                encode_key(OffsetKey(group_id=group, topic=topic, partition=partition)),
-                encode_offset(
-                    CommittedOffset(
-                        offset=position.offset,
-                        metadata=position.metadata,
-                        commit_timestamp_ms=now_ms,
-                        topic_id=bytes.fromhex(self.state.topics[topic].topic_id),
-                    )
-                ),
-            )
-            for (topic, partition), position in sorted(offsets.items(), key=itemgetter(0))
-        ]
-        self._append(stream, memoryview(encode_batch(records, now_ms)), len(records), now_ms)
+        wanted = imported_positions(groups, self.state, self._end_of)
+        wanted = {k: to for k, to in self._positions.items() if k.topic not in topics} | wanted
+        changed: dict[str, list[KeyValue]] = {}
+        by_names = attrgetter("group_id", "topic", "partition")
+        for key in sorted({*wanted, *self._positions}, key=by_names):
+            to = wanted.get(key)
+            if to != self._positions.get(key):
+                value = (
+                    None if to is None else encode_offset(replace(to, commit_timestamp_ms=now_ms))
+                )
+                changed.setdefault(key.group_id, []).append((encode_key(key), value))
+        for group, records in changed.items():
+            stream = logs[partition_of(group, len(logs))]
+            for first in range(0, len(records), _BATCH_RECORDS):
+                some = records[first : first + _BATCH_RECORDS]
+                self._append(stream, memoryview(encode_batch(some, now_ms)), len(some), now_ms)
+        await self._settle()
+        self._positions = wanted
+
+    def _end_of(self, number: int) -> int:
+        stream = self._engine.streams.get(number)
+        return self.state.stream(number).end_offset if stream is None else stream.next_offset
+
+
+def _trims(starts: Mapping[int, int], state: MetadataImage) -> list[Record]:
+    return [
+        TrimStream(stream_id=number, start_offset=max(low, state.stream(number).start_offset))
+        for number, low in starts.items()
+    ]
+
+
+def _topic_id(cluster_id: str, topic: Incarnation) -> str:
+    """Return the id that a topic of the source has here, by which later runs know the incarnation
+    that was imported. Empty where the source has no ids.
+    """
+    if not topic.topic_id:
+        return ""
+    return hashlib.sha256(f"{cluster_id} {topic.topic_id}".encode()).hexdigest()[:32]
+
+
+_Item = TypeVar("_Item")
+
+
+def _pieces(items: Sequence[_Item], streams: Callable[[_Item], int]) -> Iterator[list[_Item]]:
+    """Yield items by as many as one metadata entry may well have streams."""
+    some: list[_Item] = []
+    count = 0
+    for one in items:
+        some.append(one)
+        count += streams(one)
+        if count >= _STREAMS_AT_ONCE:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
 
 
 def _acl_order(acl: AclBinding) -> tuple[str, ...]:
@@ -270,7 +398,9 @@ async def opened_target(store: ObjectStore, codec: int | None) -> AsyncIterator[
             node=NodeIdentity(node_id=IMPORT_NODE, host="localhost", port=1),
             clock=SystemClock(),
             rng=random.SystemRandom(),
-            settings=StorageSettings(upload_size=_UPLOAD_BYTES, cache_size=_CACHE_BYTES),
+            settings=StorageSettings(
+                upload_size=_UPLOAD_BYTES, cache_size=_CACHE_BYTES, upload_age_s=_UPLOAD_AGE_S
+            ),
             scope=scope,
             admit=admit,
         )

@@ -1,0 +1,395 @@
+"""Comparison of an imported cluster with its source: the records of each partition, offset by
+offset, with a digest of each side, and the positions of groups.
+"""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from lakehead.broker.cli.migration.group_positions import imported_positions, stored_positions
+from lakehead.broker.cli.migration.imported_batch import encoded_record
+from lakehead.broker.cli.migration.source_batches import (
+    Bounds,
+    OldFormat,
+    SourceBatch,
+    fetched_batches,
+    partition_bounds,
+)
+from lakehead.broker.cli.migration.source_brokers import Place
+from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
+from lakehead.storage.backup.stored_batches import stored_batches
+from lakehead.storage.format.record_batch import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    read_header,
+)
+from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
+from lakehead.storage.metadata.state import MetadataImage, StreamState
+from lakehead.storage.object_store import ObjectStore
+
+_KINDS = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON
+_KEY_BYTES = 16
+
+
+@dataclass(slots=True)
+class Difference:
+    """Records of a partition that differ: from which to which offset, and how many are missing
+    here, are not at the source, and have another content.
+    """
+
+    first: int
+    last: int
+    missing: int = 0
+    added: int = 0
+    changed: int = 0
+
+    def __str__(self) -> str:
+        found = {
+            "missing here": self.missing,
+            "not at the source": self.added,
+            "with another content": self.changed,
+        }
+        text = ", ".join(f"{count} {words}" for words, count in found.items() if count)
+        return f"offsets {self.first} to {self.last}: {text}"
+
+
+@dataclass(slots=True, kw_only=True)
+class ComparedPartition:
+    """The records of a partition on both sides, from the first offset that both have (`start`) to
+    the end that it has here (`end`). The digests are SHA-256 of offsets, timestamps, keys, values
+    and headers; batches and their codecs do not count.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    behind: int
+    """Offsets that the source has beyond `end`."""
+    is_gone: bool = False
+    """It is not at the source any more."""
+    records: int = 0
+    source_records: int = 0
+    digest: str = ""
+    source_digest: str = ""
+    superseded: int = 0
+    """Records here that the source has compacted away since, all with a later one of their key or
+    without a value. Neither counts nor digests have them.
+    """
+    difference: Difference | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Return true if both have the same records at the same offsets."""
+        return self.difference is None
+
+    def differs(self, offset: int, kind: str) -> None:
+        """Add to the difference: `kind` is the name of one of its counts."""
+        if self.difference is None:
+            self.difference = Difference(offset, offset)
+        found = self.difference
+        found.first, found.last = min(found.first, offset), max(found.last, offset)
+        setattr(found, kind, getattr(found, kind) + 1)
+
+
+class _Lost(NamedTuple):
+    """The source deleted the records below `end` while it was read."""
+
+    end: int
+
+
+_Item = SourceBatch | list[KafkaRecord] | _Lost
+
+
+async def compared(
+    source: SourceCluster, store: ObjectStore, state: MetadataImage, topics: Sequence[SourceTopic]
+) -> AsyncGenerator[ComparedPartition, None]:
+    """Yield the comparison of each partition that these topics have here. Raises RequestRefused,
+    BrokerUnavailable, StorageError.
+    """
+    places = [
+        (topic, place)
+        for topic in topics
+        for place in topic.places[: len(state.topics[topic.name].partitions)]
+    ]
+    bounds = await partition_bounds(source.brokers, [place for _, place in places])
+    for topic, place in places:
+        stream = state.stream(state.topics[topic.name].partitions[place.partition])
+        there = bounds.get(place)
+        if there is None:
+            yield ComparedPartition(
+                topic=topic.name, partition=place.partition, start=0, end=0, behind=0, is_gone=True
+            )
+            continue
+        is_compacted = "compact" in topic.configs.get("cleanup.policy", "")
+        yield await _compared_partition(source, store, stream, place, there, is_compacted)
+
+
+async def differing_positions(
+    source: SourceCluster, store: ObjectStore, state: MetadataImage, topics: Sequence[SourceTopic]
+) -> list[str]:
+    """Return in words which committed offsets of groups on these topics differ. Raises as
+    `compared`.
+    """
+    names = {one.name for one in topics}
+    groups = await asyncio.to_thread(source.positions, names)
+    there = imported_positions(groups, state, lambda number: state.stream(number).end_offset)
+    here = await stored_positions(store, state)
+    found = []
+    for key in sorted({*here, *there}, key=attrgetter("group_id", "topic", "partition")):
+        ours, theirs = here.get(key), there.get(key)
+        if ours != theirs and key.topic in names:
+            at_here, at_source = (
+                "none" if one is None else f"{one.offset}" for one in (ours, theirs)
+            )
+            found.append(
+                f"group {key.group_id} at {key.topic}-{key.partition}: {at_here} here, and "
+                f"{at_source} at the source"
+            )
+    return found
+
+
+async def _compared_partition(
+    source: SourceCluster,
+    store: ObjectStore,
+    stream: StreamState,
+    place: Place,
+    bounds: Bounds,
+    is_compacted: bool,
+) -> ComparedPartition:
+    end = stream.end_offset
+    start = min(max(bounds.low, stream.start_offset), end)
+    result = ComparedPartition(
+        topic=place.topic.name,
+        partition=place.partition,
+        start=start,
+        end=end,
+        behind=max(bounds.high - end, 0),
+    )
+    comparison = Comparison(result, is_compacted)
+    async with (
+        aclosing(_stored(store, stream)) as stored,
+        aclosing(_of_source(source, place, start, min(end, bounds.high))) as fetched,
+    ):
+        await comparison.run(Side(stored, start, end), Side(fetched, start, end))
+    if comparison.pending and bounds.high > end:
+        # A record beyond the end may have superseded one that is here.
+        async with aclosing(_of_source(source, place, end, bounds.high)) as fetched:
+            beyond = Side(fetched, end, bounds.high)
+            while comparison.pending and await beyond.decoded():
+                comparison.supersede(beyond.records)
+                beyond.records.clear()
+    comparison.finish()
+    return result
+
+
+async def _stored(store: ObjectStore, stream: StreamState) -> AsyncGenerator[_Item, None]:
+    async for batch in stored_batches(store, stream):
+        yield SourceBatch(read_header(batch), batch)
+
+
+async def _of_source(
+    source: SourceCluster, place: Place, start: int, end: int
+) -> AsyncGenerator[_Item, None]:
+    position = start
+    try:
+        async with aclosing(fetched_batches(source.brokers, place, start, end)) as responses:
+            async for one in responses:
+                if one.lost_before is not None:
+                    yield _Lost(one.lost_before)
+                for batch in one.batches:
+                    yield batch
+                position = one.end
+    except OldFormat:
+        with source.partition(place) as reader:
+            found = reader.records(position)
+            while (some := await asyncio.to_thread(next, found, None)) is not None:
+                yield some
+                if some[-1].offset >= end - 1:
+                    break
+
+
+class Side:
+    """The batches of one side from `start` to `end`, and the records of those that were decoded."""
+
+    def __init__(self, items: AsyncGenerator[_Item, None], start: int, end: int) -> None:
+        self._items = items
+        self.start = start
+        self.end = end
+        self.batch: SourceBatch | None = None
+        self.lost: int | None = None
+        self.records = deque[KafkaRecord]()
+
+    async def has_more(self) -> bool:
+        """Read on if there is neither a batch nor a record; return false at the end."""
+        while self.batch is None and not self.records and self.lost is None:
+            item = await anext(self._items, None)
+            if item is None:
+                return False
+            if isinstance(item, _Lost):
+                self.lost = item.end
+            elif isinstance(item, SourceBatch):
+                header = item.header
+                is_within = header.base_offset < self.end and header.end_offset > self.start
+                if header.record_count and is_within:
+                    self.batch = item
+            else:
+                self._take(item)
+        return True
+
+    async def decoded(self) -> bool:
+        """Have records; return false at the end."""
+        while await self.has_more():
+            self.decode()
+            if self.records:
+                return True
+        return False
+
+    def decode(self) -> None:
+        """Take the batch apart."""
+        if self.batch is not None:
+            self._take(iter_kafka_records(self.batch.data))
+            self.batch = None
+
+    def within(self, records: Iterable[KafkaRecord]) -> list[KafkaRecord]:
+        """Return those from `start` to `end`."""
+        return [one for one in records if self.start <= one.offset < self.end]
+
+    def _take(self, records: Iterable[KafkaRecord]) -> None:
+        self.records.extend(self.within(records))
+
+
+class Comparison:
+    """The comparison of one partition, whose outcome is in `result`."""
+
+    def __init__(self, result: ComparedPartition, is_compacted: bool) -> None:
+        self._result = result
+        self._is_compacted = is_compacted
+        self._here, self._there = hashlib.sha256(), hashlib.sha256()
+        self.pending: dict[bytes, list[int]] = {}
+        """Offsets of records that are here only, by the digests of their keys: a later record of
+        the same key has to follow.
+        """
+
+    async def run(self, here: Side, there: Side) -> None:
+        """Compare all that both have."""
+        while True:
+            has_here, has_there = await here.has_more(), await there.has_more()
+            if there.lost is not None:
+                self._skip(here, there.lost)
+                there.lost = None
+                continue
+            if not has_here and not has_there:
+                return
+            if _are_same(here, there):
+                assert here.batch is not None
+                self._add(here.within(iter_kafka_records(here.batch.data)))
+                here.batch = there.batch = None
+                continue
+            here.decode()
+            there.decode()
+            self._merge(here.records, there.records, has_here, has_there)
+
+    def finish(self) -> None:
+        """Count what no later record has superseded, and have the digests."""
+        for offsets in self.pending.values():
+            for offset in offsets:
+                self._result.records += 1
+                self._result.differs(offset, "added")
+        self._result.digest = self._here.hexdigest()
+        self._result.source_digest = self._there.hexdigest()
+
+    def supersede(self, records: Iterable[KafkaRecord]) -> None:
+        """Have later records of their keys supersede those that are here only."""
+        if self.pending:
+            for record in records:
+                offsets = self.pending.pop(_digest_of(record.key), ())
+                self._result.superseded += len(offsets)
+
+    def _skip(self, here: Side, end: int) -> None:
+        """Leave out what the source deleted meanwhile."""
+        here.start = self._result.start = end
+        kept = here.within(here.records)
+        here.records.clear()
+        here.records.extend(kept)
+
+    def _merge(
+        self,
+        here: deque[KafkaRecord],
+        there: deque[KafkaRecord],
+        has_here: bool,
+        has_there: bool,
+    ) -> None:
+        """Compare records up to the end of one side's; all, if the other one has ended."""
+        while here or there:
+            if here and there and here[0].offset == there[0].offset:
+                ours, theirs = here.popleft(), there.popleft()
+                if ours == theirs:
+                    self._add([ours])
+                else:
+                    self._result.differs(ours.offset, "changed")
+                    self._add_apart([ours], [theirs])
+            elif here and ((there and here[0].offset < there[0].offset) or not has_there):
+                self._add_here(here.popleft())
+            elif there and ((here and there[0].offset < here[0].offset) or not has_here):
+                self._result.differs(there[0].offset, "missing")
+                self._add_apart([], [there.popleft()])
+            else:
+                return
+
+    def _add_here(self, record: KafkaRecord) -> None:
+        """Add a record that is here only."""
+        self.supersede([record])
+        if self._is_compacted and record.key is not None:
+            if record.value is None:
+                self._result.superseded += 1
+            else:
+                self.pending.setdefault(_digest_of(record.key), []).append(record.offset)
+            return
+        self._result.differs(record.offset, "added")
+        self._add_apart([record], [])
+
+    def _add(self, records: Sequence[KafkaRecord]) -> None:
+        """Add records that both sides have."""
+        self.supersede(records)
+        data = b"".join(encoded_record(one) for one in records)
+        self._here.update(data)
+        self._there.update(data)
+        self._result.records += len(records)
+        self._result.source_records += len(records)
+
+    def _add_apart(self, ours: Sequence[KafkaRecord], theirs: Sequence[KafkaRecord]) -> None:
+        self.supersede(theirs)
+        self._here.update(b"".join(map(encoded_record, ours)))
+        self._there.update(b"".join(map(encoded_record, theirs)))
+        self._result.records += len(ours)
+        self._result.source_records += len(theirs)
+
+
+def _are_same(here: Side, there: Side) -> bool:
+    """Return true if the next on both sides are batches with the same bytes, for which one look
+    inside is enough.
+    """
+    if here.batch is None or there.batch is None or here.records or there.records:
+        return False
+    ours, theirs = here.batch.header, there.batch.header
+    return (
+        ours.base_offset == theirs.base_offset
+        and ours.last_offset_delta == theirs.last_offset_delta
+        and ours.record_count == theirs.record_count
+        and ours.base_timestamp == theirs.base_timestamp
+        and ours.max_timestamp == theirs.max_timestamp
+        and ours.attributes & _KINDS == theirs.attributes & _KINDS
+        and here.batch.data[HEADER_SIZE:] == there.batch.data[HEADER_SIZE:]
+    )
+
+
+def _digest_of(key: bytes | None) -> bytes:
+    return hashlib.blake2b(key or b"", digest_size=_KEY_BYTES).digest()

@@ -1,0 +1,65 @@
+"""Committed offsets of groups, as the log of their coordinator has them in the store."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lakehead.broker.cli.migration.source_cluster import SourcePosition
+from lakehead.broker.coordinator.group.record_formats import (
+    CommittedOffset,
+    OffsetKey,
+    decode_key,
+    decode_offset,
+)
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
+from lakehead.storage.backup.stored_batches import stored_batches
+from lakehead.storage.format.records import iter_kafka_records
+from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.object_store import ObjectStore
+
+Positions = Mapping[OffsetKey, CommittedOffset]
+"""Committed offsets without their times, and without leader epochs: those of the source mean
+nothing here.
+"""
+
+
+async def stored_positions(
+    store: ObjectStore, state: MetadataImage
+) -> dict[OffsetKey, CommittedOffset]:
+    """Return the committed offsets that are in the store. Raises StorageError."""
+    found: dict[OffsetKey, CommittedOffset] = {}
+    topic = state.topics.get(OFFSETS_TOPIC)
+    for number in () if topic is None else topic.partitions:
+        async for batch in stored_batches(store, state.stream(number)):
+            for record in iter_kafka_records(batch):
+                key = decode_key(record.key or b"")
+                if not isinstance(key, OffsetKey):
+                    continue
+                if record.value is None:
+                    found.pop(key, None)
+                else:
+                    committed = decode_offset(record.value)
+                    found[key] = replace(committed, leader_epoch=-1, commit_timestamp_ms=-1)
+    return found
+
+
+def imported_positions(
+    groups: Mapping[str, Mapping[tuple[str, int], SourcePosition]],
+    state: MetadataImage,
+    end_of: Callable[[int], int],
+) -> dict[OffsetKey, CommittedOffset]:
+    """Return what the groups of the source have here. `end_of` returns the end of a stream: a
+    position beyond it becomes that, since the next records get these offsets.
+    """
+    found: dict[OffsetKey, CommittedOffset] = {}
+    for group, offsets in groups.items():
+        for (name, partition), position in offsets.items():
+            topic = state.topics.get(name)
+            if topic is None or partition >= len(topic.partitions):
+                continue  # made since the topics were listed
+            key = OffsetKey(group_id=group, topic=name, partition=partition)
+            found[key] = CommittedOffset(
+                offset=min(position.offset, end_of(topic.partitions[partition])),
+                metadata=position.metadata,
+                topic_id=bytes.fromhex(topic.topic_id),
+            )
+    return found
