@@ -29,6 +29,7 @@ from lakehead.storage.kernel_compiler import (
     results,
 )
 from lakehead.storage.kernel_memory import word_at
+from lakehead.storage.kernel_text import after_text, is_blank, unescape
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -336,38 +337,10 @@ DOUBLE_KIND = 3  # its text
 BOOLEAN_KIND = 4
 TEXT_KIND = 5
 NUMERAL_KIND = 6  # a number or a text of one, as text
+VARIANT_KIND = 7  # any value, null too, as it is written
 
 MISFIT, TWICE = 1, 2
 _DEPTH_MAX = 101
-_ESCAPED = np.arange(256, dtype=np.uint8)  # what the letter behind a backslash stands for
-_ESCAPED[[0x6E, 0x74, 0x72, 0x62, 0x66]] = [0x0A, 0x09, 0x0D, 0x08, 0x0C]
-
-
-@inlined
-def _is_blank(byte):
-    return byte <= 0x20
-
-
-@inlined
-def _after_text(data, at):
-    """Position after the text whose opening quote is before `at`, and whether it has escapes."""
-    escaped = False
-    while True:
-        if at + 8 <= data.shape[0]:  # eight bytes at once: the first quote or backslash of them
-            quote = word_at(data, at) ^ _QUOTES
-            slash = word_at(data, at) ^ _SLASHES
-            found = ((quote - _ONES) & ~quote | (slash - _ONES) & ~slash) & _HIGH
-            if found == 0:
-                at += 8
-                continue
-            first = (found & (~found + np.uint64(1))) >> np.uint64(7)
-            at += np.int64(first * _PLACES >> np.uint64(56))
-        if data[at] == 0x22:
-            return at + 1, escaped
-        if data[at] == 0x5C:
-            escaped = True
-            at += 1
-        at += 1
 
 
 @inlined
@@ -377,7 +350,7 @@ def _after_value(data, at):
     while True:
         byte = data[at]
         if byte == 0x22:
-            at, _ = _after_text(data, at + 1)
+            at, _ = after_text(data, at + 1)
         elif byte in (0x7B, 0x5B):
             depth += 1
             at += 1
@@ -392,60 +365,6 @@ def _after_value(data, at):
             at += 1
         if depth == 0:
             return at
-
-
-@inlined
-def _hex4(data, at):
-    value = 0
-    for i in range(at, at + 4):
-        value = value * 16 + (data[i] & 0x0F) + (9 if data[i] > 0x39 else 0)
-    return value
-
-
-@inlined
-def _put(side, at, point):
-    """Write a character as UTF-8; returns the position after it."""
-    if point < 0x80:
-        side[at] = point
-        return at + 1
-    if point < 0x800:
-        side[at] = 0xC0 | point >> 6
-    elif point < 0x10000:
-        side[at] = 0xE0 | point >> 12
-        at += 1
-        side[at] = 0x80 | (point >> 6 & 0x3F)
-    else:
-        side[at] = 0xF0 | point >> 18
-        side[at + 1] = 0x80 | (point >> 12 & 0x3F)
-        at += 2
-        side[at] = 0x80 | (point >> 6 & 0x3F)
-    side[at + 1] = 0x80 | (point & 0x3F)
-    return at + 2
-
-
-@inlined
-def _unescape(data, at, end, side, to):
-    """Write out data[at:end] without its escapes; returns the position after it."""
-    while at < end:
-        byte = data[at]
-        if byte != 0x5C:
-            side[to] = byte
-            to += 1
-            at += 1
-            continue
-        kind = data[at + 1]
-        at += 2
-        if kind == 0x75:
-            point = _hex4(data, at)
-            at += 4
-            if 0xD800 <= point <= 0xDBFF:
-                point = 0x10000 + ((point - 0xD800) << 10) + (_hex4(data, at + 2) - 0xDC00)
-                at += 6
-            to = _put(side, to, point)
-            continue
-        side[to] = _ESCAPED[kind]
-        to += 1
-    return to
 
 
 @inlined
@@ -504,7 +423,7 @@ def _text(data, at, end, escaped, side, side_at):
     """(cell of the text in data[at:end], position in the side buffer after it)."""
     if not escaped:
         return at << 31 | (end - at), side_at
-    after = _unescape(data, at, end, side, side_at)
+    after = unescape(data, at, end, side, side_at)
     return SIDE | side_at << 31 | (after - side_at), after
 
 
@@ -512,10 +431,13 @@ def _text(data, at, end, escaped, side, side_at):
 def _scalar(data, at, kind, low, high, side, side_at):
     """(fits, cell, position after it, position in the side buffer after it)."""
     byte = data[at]
+    if kind == VARIANT_KIND:
+        after = _after_value(data, at)
+        return True, at << 31 | (after - at), after, side_at
     if byte == 0x22:
         if kind < TEXT_KIND:
             return False, np.int64(0), at, side_at
-        after, escaped = _after_text(data, at + 1)
+        after, escaped = after_text(data, at + 1)
         cell, side_at = _text(data, at + 1, after - 1, escaped, side, side_at)
         return True, cell, after, side_at
     if byte in (0x74, 0x66):
@@ -573,14 +495,14 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
         depth = 0
         while True:
             # A value of `node` is next.
-            while _is_blank(data[at]):
+            while is_blank(data[at]):
                 at += 1
             kind = nodes[node, 0]
             slot = nodes[node, 1]
             byte = data[at]
             cell = base[slot] + held[nodes[node, 2]] if slot >= 0 else np.int64(-1)
             opened = False
-            if byte == 0x6E:
+            if byte == 0x6E and kind != VARIANT_KIND:
                 at += 4
             elif kind <= ARRAY_KIND:
                 if byte != (0x7B if kind == OBJECT_KIND else 0x5B):
@@ -601,7 +523,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                 at = after
             if opened:
                 at += 1
-                while _is_blank(data[at]):
+                while is_blank(data[at]):
                     at += 1
                 frames[depth, 0] = node
                 frames[depth, 1] = nodes[node, 3]
@@ -625,7 +547,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                         count = base[nodes[top, 1]] + held[nodes[top, 2]]
                         cells[count] += 1
                         held[nodes[top, 3]] += 1
-                    while _is_blank(data[at]):
+                    while is_blank(data[at]):
                         at += 1
                     if data[at] != 0x2C:
                         at += 1
@@ -640,13 +562,13 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                     break
                 node = np.int64(-1)
                 while True:
-                    while _is_blank(data[at]):
+                    while is_blank(data[at]):
                         at += 1
                     key = at + 1
-                    at, escaped = _after_text(data, key)
+                    at, escaped = after_text(data, key)
                     hint = frames[depth - 1, 1]
                     if escaped:
-                        size = _unescape(data, key, at - 1, side, side_at) - side_at
+                        size = unescape(data, key, at - 1, side, side_at) - side_at
                         found = _find(fields, top, nodes, hint, names, side, side_at, size)
                     else:
                         found = _find(fields, top, nodes, hint, names, data, key, at - 1 - key)
@@ -656,10 +578,10 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                     if found >= 0:
                         break
                     unknown[row] |= nodes[top, 5]
-                    while _is_blank(data[at]):
+                    while is_blank(data[at]):
                         at += 1
                     at = _after_value(data, at)
-                    while _is_blank(data[at]):
+                    while is_blank(data[at]):
                         at += 1
                     if data[at] != 0x2C:
                         break
