@@ -1,6 +1,7 @@
 """Columns in Spark's DDL notation: `carrier STRING, delay DOUBLE, tags ARRAY<INT>`. Pure.
 
-Types are those that Arrow, Parquet and a Delta table of protocol (1, 2) have in common.
+Types are those that Arrow, Parquet and a Delta table of protocol (1, 2) have in common, and
+VARIANT, for which a table has a feature of protocol (3, 7).
 `lakehead.lake.tables.ddl` has their types in Arrow; a node needs no Arrow to check a schema.
 """
 
@@ -28,6 +29,7 @@ _SIMPLE = {
     "DATE": "DATE",
     "TIMESTAMP": "TIMESTAMP",
     "BINARY": "BINARY",
+    "VARIANT": "VARIANT",
 }
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([\w$.-]+)|([<>(),:]))")
 _DEPTH_MAX = 50
@@ -87,6 +89,17 @@ class Column:
 def parse_columns(text: str) -> tuple[Column, ...]:
     """Return the columns of a DDL text. Raises SettingsError that says what was not understood."""
     return _Parser(text).columns(end=None, colon=False, depth=0)
+
+
+def has_variant(kind: ColumnType) -> bool:
+    """Return whether values of a type are VARIANT, or have one inside."""
+    if isinstance(kind, ArrayType):
+        return has_variant(kind.item)
+    if isinstance(kind, MapType):
+        return has_variant(kind.key) or has_variant(kind.value)
+    if isinstance(kind, StructType):
+        return any(has_variant(column.type) for column in kind.columns)
+    return kind == SimpleType("VARIANT")
 
 
 def check_column_names(names: Iterable[str]) -> None:
@@ -163,8 +176,8 @@ class _Parser:
         if name not in _SIMPLE:
             raise SettingsError(
                 f"type {name} of the schema is not known: use STRING, BOOLEAN, INT, BIGINT, "
-                "DOUBLE, DECIMAL(p, s), DATE, TIMESTAMP, BINARY, ARRAY<...>, MAP<..., ...>, "
-                "STRUCT<name: ...>"
+                "DOUBLE, DECIMAL(p, s), DATE, TIMESTAMP, BINARY, VARIANT, ARRAY<...>, "
+                "MAP<..., ...>, STRUCT<name: ...>"
             )
         return SimpleType(_SIMPLE[name])
 

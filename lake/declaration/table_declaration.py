@@ -20,6 +20,7 @@ from lakehead.lake.declaration.column_types import (
     MapType,
     SimpleType,
     StructType,
+    has_variant,
     parse_columns,
 )
 from lakehead.lake.declaration.paths import root_path
@@ -743,6 +744,7 @@ def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
     )
     if fields is None:
         return
+    _check_variants(declared, fields)
     made: Columns = {
         **METADATA_TYPES,
         **(CHANGE_TYPES if declared.value_format == "debezium" else {}),
@@ -762,7 +764,8 @@ def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
     for name in declared.cluster_by:
         _check_known("cluster.by", name, known)
         _require(
-            not isinstance(known[name], ArrayType | MapType | StructType),
+            not isinstance(known[name], ArrayType | MapType | StructType)
+            and known[name] != SimpleType("VARIANT"),
             f"{_TOP}cluster.by: rows cannot be kept together by {name}, which holds other values",
         )
     for name in declared.keys:
@@ -771,6 +774,35 @@ def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
             not isinstance(fields[name], ArrayType | MapType | StructType),
             f"{_TOP}keys: {name} holds other values, which is not a key",
         )
+
+
+def _check_variants(declared: TableDeclaration, fields: Columns) -> None:
+    """Raise SettingsError for columns of VARIANT in a table that cannot have any."""
+    names = [name for name, kind in fields.items() if kind is not None and has_variant(kind)]
+    if not names:
+        return
+    column = f"{_TOP}schema: column {names[0]} cannot be VARIANT"
+    _require(
+        declared.value_format == "json",
+        f"{column}: only JSON is read as VARIANT (lakehead.table.value.format=json)",
+    )
+    _require(
+        fields[names[0]] == SimpleType("VARIANT") and declared.layout == "flat",
+        f"{column} inside another type: make it a column of its own, with {_TOP}layout=flat",
+    )
+    _require(
+        declared.mode == "append",
+        f"{column} of a table by upsert: use STRING, or {_TOP}mode=append",
+    )
+    _require(
+        not declared.has_iceberg,
+        f"{column} of an Iceberg table, which PyIceberg cannot write: use STRING, or set "
+        f"{_TOP}formats=delta",
+    )
+    _require(
+        not declared.catalog,
+        f"{column} of a table in a catalog: use STRING, or leave {_TOP}catalog empty",
+    )
 
 
 def _check_part(part: PartitionPart, known: Columns) -> None:

@@ -150,7 +150,8 @@ def _declared(options: ReadOptions, decoding: Decoding) -> _Declared | None:
     declared = TableDeclaration.of(topic)
     if declared.value_format == "raw":
         return None
-    return _Declared(spec=value_spec(declared), is_nested=declared.layout == "nested")
+    spec = replace(value_spec(declared), variants_as_text=True)
+    return _Declared(spec=spec, is_nested=declared.layout == "nested")
 
 
 def _value_schema(options: ReadOptions, decoding: Decoding, spec: ValueSpec) -> Any:

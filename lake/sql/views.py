@@ -33,7 +33,7 @@ from lakehead.lake.sql.as_of import AsOf, ending_offsets, find_as_of
 from lakehead.lake.sql.query_needs import Options, options_key
 from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.ddl import parse_schema, to_ddl
+from lakehead.lake.tables.ddl import has_variant, parse_schema, to_ddl
 from lakehead.storage.errors import LakeheadError, SettingsError
 
 if TYPE_CHECKING:
@@ -436,7 +436,15 @@ def _json_option(option: str) -> tuple[str, str | None]:
     topic, equals, ddl = option.partition("=")
     if not topic.strip():
         raise SettingsError(f"--json-values wants TOPIC or TOPIC=SCHEMA, not {option!r}")
-    return topic.strip(), to_ddl(parse_schema(ddl)) if equals else None
+    if not equals:
+        return topic.strip(), None
+    schema = parse_schema(ddl)
+    if any(has_variant(field.type) for field in schema):
+        raise SettingsError(
+            f"--json-values {topic.strip()}: VARIANT is a type of tables alone: declare it as "
+            "lakehead.table.schema of the topic"
+        )
+    return topic.strip(), to_ddl(schema)
 
 
 def _quoted(name: str) -> str:

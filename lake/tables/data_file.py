@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from lakehead.lake.decode.memory import empty
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.ddl import VARIANT
 from lakehead.lake.tables.partitions import partition_folder
 from lakehead.storage.errors import ObjectExists, OutcomeUnknown
 
@@ -132,6 +133,8 @@ class _Column:
 
 def _look(field: Any, values: Any, path: _Path) -> Iterator[tuple[_Path, _Column]]:
     """Yield what is known of a column, or of the fields of a struct."""
+    if field.type == VARIANT:  # no bounds, and a count of nulls that not all readers know
+        return
     if pa.types.is_struct(field.type):
         for i, child in enumerate(field.type):
             # A field of a null struct is null: struct_field gives it the parent's nulls too.
@@ -238,7 +241,7 @@ class DataFileWriter:
 
     def add(self, rows: Any) -> None:
         """Encode an Arrow table, as one row group unless it is huge."""
-        self._writer.write_table(rows)
+        self._writer.write_table(_with_whole_variants(rows))
         self._statistics.add(rows)
 
     def finish(self) -> DataFile:
@@ -259,6 +262,25 @@ class DataFileWriter:
         )
 
 
+def _with_whole_variants(rows: Any) -> Any:
+    """The rows with bytes in the fields of each VARIANT that is NULL: Parquet's writer refuses
+    nulls there, which Arrow has in columns that it makes.
+    """
+    for number, field in enumerate(rows.schema):
+        column = rows.column(number)
+        if field.type == VARIANT and column.null_count:
+            whole = [
+                pa.StructArray.from_arrays(
+                    [pc.fill_null(chunk.field(i), b"") for i in range(field.type.num_fields)],
+                    fields=list(field.type),
+                    mask=chunk.is_null(),
+                )
+                for chunk in column.chunks
+            ]
+            rows = rows.set_column(number, field, pa.chunked_array(whole, field.type))
+    return rows
+
+
 def write_data_file(
     root: str, rows: Any, partition: Sequence[tuple[str, str | None]] = ()
 ) -> DataFile:
@@ -272,14 +294,16 @@ def _dictionary_columns(schema: Any) -> list[str]:
     """The columns to encode with a dictionary, by their paths in Parquet.
 
     Bytes, offsets and timestamps of records hardly repeat: to look for that would take as long as
-    all the rest of a write.
+    all the rest of a write. The names that rows of a VARIANT have in common are one entry.
     """
     paths = [path for field in schema for path in _leaves(field.name, field.type)]
     return [path for path in paths if path not in _UNIQUE]
 
 
 def _leaves(path: str, kind: Any) -> Iterator[str]:
-    if pa.types.is_struct(kind):
+    if kind == VARIANT:
+        yield f"{path}.metadata"
+    elif pa.types.is_struct(kind):
         for field in kind:
             yield from _leaves(f"{path}.{field.name}", field.type)
     elif pa.types.is_map(kind):

@@ -24,6 +24,11 @@ from lakehead.storage.errors import SettingsError
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 """Delta's `timestamp`: microseconds, an instant."""
 
+VARIANT = pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("metadata", "value")])
+"""Delta's `variant`: a dictionary of names and a value, in the encoding of Parquet's Variant. No
+other struct of a table has fields that are never null.
+"""
+
 _SIMPLE: dict[str, Any] = {
     "STRING": pa.string(),
     "BOOLEAN": pa.bool_(),
@@ -36,6 +41,7 @@ _SIMPLE: dict[str, Any] = {
     "DATE": pa.date32(),
     "TIMESTAMP": TIMESTAMP,
     "BINARY": pa.binary(),
+    "VARIANT": VARIANT,
 }
 _NAMES = {kind: name for name, kind in _SIMPLE.items()}
 
@@ -68,6 +74,8 @@ def to_ddl(schema: Any) -> str:
 
 def type_name(kind: Any) -> str:
     """Return the name of an Arrow type in DDL."""
+    if kind == VARIANT:
+        return "VARIANT"
     if pa.types.is_struct(kind):
         fields = (kind.field(i) for i in range(kind.num_fields))
         inner = ", ".join(f"{_quoted(field.name)}: {type_name(field.type)}" for field in fields)
@@ -79,6 +87,13 @@ def type_name(kind: Any) -> str:
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     return _NAMES.get(kind) or str(kind).upper()
+
+
+def has_variant(kind: Any) -> bool:
+    """Return whether values of an Arrow type are VARIANT, or have one inside."""
+    if kind == VARIANT:
+        return True
+    return any(has_variant(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def arrow_type(kind: ColumnType) -> Any:

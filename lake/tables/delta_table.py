@@ -29,6 +29,7 @@ import structlog
 
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.data_file import DataFile, create_entry
+from lakehead.lake.tables.ddl import VARIANT
 from lakehead.lake.tables.deletion_vectors import ENABLED, FEATURE
 from lakehead.lake.tables.logical_files import CHECKPOINT, LogicalFile, LogicalFiles
 from lakehead.lake.tables.table_file import TableFile, table_dataset
@@ -45,7 +46,7 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.object_store.s3.settings import parse_uri
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Schema
     from deltalake.transaction import AddAction
 
 
@@ -63,6 +64,7 @@ _FEATURES_OF_REWRITES = frozenset(
         "generatedColumns",
         "identityColumns",
         "timestampNtz",
+        "variantType",
     }
 )
 """Writer features that request nothing of a commit without changed rows."""
@@ -105,8 +107,8 @@ class TableIdentity(NamedTuple):
 
 
 class Table:
-    """A snapshot of a Delta table of protocol (1, 2), or (3, 7) with deletion vectors: its schema
-    and progress as of one version.
+    """A snapshot of a Delta table of protocol (1, 2), or (3, 7) with deletion vectors or VARIANT
+    columns: its schema and progress as of one version.
 
     Not updated by commits: open it again, or have it `refreshed`, to see them.
     """
@@ -234,7 +236,7 @@ class Table:
         opened, or changed the table's schema; TableUnavailable if the outcome is unknown. After
         CommitConflict the files are in no version of the table.
         """
-        from deltalake import CommitProperties, Schema, Transaction
+        from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
         failpoint("table_commit_prepared")
@@ -242,9 +244,7 @@ class Table:
             self._handle.create_write_transaction(
                 [_add_action(file, modified_ms) for file in files],
                 mode="append" if replaced_by is None else "overwrite",
-                schema=self._handle.schema()
-                if replaced_by is None
-                else Schema.from_arrow(replaced_by),
+                schema=self._handle.schema() if replaced_by is None else _delta_schema(replaced_by),
                 partition_by=list(self.partition_columns),
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
@@ -296,11 +296,10 @@ class Table:
 
         Raises CommitConflict if they cannot be added any more, TableUnavailable.
         """
-        from deltalake import Schema
         from deltalake.exceptions import DeltaError
 
         try:
-            self._handle.alter.add_columns(Schema.from_arrow(pa.schema(fields)).fields)
+            self._handle.alter.add_columns(_delta_schema(fields).fields)
         except (DeltaError, OSError) as error:
             table = open_table(self.uri)
             if table is not None and table.schema != self.schema:
@@ -578,7 +577,7 @@ def create_table(
     Delta-rs refuses properties of our own, so what a table is made from is its name. Raises
     SettingsError for a root that holds something else, as Delta does; TableUnavailable.
     """
-    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+    from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.exceptions import DeltaError
 
     require_own_root(uri)
@@ -586,7 +585,7 @@ def create_table(
         place, options = location(uri)
         DeltaTable.create(
             place,
-            Schema.from_arrow(schema),
+            _delta_schema(schema),
             mode="error",
             name=name,
             description=description,
@@ -628,7 +627,7 @@ def replace_table(
     Raises CommitConflict if another run has committed since `old`, SettingsError as `create_table`
     where there is no table, TableUnavailable.
     """
-    from deltalake import CommitProperties, Schema, Transaction
+    from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import create_table_with_add_actions
 
@@ -642,7 +641,7 @@ def replace_table(
     try:
         create_table_with_add_actions(
             place,
-            Schema.from_arrow(schema),
+            _delta_schema(schema),
             [_add_action(file, modified_ms) for file in files],
             mode="overwrite",
             partition_by=list(partition_by),
@@ -691,6 +690,20 @@ def location(uri: str) -> tuple[str, dict[str, str] | None]:
     }
     place = f"s3://{settings.bucket}/{settings.prefix}"
     return place, {name: value for name, value in options.items() if value}
+
+
+def _delta_schema(schema: Any) -> "Schema":
+    """The schema that a table has for the fields of an Arrow schema."""
+    from deltalake import Field, Schema, VariantType
+
+    return Schema(
+        [
+            Field(field.name, VariantType())
+            if field.type == VARIANT
+            else Schema.from_arrow(pa.schema([field])).fields[0]
+            for field in schema
+        ]
+    )
 
 
 def _as_written(schema: Any) -> Any:

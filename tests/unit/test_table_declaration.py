@@ -216,6 +216,15 @@ def avro_field(kind: Any, **others: Any) -> dict[str, str]:
             "_date has the name",
         ),
         (configs(value_format="json", schema="a int", partition_by="zz"), "no column zz"),
+        (configs(value_format="debezium", schema="v variant"), "only JSON is read as VARIANT"),
+        (configs(value_format="json", schema="v array<variant>"), "inside another type"),
+        (configs(value_format="json", schema="v struct<a: variant>"), "inside another type"),
+        (configs(value_format="json", schema="v variant", layout="nested"), "inside another type"),
+        (configs(value_format="json", schema="v variant", mode="upsert"), "by upsert: use STRING"),
+        (configs(value_format="json", schema="v variant", formats="delta,iceberg"), "PyIceberg"),
+        (configs(value_format="json", schema="v variant", catalog="glue"), "table in a catalog"),
+        (configs(value_format="json", schema="v variant", cluster_by="v"), "other values"),
+        (configs(value_format="json", schema="v variant", partition_by="v"), "partitioned by v"),
         (configs(value_format="json", schema="a int", partition_by="day(zz)"), "no column zz"),
         (
             configs(value_format="json", schema="a int", layout="nested", partition_by="a"),
@@ -302,6 +311,7 @@ def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[st
         configs(value_format="debezium", schema="id int", partition_by="_op", cluster_by=""),
         configs(value_format="json", schema="v decimal(9,2), d date", cluster_by="v,d,_offset"),
         configs(value_format="json", schema="a int", mode="upsert", scd="2", keys="a"),
+        configs(value_format="json", schema="id int, v variant", cluster_by="id"),
     ],
 )
 def test_columns_that_a_declared_schema_makes_are_taken(right: dict[str, str]) -> None:

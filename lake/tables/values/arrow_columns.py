@@ -99,6 +99,8 @@ class ArrowColumns:
                 return self._uuid(shape, values, validity)
             case "message":
                 return self._message(shape, self._binary(shape, pa.binary(), values))
+            case "variant":
+                return self._variant(shape, values, validity)
         return self._plain(shape, values, validity)
 
     def _plain(self, shape: Leaf, values: Any, validity: Any) -> Any:
@@ -265,6 +267,22 @@ class ArrowColumns:
         if bad.any():
             self._fault(shape.domain, bad, f"bytes that are not JSON of {shape.native}")
         return pa.array(texts, shape.type)
+
+    def _variant(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        from lakehead.lake.tables.values.variant_kernel import FAULTS, encode_variants
+
+        _, valid = self._cells.slot(shape.slot)
+        value, ends, names, name_ends, codes = encode_variants(self._data, values, valid)
+        for code, reason in FAULTS.items():
+            if (bad := codes == code).any():
+                self._fault(shape.domain, bad, reason)
+        children = [
+            pa.Array.from_buffers(
+                pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+            )
+            for offsets, content in ((name_ends, names), (ends, value))
+        ]
+        return pa.Array.from_buffers(shape.type, len(values), [validity], children=children)
 
     def _instant(self, shape: Instant) -> Any:
         seconds, _ = self._cells.slot(shape.seconds)

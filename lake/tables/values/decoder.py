@@ -55,7 +55,8 @@ class ValueSpec:
     certificates come from the environment (see `registry`). `keys` are the columns that identify
     Debezium's rows (empty: the fields of the record's key). With `by_most` a column that is
     inferred from JSON has the type of most of its values, where a field has several: without it
-    there is no schema then.
+    there is no schema then. With `variants_as_text` a VARIANT is the JSON of its value, as it is
+    written, for readers without that type.
     """
 
     value_format: ValueFormat = "raw"
@@ -64,6 +65,7 @@ class ValueSpec:
     registry: str = ""
     keys: tuple[str, ...] = ()
     by_most: bool = False
+    variants_as_text: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

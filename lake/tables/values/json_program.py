@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.ddl import VARIANT, type_name
 from lakehead.lake.tables.values import json_kernel as kernel
 from lakehead.lake.tables.values.cells import Cells
 from lakehead.lake.tables.values.decoder import ErrorClass
@@ -34,7 +34,7 @@ Path = tuple[str, ...]
 class Written:
     """The form in JSON of a column of `type`, where it is not the type's own: bytes, and the
     unscaled number of a decimal, in base64; a date or an instant as an integer, of which `numerator
-    / denominator` is one of the column's units.
+    / denominator` is one of the column's units. Of VARIANT: any value, whose JSON the column has.
     """
 
     type: Any
@@ -182,6 +182,7 @@ def compile_json(
         domain_count=compiler.domain_count,
         shape=shape,
         is_flat=all(isinstance(field, Leaf) for field in shape.fields)
+        and all(node[0] != kernel.VARIANT_KIND for node in compiler.nodes)
         and not re.search(rb'[\x00-\x1f"\\]', bytes(compiler.names)),
     )
 
@@ -221,6 +222,9 @@ class _Compiler:
     def _value(self, kind: Any, domain: int, path: Path) -> Shape:
         slot = len(self.domains)
         self.domains.append(domain)
+        if kind == VARIANT:
+            self._node(kernel.VARIANT_KIND, slot, domain, path, type_name(kind))
+            return Leaf(kind="variant", slot=slot, domain=domain, type=kind)
         if pa.types.is_struct(kind):
             node = self._node(kernel.OBJECT_KIND, slot, domain, path, type_name(kind))
             return self._object(node, slot, domain, kind, path)
@@ -243,6 +247,9 @@ class _Compiler:
 
     def _formed(self, form: Written, kind: Any, slot: int, domain: int, path: Path) -> Leaf:
         """A column that is written in a form of its own."""
+        if form.type == VARIANT:
+            self._node(kernel.VARIANT_KIND, slot, domain, path, type_name(kind))
+            return Leaf(kind="text", slot=slot, domain=domain, type=kind)
         if pa.types.is_binary(form.type) or pa.types.is_decimal(form.type):
             self._node(kernel.TEXT_KIND, slot, domain, path, type_name(kind))
             native = None

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakehead.lake.declaration.column_types import check_column_names
-from lakehead.lake.tables.ddl import parse_schema, type_name
+from lakehead.lake.tables.ddl import VARIANT, parse_schema, type_name
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
 from lakehead.lake.tables.values.calendar_range import without
@@ -34,6 +34,7 @@ from lakehead.lake.tables.values.json_inference import NoFields, infer_schema, o
 from lakehead.lake.tables.values.json_program import (
     JsonProgram,
     NotingProgram,
+    Written,
     compile_json,
     fitting_forms,
 )
@@ -70,13 +71,15 @@ def json_columns(values: Any, schema: Any) -> JsonColumns:
     return _placed_columns(places(values), schema)
 
 
-def _placed_columns(found: Values, schema: Any) -> JsonColumns:
-    """As `json_columns`, for values that lie in one buffer."""
+def _placed_columns(found: Values, schema: Any, texts: tuple[str, ...] = ()) -> JsonColumns:
+    """As `json_columns`, for values that lie in one buffer. Columns of `texts` have the JSON of any
+    value.
+    """
     result = DecodedRows(schema)
     present = np.flatnonzero(found.starts >= 0)
     if len(present) < len(found):
         result.nulls(found.nulls)
-    program = NotingProgram(_program(schema))
+    program = NotingProgram(_program(schema, texts))
     group, faults = decode_rows(program, found, present, schema)
     if len(schema):
         result.add(group)
@@ -93,8 +96,8 @@ def _placed_columns(found: Values, schema: Any) -> JsonColumns:
 
 
 @lru_cache(maxsize=64)
-def _program(schema: Any) -> JsonProgram:
-    return compile_json(schema)
+def _program(schema: Any, texts: tuple[str, ...]) -> JsonProgram:
+    return compile_json(schema, {(name,): Written(type=VARIANT) for name in texts})
 
 
 _LOOKED_AT = 1000
@@ -136,6 +139,15 @@ class JsonValues:
                     f"column {field.name} cannot be {type_name(field.type)}: JSON has no BINARY, "
                     "and an object is a STRUCT"
                 )
+        self._texts: tuple[str, ...] = ()
+        if self._declared is not None and spec.variants_as_text:
+            self._texts = tuple(one.name for one in self._declared if one.type == VARIANT)
+            self._declared = pa.schema(
+                [
+                    one.with_type(pa.string()) if one.name in self._texts else one
+                    for one in self._declared
+                ]
+            )
 
     def schema_of(self, batch: pa.RecordBatch) -> Any:
         """Return the declared schema, or one that every value of the sample fits but for those
@@ -177,7 +189,7 @@ class JsonValues:
             found = Values(data=found.data, starts=starts[rows], ends=found.ends[rows])
         else:
             rows = np.arange(len(found))
-        parsed = _placed_columns(found, schema)
+        parsed = _placed_columns(found, schema, self._texts)
         for i, reason in parsed.faults:
             error = "misfit" if i in parsed.misfits else "malformed"
             row = int(rows[i])
@@ -313,6 +325,8 @@ def _fitting(schema: Any, values: list[Any]) -> int:
 
 
 def _is_json(kind: Any) -> bool:
+    if kind == VARIANT:
+        return True
     if pa.types.is_list(kind):
         return _is_json(kind.value_type)
     if pa.types.is_struct(kind):

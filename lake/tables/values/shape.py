@@ -22,12 +22,13 @@ LeafKind = Literal[
     "parsed",
     "base64",
     "message",
+    "variant",
 ]
 """Content of a leaf's cells: an integer; one to be read as unsigned; the bits of a float; 0 or 1; a
 place of bytes, of UTF-8, of a big-endian two's complement number, of a UUID's 16 bytes; a number
 that stands for a name. For JSON: a place of a number's text; a place of text that Arrow makes a
-date, an instant or a decimal, or of bytes (or a decimal's number in bytes) in base64. For Protobuf:
-a place of a message that becomes JSON.
+date, an instant or a decimal, or of bytes (or a decimal's number in bytes) in base64; a place of
+any value as it is written. For Protobuf: a place of a message that becomes JSON.
 """
 
 
