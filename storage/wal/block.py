@@ -170,8 +170,11 @@ class BlockWal:
         header = self._store.header
         end = max(header.released, header.trimmed)
         if end < reach:
-            async for record in self.recover():
-                end = max(end, record.end_position)
+            async for _ in self.recover():
+                pass
+            # An index, or padding, may have been released last, if the record behind it was not
+            # written any more: an upload then has reached beyond the last record.
+            end = max(end, self._recovered_end or 0)
         return LogIdentity(header.volume_id.hex(), header.node_epoch, end)
 
     def recover(self) -> AsyncGenerator[WalRecord, None]:

@@ -217,6 +217,26 @@ async def test_no_record_crosses_the_end_of_a_ring_that_is_not_a_multiple_of_its
     assert [one.base_offset for one in records] == offsets(parts, 1) == expected
 
 
+async def test_a_log_reaches_to_an_index_that_was_released_before_its_record() -> None:
+    """An upload may have noted that position. A node whose log ended before it would be refused as
+    one on an older state of its log.
+    """
+    device = await new_device(ring_length=RING)
+    wal = await open_small(device, replace(INDEXED, writes_in_flight_max=1))
+    listener = await started(wal, 1)
+    ends, number = {wal.released_position}, 0
+    while wal.released_position in ends:
+        if wal.released_position == max(ends):
+            ends.add(wal.append(1, 1, number, 1, make_batch(number, 1, size=2000)))
+            number += 1
+        await asyncio.sleep(0)
+    reached = wal.released_position
+    assert reached == listener.positions[-1]
+    left = await open_small(device.crash(), INDEXED)
+    assert (await left.identify(reach=reached)).end == reached
+    assert [record.base_offset for record in await recovered(left)] == list(range(number - 1))
+
+
 @pytest.mark.parametrize("is_survey", [True, False])
 async def test_a_log_that_lacks_a_record_is_read_no_further(*, is_survey: bool) -> None:
     """Reads ahead would go on, of a device that its caller closes."""
