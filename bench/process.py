@@ -23,6 +23,14 @@ CUT_SHORT = 130
 """Exit status of a benchmark that Ctrl-C ended, as shells have it."""
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
+_TURN_SECONDS = 0.02
+
+
+def _turns(seconds: float) -> range:
+    """Return the turns of a wait. Time in which this process was stopped counts as one of them: the
+    server was stopped too, perhaps, while another measurement had the machine.
+    """
+    return range(int(seconds / _TURN_SECONDS))
 
 
 class ServerFailed(Exception):
@@ -166,18 +174,17 @@ class ServerProcess:
 
     def wait_listening(self) -> Self:
         """Wait until its port takes connections, or raise ServerFailed."""
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not self._listens():
+        for _ in _turns(START_SECONDS_MAX):
+            if self._listens():
+                return self
             if self.process.poll() is not None:
                 raise ServerFailed(
                     f"{self.name} ended with status {self.process.returncode}:\n"
                     f"{log_tail(self.log)}"
                 )
-            if time.monotonic() > deadline:
-                self.kill()
-                raise ServerFailed(f"{self.name} did not start:\n{log_tail(self.log)}")
-            time.sleep(0.02)
-        return self
+            time.sleep(_TURN_SECONDS)
+        self.kill()
+        raise ServerFailed(f"{self.name} did not start:\n{log_tail(self.log)}")
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
@@ -188,10 +195,12 @@ class ServerProcess:
         """End the process politely (SIGTERM), by force after a while; its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            try:
-                return self.process.wait(STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                self.kill()
+            for _ in _turns(STOP_SECONDS_MAX):
+                try:
+                    return self.process.wait(_TURN_SECONDS)
+                except subprocess.TimeoutExpired:
+                    pass
+            self.kill()
         return self.process.returncode
 
     def kill(self) -> None:
