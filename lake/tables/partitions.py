@@ -160,7 +160,9 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dt.datetime):
-        return value.replace(tzinfo=None).isoformat(" ", "microseconds")
+        # Spark takes a time without a zone for one of its session's.
+        sign = "" if value.tzinfo is None else "Z"
+        return value.replace(tzinfo=None).isoformat("T", "microseconds") + sign
     return str(value)
 
 
