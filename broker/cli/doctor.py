@@ -17,6 +17,7 @@ from lakehead.broker.cli.listing import show_rows
 from lakehead.broker.cli.nodes import nudge_nodes
 from lakehead.broker.cli.progress import waiting
 from lakehead.broker.cli.setting_flags import command_with_setting_flags
+from lakehead.broker.diagnosis.certificates import judge_certificates
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.finding import Finding, Verdict, failed, has_failed, ok, warning
 from lakehead.broker.diagnosis.log_volume import judge_log
@@ -36,6 +37,7 @@ from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.object_store import open_retrying_store, open_store
 
 _CLUSTER_TIMEOUT_S = 30.0
+_STORE_TIMEOUT_S = 30.0
 _COLUMNS = {"check": "CHECK", "verdict": "VERDICT", "found": "FOUND", "advice": "ADVICE"}
 _HELP = """\
 Check all that a node needs, and say what to change.
@@ -63,6 +65,8 @@ def _doctor(flags: Mapping[str, str | None], config: str | None, *, as_json: boo
         findings.append(ok("settings", "can be read"))
         findings += judge_machine(read_machine(), settings)
         findings += judge_listeners(listeners.all.values())
+        now_ms = SystemClock().now_ms()
+        findings += judge_certificates(listeners.all.values(), settings, now_ms)
         findings += _log_findings(settings)
         with waiting("trying the object store"):
             findings += run(_store_findings(settings))
@@ -133,7 +137,11 @@ async def _store_findings(settings: Settings) -> list[Finding]:
     except SettingsError as error:
         return [failed("object store", str(error), "lakehead start --help, at --store")]
     try:
-        findings = await try_store(store, clock=SystemClock(), rng=random.SystemRandom())
+        async with asyncio.timeout(_STORE_TIMEOUT_S):
+            findings = await try_store(store, clock=SystemClock(), rng=random.SystemRandom())
+    except TimeoutError:
+        found = f"{place} did not respond to all requests within {_STORE_TIMEOUT_S:.0f} s"
+        return [failed("object store", found, "look at the store's own state, and at the network")]
     finally:
         await store.close()
     if place.startswith("file:"):

@@ -34,6 +34,8 @@ def _nodes(state: MetadataImage, responding: Collection[int] | None) -> Finding:
         return warning("nodes", found, "name a client's certificate by --command-config")
     silent = sorted(live - set(responding))
     found = f"{len(live) - len(silent)} of {len(live)} respond"
+    if fenced := sorted(set(state.nodes) - live):
+        found += f"; fenced: node {_listed(fenced)}"
     if silent:
         return warning("nodes", found, f"look at the logs of node {_listed(silent)}")
     return ok("nodes", found)

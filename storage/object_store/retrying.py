@@ -34,7 +34,9 @@ _PAUSE_THROTTLED_S = 0.5
 _PAUSE_MAX_S = 5.0
 """The longest a node is late after an outage of any length."""
 _ATTEMPTS = 6
-"""Of a command: about three seconds of trouble are waited out."""
+"""Of a command: about three seconds of refusals are waited out."""
+_SILENT_ATTEMPTS, _SILENT_S = 3, 20.0
+"""Of a command whose store does not respond: attempts have longer and longer time limits."""
 
 
 @dataclass(slots=True)
@@ -114,6 +116,7 @@ class RetryingStore:
         whose key is gone would use up the memory of all cold reads.
         """
         backoff = Backoff(self._rng, first_s=_PAUSE_S, most_s=_PAUSE_MAX_S)
+        begun = asyncio.get_running_loop().time()
         attempt = 1
         while True:
             try:
@@ -121,10 +124,11 @@ class RetryingStore:
             except StoreUnavailable as error:
                 if isinstance(error, (KeyUnavailable, NotEncrypted)) and not waits_for_key:
                     raise
-                if not self.is_patient and (
-                    attempt >= _ATTEMPTS or isinstance(error, StoreRefused)
-                ):
-                    raise
+                if not self.is_patient:
+                    elapsed_s = asyncio.get_running_loop().time() - begun
+                    is_silent = attempt >= _SILENT_ATTEMPTS and elapsed_s >= _SILENT_S
+                    if attempt >= _ATTEMPTS or is_silent or isinstance(error, StoreRefused):
+                        raise
                 if attempt & (attempt - 1) == 0:  # in a long outage, less and less is said
                     _log.warning("store_unavailable", what=what, error=str(error), attempt=attempt)
                 if isinstance(error, StoreThrottled):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.broker.cluster.node_status import node_rows
+from lakehead.broker.diagnosis.certificates import judge_certificates
 from lakehead.broker.diagnosis.cluster import judge_cluster
 from lakehead.broker.diagnosis.finding import Finding, Verdict
 from lakehead.broker.diagnosis.log_volume import judge_log
@@ -25,7 +26,8 @@ from lakehead.broker.diagnosis.machine import (
 )
 from lakehead.broker.diagnosis.partition import PartitionFacts, explain, find_partition
 from lakehead.broker.diagnosis.store import try_store
-from lakehead.broker.network.listeners import Listener
+from lakehead.broker.network.listeners import Listener, Listeners
+from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import NotFound, StoreUnavailable
@@ -113,6 +115,37 @@ def test_an_address_that_another_process_has_is_found() -> None:
 def test_an_address_of_another_machine_is_a_failure() -> None:
     (finding,) = judge_listeners([Listener(name="A", host="no.such.host.invalid", port=9092)])
     assert finding.verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        (-1, Verdict.FAILED),
+        (1, Verdict.OK),
+        (330, Verdict.OK),
+        (340, Verdict.WARNING),
+        (366, Verdict.FAILED),
+    ],
+)
+def test_a_certificate_that_ends_soon_or_has_ended_is_found(
+    tmp_path: Path, days: int, expected: Verdict
+) -> None:
+    made_ms = 1_800_000_000_000
+    authority = DevelopmentCa(tmp_path, utc(made_ms))
+    authority.issue("node", hosts=("localhost",), days=365)
+    settings = Settings(
+        listeners="CLIENTS://127.0.0.1:0",
+        listener_security_protocol_map="CLIENTS:SSL",
+        ssl_keystore_location=str(tmp_path / "node.pem"),
+        ssl_truststore_location=str(authority.certificate_path),
+    )
+    now_ms = made_ms + days * 86_400_000
+    listeners = Listeners(settings).all.values()
+    (found,) = judge_certificates(listeners, settings, now_ms)
+    assert (found.check, found.verdict) == ("certificate CLIENTS", expected)
+    (tmp_path / "node.pem").write_text("no certificate")
+    (found,) = judge_certificates(listeners, settings, now_ms)
+    assert found.verdict is Verdict.FAILED
 
 
 def test_a_log_that_has_no_room_is_a_failure(tmp_path: Path) -> None:

@@ -78,6 +78,28 @@ def test_a_command_gives_up_after_about_three_seconds() -> None:
     assert 0.7 < inner.asked_at[-1] < 4
 
 
+class Silent(MemoryStore):
+    """Does not respond: each request ends at its time limit, which is twice that of the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit_s = 5.0
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        await asyncio.sleep(self.limit_s)
+        self.limit_s *= 2
+        raise StoreUnavailable("no response in time")
+
+
+def test_a_command_gives_up_within_a_minute_where_the_store_does_not_respond() -> None:
+    async def world() -> None:
+        with pytest.raises(StoreUnavailable, match="no response in time"):
+            await wrapped(Silent()).create("k", [b"x"])
+        assert 30 < asyncio.get_running_loop().time() < 60
+
+    run(world())
+
+
 def test_a_node_waits_for_as_long_as_it_takes_at_most_five_seconds_late() -> None:
     inner = Failing(*(StoreUnavailable("gone") for _ in range(500)))
     store = wrapped(inner, patient=True)
