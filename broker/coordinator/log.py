@@ -220,6 +220,8 @@ class CoordinatorLog:
             self._append_transactional(records, producer_id, producer_epoch, on_done)
         except LakeheadError as error:
             on_done(error)
+            return
+        self._maybe_snapshot()
 
     def _append_transactional(
         self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int, on_done: OnDone

@@ -275,5 +275,30 @@ async def test_a_log_of_few_keys_never_lies_in_many_objects() -> None:
     await scope.close()
 
 
+async def test_a_log_of_transactions_alone_is_kept_short() -> None:
+    """Of a group that processes exactly once, and rebalances once a month."""
+    scope, partition = TaskScope(crash), ListPartition()
+    log, most = open_log(partition, scope, snapshot_min_records=12), 0
+
+    def ended(_: Exception | None) -> None:
+        log.end_transaction(7, is_commit=True)
+
+    for number in range(500):
+        log.append_transactional([(KEYS[number % 4], b"%d" % number)], 7, 0, crash_if)
+        marker = Marker(is_commit=True, coordinator_epoch=0)
+        batch = encode_marker(marker, producer_id=7, producer_epoch=0, timestamp_ms=0)
+        partition.append(memoryview(batch), ended)
+        partition.stream.confirm(10)
+        await asyncio.sleep(0)
+        most = max(most, log.record_count)
+    await settled(partition.stream)
+    assert most < 60
+    again = open_log(partition, scope)
+    await again.replay()
+    assert dict(again.latest) == dict(log.latest)
+    assert sorted(again.latest.values()) == [b"496", b"497", b"498", b"499"]
+    await scope.close()
+
+
 def crash_if(error: Exception | None) -> None:
     assert error is None
