@@ -226,6 +226,7 @@ _BATCH: ErrorClass = "batch"
 _NO_VALUE = (
     "it is a whole record batch that no reader can read: its bytes stay in the dead-letter table"
 )
+_OF_ANOTHER = "it is of another table of the topic now: lakehead rebuild-table makes that one again"
 _TRUNCATES = "it empties the table: lakehead rebuild-table makes the table from all records"
 
 
@@ -327,6 +328,7 @@ class _Replay:
         for batch in self._without_batches(left):
             made = self._read(batch)
             self._left_out += made.left_out
+            self._leave(batch, [(row, _OF_ANOTHER) for row in self._of_others(batch)], left)
             if self._layout.is_upsert:
                 self._look_at_changes(batch, made, left)
             else:
@@ -397,6 +399,15 @@ class _Replay:
         if made.found is not None and not self._settings.dry_run:
             self._follow(made.found)
         return made
+
+    def _of_others(self, letters: Any) -> list[int]:
+        """Return the letters that are of another table by the routes of now."""
+        if self._layout.route is None:
+            return []
+        own, faults = self._layout.route.own(_as_records(letters))
+        known = np.union1d(own, [fault.row for fault in faults])
+        rest: list[int] = np.setdiff1d(np.arange(letters.num_rows), known).tolist()
+        return rest
 
     def _commit_rows(self, made: Any) -> None:
         """Share rows out: new ones, and those that the table has already."""

@@ -255,6 +255,26 @@ def test_a_table_without_values_takes_the_other_records(routed: Path) -> None:
     assert [row["error_class"] for row in rows(routed, "others__dlq")] == ["malformed"]
 
 
+def test_a_dead_letter_that_is_of_another_table_by_now_stays_one(routed: Path) -> None:
+    """The other table has passed it, so it would be in none."""
+    write_topic(routed, "events", {0: [json.dumps({"kind": "lost", "id": 9}).encode()]})
+    once(routed)
+    configure(
+        routed,
+        "events",
+        {
+            f"{PREFIX}created.route.values": "created,shipped",
+            f"{PREFIX}paid.route.values": "paid,refunded,lost",
+        },
+    )
+    tables = DeclaredTables(str(routed))
+    done = tables.replay("events/created")
+    tables.close()
+    assert (done.letters, done.replayed, done.left) == (5, 1, 4)
+    assert ids(routed, "created") == [1, 5]
+    assert sorted(row["_offset"] for row in rows(routed, "created__dlq")) == [3, 5, 6, 7]
+
+
 def test_a_table_without_records_yet_has_columns_when_the_first_comes(routed: Path) -> None:
     configure(routed, "events", {f"{PREFIX}paid.route.values": "billed"})
     once(routed)
