@@ -174,7 +174,7 @@ audit: $(STAMP) ## Unsafe calls (ruff's S rules, which are bandit's), and known 
 
 bounds: $(STAMP) ## Property tests of the decoders, with kernels that check every index
 	@folder=$$(mktemp -d) && SLOW=1 NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$folder $(BIN)/python -m pytest -q --timeout 600 \
-		$(addprefix tests/property/test_,value_fuzz.py decode.py avro_values.py protobuf_values.py json_columns_property.py); \
+		$(addprefix tests/property/test_,value_fuzz.py decode.py avro_values.py protobuf_values.py json_columns_property.py variant_encoding.py); \
 	status=$$?; rm -rf $$folder; exit $$status
 
 stalls: $(STAMP) ## The largest requests of every API beside another client, and the table in docs/operations.md; APIS="A or B" VERSIONS=all

@@ -87,8 +87,17 @@ class Column:
 
 
 def parse_columns(text: str) -> tuple[Column, ...]:
-    """Return the columns of a DDL text. Raises SettingsError that says what was not understood."""
+    """Return the columns of a DDL text; `VARIANT` alone is one column, `value`. Raises
+    SettingsError that says what was not understood.
+    """
+    if is_whole_variant(text):
+        return (Column("value", SimpleType("VARIANT")),)
     return _Parser(text).columns(end=None, colon=False, depth=0)
+
+
+def is_whole_variant(text: str) -> bool:
+    """Return whether a DDL text is the type VARIANT alone: each value is one, whole."""
+    return text.strip().upper() == "VARIANT"
 
 
 def has_variant(kind: ColumnType) -> bool:

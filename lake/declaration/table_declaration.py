@@ -764,16 +764,20 @@ def check_columns(declared: TableDeclaration, fields: Columns | None) -> None:
     for name in declared.cluster_by:
         _check_known("cluster.by", name, known)
         _require(
-            not isinstance(known[name], ArrayType | MapType | StructType)
-            and known[name] != SimpleType("VARIANT"),
+            not _holds_others(known[name]),
             f"{_TOP}cluster.by: rows cannot be kept together by {name}, which holds other values",
         )
     for name in declared.keys:
         _check_known("keys", name, fields)
         _require(
-            not isinstance(fields[name], ArrayType | MapType | StructType),
+            not _holds_others(fields[name]),
             f"{_TOP}keys: {name} holds other values, which is not a key",
         )
+
+
+def _holds_others(kind: ColumnType | None) -> bool:
+    """Return whether values of a type hold other values."""
+    return isinstance(kind, ArrayType | MapType | StructType) or kind == SimpleType("VARIANT")
 
 
 def _check_variants(declared: TableDeclaration, fields: Columns) -> None:
@@ -789,10 +793,6 @@ def _check_variants(declared: TableDeclaration, fields: Columns) -> None:
     _require(
         fields[names[0]] == SimpleType("VARIANT") and declared.layout == "flat",
         f"{column} inside another type: make it a column of its own, with {_TOP}layout=flat",
-    )
-    _require(
-        declared.mode == "append",
-        f"{column} of a table by upsert: use STRING, or {_TOP}mode=append",
     )
     _require(
         not declared.has_iceberg,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from lakehead.lake.spark import spark_place
 from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.data_file import delete_data_files, write_data_file
+from lakehead.lake.tables.ddl import VARIANT
 from lakehead.lake.tables.delta_spark import (
     STATEMENT_LOCK,
     configured,
@@ -48,6 +49,7 @@ from lakehead.lake.tables.vector_merge import (
     written_rows,
 )
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import failpoint
 
 if TYPE_CHECKING:
@@ -286,6 +288,11 @@ class SparkMerge:
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
         """Apply the changes and move the progress, atomically for readers of the progress."""
+        if VARIANT in table.schema.types:
+            raise SettingsError(
+                f"{table.uri} has a VARIANT column, which --engine spark does not merge: leave it "
+                "out"
+            )
         session = delta_session(table.uri)
         (topic_id,) = {topic_id for topic_id, _ in progress}
         change = {name: text for name, text in commit_info.items() if name == CHANGE}

@@ -19,6 +19,7 @@ from lakehead.lake.jobs.forget import JOB as FORGET
 from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.lake.jobs.table_maintenance import optimize, targets, vacuum
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_table import open_table
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.jobs.job import run_job
 from tests.support.declared_topics import configure
@@ -80,10 +81,12 @@ def place(root: Path) -> Path:
     return root.parent / "tables" / TOPIC
 
 
-def bodies(root: Path) -> list[Any]:
+def bodies(root: Path, column: str = "body") -> list[Any]:
     """The values of the column, in order of offsets, by Spark's decoder."""
-    rows = DeltaTable(place(root)).to_pyarrow_table(columns=["_offset", "body"])
-    found = [row["body"] for row in rows.sort_by("_offset").to_pylist()]
+    table = open_table(str(place(root)))
+    assert table is not None
+    rows = table.rows(["_offset", column], None)
+    found = [row[column] for row in rows.sort_by("_offset").to_pylist()]
     return [
         MISSING if one is None else VariantVal(one["value"], one["metadata"]).toPython()
         for one in found
@@ -93,9 +96,11 @@ def bodies(root: Path) -> list[Any]:
 WHOLE = "the table is its topic, row for row"
 
 
-def check(root: Path, expected: Sequence[Any], verdict_wanted: str = WHOLE) -> None:
+def check(
+    root: Path, expected: Sequence[Any], verdict_wanted: str = WHOLE, column: str = "body"
+) -> None:
     """The rows are those, and they are the topic's."""
-    assert bodies(root) == list(expected)
+    assert bodies(root, column) == list(expected)
     result = run_job(ATTEST, str(root), AttestOptions(topic=TOPIC))
     assert verdict(result.as_fields()) == verdict_wanted
     assert result.rows == len(expected)
@@ -137,6 +142,22 @@ def test_rows_stay_through_upkeep_and_checkpoints(root: Path, configs: dict[str,
     write(root, 200)
     refresh(root)
     check(root, BODIES * 3)
+
+
+def test_each_value_whole_is_a_variant(root: Path) -> None:
+    write_topic(root, TOPIC, {0: [b"[1]", None, b' { "a" : 1 } ', b'{"a": 1, "a": 2}', b"{}"]})
+    declare(root, "variant", on_error="dead_letter")
+    refresh(root)
+    wholes = [
+        {"id": number} | ({} if body is MISSING else {"body": body})
+        for number, body in enumerate(BODIES)
+    ]
+    check(root, [*wholes, MISSING, {"a": 1}, {}], column="value")
+    letters = DeltaTable(f"{place(root)}__dlq").to_pyarrow_table()
+    assert sorted(letters.column("error_class").to_pylist()) == ["malformed", "misfit"]
+    run_upkeep(root)
+    refresh(root)
+    check(root, [*wholes, MISSING, {"a": 1}, {}], column="value")
 
 
 @pytest.mark.parametrize("step", ["materialize_files_written", "table_committed"])
@@ -214,3 +235,21 @@ def test_a_forgotten_key_takes_its_rows_with_it(root: Path) -> None:
     )
     assert result.records == 1
     check(root, BODIES[1:], f"{WHOLE}; records were forgotten by certificate 1")
+
+
+@pytest.mark.parametrize(
+    "configs", [{}, {"keys": "id"}, {"keys": "id", "deletion_vectors": "true"}, {"scd": "2"}]
+)
+def test_an_upsert_keeps_the_newest_variant(root: Path, configs: dict[str, str]) -> None:
+    upsert = {"mode": "upsert", "optimize_deleted_percent": "1", **configs}
+    declare(root, **upsert)
+    refresh(root)
+    changes = [record(0, [1]), record(1, {"new": 1}), record(7, MISSING), record(30, None)]
+    write_topic(root, TOPIC, {0: [*changes, TestRecord(offset=0, key=b"k3", value=None)]})
+    refresh(root)
+    kept = BODIES if "scd" in configs else [BODIES[n] for n in (2, 4, 5, 6, 8)]
+    expected = [*kept, [1], {"new": 1}, MISSING, None]
+    whole = f"{WHOLE}, as far as a table by upsert shows it: each row is a record"
+    check(root, expected, whole)
+    run_upkeep(root)
+    check(root, expected, whole)

@@ -21,7 +21,8 @@ from tests.support.schema_registry import serve_schemas
 from tests.support.value_samples import Sample, samples
 
 FORMATS = (
-    *("raw", "json", "json by id", "avro", "avro by id", "protobuf", "protobuf by id"),
+    *("raw", "json", "json variants", "json variant", "json texts", "json by id"),
+    *("avro", "avro by id", "protobuf", "protobuf by id"),
     *("debezium", "debezium with schema", "debezium by id", "debezium json by id"),
 )
 KEY = json.dumps({"id": 1}).encode()

@@ -9,6 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.jobs.attest import JOB as ATTEST
+from lakehead.lake.jobs.attest import AttestOptions
+from lakehead.lake.jobs.attest_result import verdict
+from lakehead.lake.tables.delta_spark import optimize_by_spark
+from lakehead.storage.jobs.job import run_job
 from tests.support.declared_tables import materialize_all
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import Value, write_topic
@@ -68,6 +73,16 @@ def test_spark_reads_a_declared_table_and_the_topic(spark: SparkSession, tmp_pat
     configs = {"enable": "true", "value.format": "json", "schema": "id bigint, body variant"}
     configure(root, "events", {f"{PREFIX}{name}": text for name, text in configs.items()})
     materialize_all(root)
+    write_topic(root, "events", {0: [b'{"id": 6, "body": {"b": 1, "a": {"b": 2}}}']})
+    materialize_all(root)
+    check_by_spark(spark, root, bodies)
+    optimize_by_spark(str(root.parent / "tables/events"), file_bytes=1 << 27)
+    check_by_spark(spark, root, bodies)
+    result = run_job(ATTEST, str(root), AttestOptions(topic="events"))
+    assert verdict(result.as_fields()) == "the table is its topic, row for row"
+
+
+def check_by_spark(spark: SparkSession, root: Path, bodies: list[Any]) -> None:
     table = spark.read.format("delta").load(str(root.parent / "tables/events"))
     assert table.schema["body"].dataType.simpleString() == "variant"
     table.createOrReplaceTempView("variant_events")
@@ -77,14 +92,17 @@ def test_spark_reads_a_declared_table_and_the_topic(spark: SparkSession, tmp_pat
         return [row[0] for row in spark.sql(query).collect()]
 
     got = column("to_json(body)")
-    assert [None if one is None else json.loads(one) for one in got] == [*bodies, None, None]
+    assert [None if one is None else json.loads(one) for one in got] == [
+        *bodies,
+        *(None, None, {"a": {"b": 2}, "b": 1}),
+    ]
     assert got[2] == "null"
-    assert column("variant_get(body, '$.a.b', 'string')") == ["x", *[None] * 6]
-    assert column("body:field77::int") == [None, None, None, 77, None, None, None]
-    assert column("body IS NULL") == [False] * 5 + [True] * 2
+    assert column("variant_get(body, '$.a.b', 'string')") == ["x", *[None] * 6, "2"]
+    assert column("body:field77::int") == [*[None] * 3, 77, *[None] * 4]
+    assert column("body IS NULL") == [*[False] * 5, True, True, False]
     # The topic itself, by a reader of any version: the JSON as it is written.
     topic = spark.read.format("lakehead").option("path", str(root)).option("subscribe", "events")
     rows = topic.option("decode", "declared").load().orderBy("_offset")
     assert rows.schema["body"].dataType.simpleString() == "string"
     texts = [row["body"] for row in rows.collect()]
-    assert texts == [*map(json.dumps, bodies), None, None]
+    assert texts == [*map(json.dumps, bodies), None, None, '{"b": 1, "a": {"b": 2}}']

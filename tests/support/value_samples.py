@@ -175,12 +175,21 @@ def samples(url: str, schemas: Schemas) -> dict[str, Sample]:
         head = b"\x00" + schema_of[name].to_bytes(4, "big") + place
         return tuple(head + value for value in values)
 
-    def spec(value_format: Any, **options: str) -> ValueSpec:
-        return ValueSpec(value_format=value_format, **options)  # type: ignore[arg-type]
+    def spec(value_format: Any, **options: Any) -> ValueSpec:
+        return ValueSpec(value_format=value_format, **options)
 
     return {
         "raw": Sample(spec=spec("raw"), values=tuple(objects)),
         "json": Sample(spec=spec("json", schema=JSON_DDL), values=tuple(objects)),
+        "json variants": Sample(
+            spec=spec("json", schema="i BIGINT, d VARIANT, s VARIANT, o VARIANT, a VARIANT"),
+            values=tuple(objects),
+        ),
+        "json variant": Sample(spec=spec("json", schema="VARIANT"), values=tuple(objects)),
+        "json texts": Sample(
+            spec=spec("json", schema="i VARIANT, o VARIANT", variants_as_text=True),
+            values=tuple(objects),
+        ),
         "json by id": Sample(spec=spec("json", registry=url), values=framed("json", objects)),
         "avro": Sample(spec=spec("avro", schema=json.dumps(AVRO_DECIMAL)), values=tuple(avro)),
         "avro by id": Sample(spec=spec("avro", registry=url), values=framed("avro", avro)),

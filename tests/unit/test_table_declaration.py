@@ -220,7 +220,14 @@ def avro_field(kind: Any, **others: Any) -> dict[str, str]:
         (configs(value_format="json", schema="v array<variant>"), "inside another type"),
         (configs(value_format="json", schema="v struct<a: variant>"), "inside another type"),
         (configs(value_format="json", schema="v variant", layout="nested"), "inside another type"),
-        (configs(value_format="json", schema="v variant", mode="upsert"), "by upsert: use STRING"),
+        (
+            configs(value_format="json", schema="v variant", mode="upsert", keys="v"),
+            "v holds other values, which is not a key",
+        ),
+        (
+            configs(value_format="json", schema="variant", layout="nested"),
+            "value cannot be VARIANT",
+        ),
         (configs(value_format="json", schema="v variant", formats="delta,iceberg"), "PyIceberg"),
         (configs(value_format="json", schema="v variant", catalog="glue"), "table in a catalog"),
         (configs(value_format="json", schema="v variant", cluster_by="v"), "other values"),
@@ -312,6 +319,8 @@ def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[st
         configs(value_format="json", schema="v decimal(9,2), d date", cluster_by="v,d,_offset"),
         configs(value_format="json", schema="a int", mode="upsert", scd="2", keys="a"),
         configs(value_format="json", schema="id int, v variant", cluster_by="id"),
+        configs(value_format="json", schema="id int, v variant", mode="upsert", keys="id"),
+        configs(value_format="json", schema=" variant"),
     ],
 )
 def test_columns_that_a_declared_schema_makes_are_taken(right: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakehead.lake.tables.ddl import VARIANT, type_name
 from lakehead.lake.tables.values import json_kernel as kernel
-from lakehead.lake.tables.values.cells import Cells
+from lakehead.lake.tables.values.cells import ROWS, SIZE_BITS, Cells
 from lakehead.lake.tables.values.decoder import ErrorClass
 from lakehead.lake.tables.values.json_kernel import check_values, fault_text
 from lakehead.lake.tables.values.shape import Items, Leaf, LeafKind, Record, Shape
@@ -136,6 +136,39 @@ class JsonProgram:
             return f"field {path} is repeated", "misfit"
         held = _HELD.get(chr(code >> 4 & 0xFF), "a number")
         return f"field {path}: {held} that is not {kind}", "misfit"
+
+
+class WholeValues:
+    """A program of one column, which has each object whole: as VARIANT, or as its JSON."""
+
+    domains: tuple[int, ...] = (ROWS,)
+    domain_count: int = 1
+    column_error: ErrorClass = "misfit"
+
+    def __init__(self, schema: Any) -> None:
+        kind = schema.field(0).type
+        leaf: LeafKind = "variant" if kind == VARIANT else "text"
+        field = Leaf(kind=leaf, slot=0, domain=ROWS, type=kind)
+        self.shape = Record(slot=-1, domain=ROWS, type=pa.struct(list(schema)), fields=(field,))
+
+    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
+        """Fill `cells` with the places of objects; return a fault for each value."""
+        faults = check_values(data, starts, ends)
+        is_good = faults == 0
+        places = (starts << SIZE_BITS | (ends - starts))[is_good]
+        cells.held[ROWS] = len(places)
+        first = cells.base[0]
+        cells.values[first : first + len(places)] = places
+        cells.valid[first : first + len(places)] = 1
+        return faults
+
+    def left_out(self, rows: Any) -> Any:
+        """Return none of `rows`: the column has all fields."""
+        return rows[:0]
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        """A fault of `run` in words, and its class."""
+        return fault_text(code), "malformed"
 
 
 class NotingProgram:

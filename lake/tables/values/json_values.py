@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakehead.lake.declaration.column_types import check_column_names
+from lakehead.lake.declaration.column_types import check_column_names, is_whole_variant
 from lakehead.lake.tables.ddl import VARIANT, parse_schema, type_name
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
@@ -29,11 +29,12 @@ from lakehead.lake.tables.values.decoder import (
 )
 from lakehead.lake.tables.values.evolution import extended
 from lakehead.lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
-from lakehead.lake.tables.values.groups import DecodedRows, decode_rows, int64_array
+from lakehead.lake.tables.values.groups import DecodedRows, Program, decode_rows, int64_array
 from lakehead.lake.tables.values.json_inference import NoFields, infer_schema, outline
 from lakehead.lake.tables.values.json_program import (
     JsonProgram,
     NotingProgram,
+    WholeValues,
     Written,
     compile_json,
     fitting_forms,
@@ -68,18 +69,15 @@ def json_columns(values: Any, schema: Any) -> JsonColumns:
 
     Raises SettingsError for a type that JSON does not have.
     """
-    return _placed_columns(places(values), schema)
+    return _placed_columns(places(values), schema, NotingProgram(_program(schema, ())))
 
 
-def _placed_columns(found: Values, schema: Any, texts: tuple[str, ...] = ()) -> JsonColumns:
-    """As `json_columns`, for values that lie in one buffer. Columns of `texts` have the JSON of any
-    value.
-    """
+def _placed_columns(found: Values, schema: Any, program: Program) -> JsonColumns:
+    """As `json_columns`, for values that lie in one buffer."""
     result = DecodedRows(schema)
     present = np.flatnonzero(found.starts >= 0)
     if len(present) < len(found):
         result.nulls(found.nulls)
-    program = NotingProgram(_program(schema, texts))
     group, faults = decode_rows(program, found, present, schema)
     if len(schema):
         result.add(group)
@@ -97,6 +95,7 @@ def _placed_columns(found: Values, schema: Any, texts: tuple[str, ...] = ()) -> 
 
 @lru_cache(maxsize=64)
 def _program(schema: Any, texts: tuple[str, ...]) -> JsonProgram:
+    """The program of the columns of a schema; those of `texts` have the JSON of any value."""
     return compile_json(schema, {(name,): Written(type=VARIANT) for name in texts})
 
 
@@ -139,6 +138,7 @@ class JsonValues:
                     f"column {field.name} cannot be {type_name(field.type)}: JSON has no BINARY, "
                     "and an object is a STRUCT"
                 )
+        self._is_whole = is_whole_variant(spec.schema)
         self._texts: tuple[str, ...] = ()
         if self._declared is not None and spec.variants_as_text:
             self._texts = tuple(one.name for one in self._declared if one.type == VARIANT)
@@ -189,7 +189,10 @@ class JsonValues:
             found = Values(data=found.data, starts=starts[rows], ends=found.ends[rows])
         else:
             rows = np.arange(len(found))
-        parsed = _placed_columns(found, schema, self._texts)
+        program: Program = NotingProgram(_program(schema, self._texts))
+        if self._is_whole:
+            program = WholeValues(schema)
+        parsed = _placed_columns(found, schema, program)
         for i, reason in parsed.faults:
             error = "misfit" if i in parsed.misfits else "malformed"
             row = int(rows[i])
