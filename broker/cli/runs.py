@@ -85,4 +85,4 @@ def _row(one: Run) -> dict[str, Any]:
 
 def figures(one: Run) -> str:
     """Return the result of a run in a line."""
-    return ", ".join(f"{name} {value}" for name, value in one.result.items())
+    return ", ".join(f"{name} {value}" for name, value in one.result.items() if value)

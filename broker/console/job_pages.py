@@ -42,6 +42,11 @@ def last_writers(state: MetadataImage) -> list[tuple[str, str, int]]:
     return sorted(rows, key=lambda row: -row[2])[:_KINDS_MAX]
 
 
+def _figure(value: object) -> str:
+    """Return a value of a result as people read it."""
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)
+
+
 class JobPages:
     """Makes the pages."""
 
@@ -67,7 +72,8 @@ class JobPages:
         has_rules = self._node.services.authorizer.is_enabled
         rows = []
         for run in await self._newest_runs():
-            end = run.reason or ", ".join(f"{name} {one}" for name, one in run.result.items())
+            figures = (f"{name} {_figure(one)}" for name, one in run.result.items() if one)
+            end = run.reason or ", ".join(figures)
             row: dict[str, Any] = {
                 "job": run.job,
                 "state": run.state.value,

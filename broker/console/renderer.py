@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from lakehead.broker.console import pages
 from lakehead.broker.console.page_request import PREFIX, PageError, Reply
+from lakehead.broker.console.records import visible
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.installation import VERSION
@@ -41,7 +42,7 @@ class Renderer:
             "count": _count,
             "short": _short,
             "duration": _duration,
-            "object_name": _object_name,
+            "visible": visible,
         }
         self._templates.globals |= {"version": VERSION, "prefix": PREFIX, "quoted": _quoted}
 
@@ -118,7 +119,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
     minutes, hours = whole // 60, whole // 3600
     return f"{minutes} min {whole % 60} s" if not hours else f"{hours} h {minutes % 60} min"
-
-
-def _object_name(key: str) -> str:
-    return key.rpartition("/")[2]

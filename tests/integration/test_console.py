@@ -442,6 +442,7 @@ def test_a_browser_runs_nothing_of_names_that_clients_give(site: Site, tmp_path:
             assert page.run("document.title.endsWith(' · Lakehead')"), path
             assert page.run("window.seen.join()") == "", path
             assert page.run("document.querySelectorAll('main script, main img').length") == 0
+            assert "\u202e" not in page.text(), "the direction of text stays"
         page.open(f"{site.url}/console/groups")
         page.wait("document.querySelectorAll('tbody tr').length >= 7", LIMIT_S)
         page.run("history.length")

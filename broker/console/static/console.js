@@ -57,7 +57,7 @@ function chart(place, labels, colors, text, least) {
     series: [{ value: (_, one) => (one == null ? "-" : timeText(new Date(one * 1000)).slice(0, 19)) }, ...labels.map((label, n) => ({
       label, stroke: color(colors[n]), width: 2, value: (_, value) => (value == null ? "-" : text(value)),
     }))],
-    axes: [{ ...axis, space: 90, values: (_, times) => times.map((one) => timeText(new Date(one * 1000)).slice(11, 19)) }, { ...axis, size: 80, values: (_, values) => values.map(text) }],
+    axes: [{ ...axis, space: 90, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600], values: (_, times) => times.map((one) => timeText(new Date(one * 1000)).slice(11, 19)) }, { ...axis, size: 80, values: (_, values) => values.map(text) }],
     scales: { y: { range: (_, low, high) => [0, Math.max(high, least)] } },
   }, data, place);
   new ResizeObserver(() => plot.setSize({ width: width(), height: 185 })).observe(place);
