@@ -176,6 +176,8 @@ class Holding:
         self._held += size
         share.held += size
         assert self._held >= 0, "more was given back than held"
+        if size < 0:  # the pool may have nothing back yet, and the client's turn has come
+            self._shares.freed()
 
 
 def _no_client() -> tuple[str, str]:

@@ -96,6 +96,18 @@ async def test_memory_that_others_give_back_lets_requests_in() -> None:
     assert shares.order == ["a"]
 
 
+async def test_a_client_that_lets_go_of_what_others_hold_too_gets_its_turn() -> None:
+    """Responses have views of one buffer, which is charged until the last client has taken it."""
+    shares = Shares()
+    shares.pool.take(CAPACITY // 2)
+    slow, other = shares.client("a"), shares.client("a")
+    slow.note(CAPACITY // 2)
+    assert shares.shares.admit(other, 0, shares.note("a"))
+    slow.note(-CAPACITY // 2)
+    await turns()
+    assert shares.order == ["a"]
+
+
 async def test_requests_that_may_use_a_part_of_the_pool_hold_up_no_others_of_their_client() -> None:
     shares = Shares()
     client = shares.client("a")
