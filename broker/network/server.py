@@ -289,9 +289,10 @@ class Server:
         now = self.now = self._clock.monotonic()
         self.lag_s = max(0.0, now - due)
         self.lag_max_s = max(self.lag_max_s, self.lag_s)
+        # First of all: an unexpected error of one tick ends no later one.
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
         self.tls.refresh()
         self._look(list(self.connections), 0, now)
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
 
     def _look(self, connections: Sequence[Connection], begin: int, now: float) -> None:
         """Look at the connections from `begin` on, some in each turn of the event loop: thousands

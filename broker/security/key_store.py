@@ -203,10 +203,10 @@ def _trust_store(value: Value) -> str:
             "set one of ssl.truststore.location and ssl.truststore.certificates, not both"
         )
     if not path:
-        return text
+        return text.encode("ascii", "ignore").decode()
     data = _read("ssl.truststore.location", path)
     if _kind("ssl.truststore", value, data) == _PEM:
-        return data.decode("ascii", "replace")
+        return data.decode("ascii", "ignore")  # of comments: `ssl` takes no other letters
     from cryptography.hazmat.primitives.serialization import Encoding
 
     found = _pkcs12("ssl.truststore", data, value("ssl.truststore.password"))

@@ -283,6 +283,22 @@ async def test_a_new_certificate_counts_for_new_connections_and_old_ones_stay(
         await asyncio.to_thread(rotate)
 
 
+async def test_an_error_of_one_look_at_connections_ends_no_later_one(
+    authority: DevelopmentCa, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no connection would be idle for too long any more, and no certificate be renewed."""
+    times = []
+
+    def failing() -> None:
+        times.append(1)
+        raise ValueError("unexpected")
+
+    async with serving(tls(authority)) as node, asyncio.timeout(LIMIT_S):
+        monkeypatch.setattr(node.server.tls, "refresh", failing)
+        while len(times) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 async def test_bytes_that_are_not_tls_close_the_connection_only(
     authority: DevelopmentCa,
 ) -> None:
