@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.delta_table import Table, location, open_table
+from lakehead.lake.tables.delta_table import Table, location, one_line, open_table
 from lakehead.lake.tables.table_history import CHANGE
 from lakehead.lake.tables.table_root import LOG
 from lakehead.storage.errors import LakeheadError, ObjectNotFound, SettingsError
@@ -103,8 +103,15 @@ def publish(uri: str, catalog: "Catalog", name: str) -> Published:
         table = _opened(delta, catalog, name)
         mirror = _Mirror(delta, table)
         try:
-            for commit in mirror.missing():
-                mirror.show(commit)
+            try:
+                for commit in mirror.missing():
+                    mirror.show(commit)
+                    snapshots += 1
+            except (FileNotFoundError, LookupError, ValueError) as error:
+                # A version between has files that VACUUM deleted, or of types that were replaced.
+                _log.info("iceberg_versions_passed_over", table=name, error=one_line(error))
+                mirror = _Mirror(delta, table.refresh())
+                mirror.show(mirror.difference())
                 snapshots += 1
             return Published(version=delta.version, snapshots=snapshots)
         except CommitFailedException as error:
@@ -203,14 +210,14 @@ class _Mirror:
         """
         version, is_wider = int(self._table.properties[VERSION]), False
         if self._is_other(version):
-            yield self._difference()
+            yield self.difference()
             return
         while version < self._delta.version:
             version += 1
             try:
                 text = self._reader.run(self._reader.store.get(f"{LOG}{version:020}.json"))
             except ObjectNotFound:
-                version, commit = self._delta.version, self._difference()
+                version, commit = self._delta.version, self.difference()
             else:
                 lines = text.splitlines()
                 commit = _commit_of(version, [msgspec.json.decode(line) for line in lines])
@@ -220,7 +227,7 @@ class _Mirror:
                     or commit.partition_columns not in {None, columns}
                     or self._partition_columns() != columns
                 ):
-                    version, commit = self._delta.version, self._difference()
+                    version, commit = self._delta.version, self.difference()
             is_wider |= commit.is_wider
             if commit.added or commit.removed:
                 yield replace(commit, is_wider=is_wider)
@@ -240,9 +247,7 @@ class _Mirror:
         """Commit the snapshot of a Delta version."""
         with self._table.transaction() as transaction:
             if commit.is_wider:
-                with transaction.update_schema() as update:
-                    update.union_by_name(self._schema)
-                _map_names(transaction)
+                self._widen(transaction)
             if (columns := self._partition_columns()) != self._delta.partition_columns:
                 with transaction.update_spec() as spec:
                     for column in columns:
@@ -254,9 +259,30 @@ class _Mirror:
             self._add_snapshot(transaction, commit)
         self._table = self._table.refresh()
 
+    def _widen(self, transaction: "Transaction") -> None:
+        """Add what the Delta table's schema has. Raises SettingsError for types that no column of
+        an Iceberg table can become.
+        """
+        from pyiceberg.exceptions import ValidationError
+
+        try:
+            with transaction.update_schema() as update:
+                update.union_by_name(self._schema)
+        except ValidationError as error:
+            raise SettingsError(
+                f"the Iceberg table {'.'.join(self._table.name())} cannot get the columns of "
+                f"{self._delta.uri} ({one_line(error)}): drop it from its catalog without purging "
+                "its files, which are Delta's, and the next run makes it again"
+            ) from error
+        _map_names(transaction)
+
     def _add_snapshot(self, transaction: "Transaction", commit: _Commit) -> None:
         gone = [self._known().pop(self._place(path)) for path in commit.removed]
-        added = [self._data_file(transaction, action) for action in commit.added]
+        added = [
+            self._data_file(transaction, action)
+            for action in commit.added
+            if action.get("dataChange", True) or self._place(action["path"]) not in self._known()
+        ]  # Delta adds a file once more to change what the log says of it
         summary = {VERSION: str(commit.version)}
         if commit.change:
             summary[OFFSETS] = commit.change
@@ -279,7 +305,7 @@ class _Mirror:
             self._files = {entry.data_file.file_path: entry.data_file for entry in entries}
         return self._files
 
-    def _difference(self) -> _Commit:
+    def difference(self) -> _Commit:
         """Return what leads from the newest snapshot to the Delta table's version."""
         import pyarrow as pa
 

@@ -286,6 +286,62 @@ def test_a_rebuild_with_other_partitions_is_found_by_filters(
             assert counted(found) == counted([row for row in held if row[column] == value])
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_versions_whose_files_vacuum_has_deleted_are_passed_over(
+    tmp_path: Path, catalog: Catalog, is_new: bool
+) -> None:
+    """The log has its entries for 30 days, and VACUUM deletes their files after seven."""
+    orders = Orders(tmp_path)
+    orders.materialize()
+    if not is_new:
+        orders.publish(catalog)
+    for _ in range(3):
+        orders.write()
+        orders.materialize()
+    delta = DeltaTable(orders.place)
+    delta.optimize.compact()
+    delta.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert orders.publish(catalog).version == delta.version()
+    table = catalog.load_table(NAME)
+    assert iceberg_rows(table) == delta_rows(orders.place)
+    orders.write()
+    orders.materialize()
+    assert orders.publish(catalog).snapshots == 1
+    assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
+
+
+def test_a_file_that_is_added_once_more_is_there_once(tmp_path: Path, catalog: Catalog) -> None:
+    """As by an engine that writes other statistics of it into the log."""
+    orders = Orders(tmp_path)
+    orders.materialize()
+    orders.publish(catalog)
+    version = DeltaTable(orders.place).version()
+    log = orders.place / "_delta_log"
+    actions = map(json.loads, (log / f"{version:020}.json").read_text().splitlines())
+    added = next(one for one in actions if "add" in one)
+    added["add"]["dataChange"] = False
+    (log / f"{version + 1:020}.json").write_text(json.dumps(added))
+    orders.publish(catalog)
+    assert_each_version_is_there(orders, catalog.load_table(NAME))
+
+
+def test_a_rebuild_with_a_type_that_iceberg_cannot_follow_says_what_to_do(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    orders = Orders(tmp_path, schema="id bigint, n bigint")
+    orders.materialize()
+    orders.publish(catalog)
+    configure(orders.cluster, "orders", {f"{PREFIX}schema": "id bigint, n double"})
+    tables = DeclaredTables(str(orders.cluster))
+    tables.rebuild("orders")
+    tables.close()
+    with pytest.raises(SettingsError, match=r"lake\.orders cannot get .* drop it from its catalog"):
+        orders.publish(catalog)
+    catalog.drop_table(NAME)
+    orders.publish(catalog)
+    assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
+
+
 def test_a_commit_of_another_run_is_not_repeated(
     tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
