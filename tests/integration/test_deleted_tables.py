@@ -22,7 +22,7 @@ from lakehead.lake.jobs.table_rebuild import rebuild_table
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import MaterializeSettings, Unguarded
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.delta_table import TableUnavailable
+from lakehead.lake.tables.delta_table import CommitConflict, Table, TableUnavailable
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
@@ -59,7 +59,7 @@ def test_a_table_that_is_deleted_during_a_run_ends_it_and_the_next_makes_it_agai
             deleted.append(moment)
             shutil.rmtree(settings.table)
 
-    make, commit = make_shared_files, table_run.Table.commit
+    make, commit = make_shared_files, Table.commit
 
     def interrupted(item: SharedItem) -> tuple[TableItemResult | None, ...]:
         made = make(item)
@@ -67,17 +67,17 @@ def test_a_table_that_is_deleted_during_a_run_ends_it_and_the_next_makes_it_agai
             delete()
         return made
 
-    def overtaken(table: table_run.Table, *given: object, **named: object) -> None:
+    def overtaken(table: Table, *given: object, **named: object) -> None:
         delete()
-        raise table_run.CommitConflict("another run has committed")
+        raise CommitConflict("another run has committed")
 
     monkeypatch.setattr(table_run, "make_shared_files", interrupted)
     if moment == "conflict":
-        monkeypatch.setattr(table_run.Table, "commit", overtaken)
+        monkeypatch.setattr(Table, "commit", overtaken)
     with pytest.raises(TableUnavailable):
         materialize(settings)
     assert deleted
-    monkeypatch.setattr(table_run.Table, "commit", commit)
+    monkeypatch.setattr(Table, "commit", commit)
     assert materialize(settings).records == 20
     assert offsets(settings.table) == Counter(range(20))
 

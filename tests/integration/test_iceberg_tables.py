@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
@@ -282,7 +281,7 @@ def test_a_rebuild_with_other_partitions_is_found_by_filters(
     held = DeltaTable(orders.place).to_pyarrow_table().to_pylist()
     for column in ("id", "n"):
         for value in {row[column] for row in held}:
-            found = table.scan(row_filter=EqualTo(column, value)).to_arrow().to_pylist()
+            found = table.scan(row_filter=f"{column} = {value}").to_arrow().to_pylist()
             assert counted(found) == counted([row for row in held if row[column] == value])
 
 

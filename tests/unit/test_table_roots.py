@@ -1,6 +1,7 @@
 """A table's root is its own: written in one way, and clear of the store, of logs and of others."""
 
 import posixpath
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,11 +161,13 @@ def test_a_new_topic_is_checked_at_once_beside_many(monkeypatch: pytest.MonkeyPa
     before = state(names)
     places.check("x", {f"{PREFIX}enable": "true"}, {}, before)
     topics = before.topics.set("x", state({"x": ""}).topics["x"])
-    looked_into = []
-    monkeypatch.setattr(
-        "lakehead.lake.declaration.roots.declared_paths",
-        lambda topic, configs: looked_into.append(topic) or declared_paths(topic, configs),
-    )
+    looked_into: list[str] = []
+
+    def watched(topic: str, configs: Mapping[str, str]) -> dict[str, str]:
+        looked_into.append(topic)
+        return declared_paths(topic, configs)
+
+    monkeypatch.setattr("lakehead.lake.declaration.roots.declared_paths", watched)
     with pytest.raises(KafkaError):
         places.check("x__dlq", {f"{PREFIX}enable": "true"}, {}, replace(before, topics=topics))
     assert looked_into == ["x"]
