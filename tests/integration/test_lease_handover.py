@@ -169,7 +169,11 @@ def test_a_table_under_maintenance_is_handed_over_at_its_end(
     assert holder.hand_over(holder.catalog().state) == {topic}
 
 
-@pytest.mark.parametrize(("requester", "until_ms"), [(GONE, 1 << 60), ("elsewhere:1/00 x", 1)])
+@pytest.mark.parametrize(
+    ("requester", "until_ms"),
+    [(GONE, 1 << 60), ("elsewhere:1/00 x", 1)],
+    ids=["the process is gone", "the time is over"],
+)
 def test_a_request_whose_process_or_time_is_gone_delays_no_table(
     cluster: Path, leases: list[TableLeases], requester: str, until_ms: int
 ) -> None:
