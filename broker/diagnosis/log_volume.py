@@ -1,5 +1,6 @@
 """The place of a node's write-ahead log: room for it, and the latency of a durable write there."""
 
+import errno
 import os
 import statistics
 import tempfile
@@ -36,7 +37,7 @@ def judge_log(uri: str, *, clock: Clock) -> list[Finding]:
     room = judge_room(path.parent, max(wanted - there, 0), "write-ahead log")
     if room.advice:
         return [room]
-    return [room, _durable_writes(path.parent, clock)]
+    return [room, _durable_writes(path.parent, clock, has_room=there >= wanted)]
 
 
 def _disk(path: Path) -> Finding:
@@ -47,8 +48,10 @@ def _disk(path: Path) -> Finding:
     return ok("write-ahead log", f"{path} is a disk that can be written")
 
 
-def _durable_writes(folder: Path, clock: Clock) -> Finding:
-    """Time durable writes of a sector to a file of ours beside the log."""
+def _durable_writes(folder: Path, clock: Clock, *, has_room: bool) -> Finding:
+    """Time durable writes of a sector to a file of ours beside the log, which `has_room` already
+    for all of it or not.
+    """
     parent = next(one for one in (folder, *folder.parents) if one.is_dir())
     check = "durable writes"
     taken = []
@@ -65,6 +68,9 @@ def _durable_writes(folder: Path, clock: Clock) -> Finding:
                     os.pwrite(fd, sector, number * _SECTOR)
                     taken.append(clock.monotonic() - begun)
         except OSError as error:
+            if has_room and error.errno == errno.ENOSPC:
+                advice = "the log has its room already; free some for this check"
+                return warning(check, f"{parent} is full: not tried", advice)
             return failed(check, f"{parent}: {error.strerror}", "name another path for the log")
         finally:
             os.close(fd)

@@ -47,7 +47,7 @@ def health(node: ObservedNode) -> Health:
     copy = copy_lag(node)
     troubles = []
     if waiting := node.engine.store_retries.waiting:
-        troubles.append(f"the object store is failing: {waiting} calls wait to be repeated")
+        troubles.append(f"the object store is failing: {waiting} calls are repeated")
     if not node.is_writable():
         troubles.append("producers wait: the write-ahead log or the cache is full")
     if node.is_stopping:

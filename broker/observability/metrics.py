@@ -715,7 +715,7 @@ _STORE = (
     counter("store_retries", "Calls that were repeated.", lambda n: n.engine.store_retries.retries),
     gauge(
         "store_waiting",
-        "Calls that have failed and wait to be repeated; above 0 the store is failing.",
+        "Calls that have failed and are repeated now; above 0 the store is failing.",
         lambda n: n.engine.store_retries.waiting,
     ),
     counter(

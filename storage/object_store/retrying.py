@@ -41,7 +41,9 @@ _SILENT_ATTEMPTS, _SILENT_S = 3, 20.0
 
 @dataclass(slots=True)
 class RetryStats:
-    """Retries since the start. `waiting`: calls that are between two attempts now."""
+    """Retries since the start. `waiting`: calls that have failed, and are repeated now: also while
+    an attempt is under way, which takes the longest where a store does not respond.
+    """
 
     retries: int = 0
     throttled: int = 0
@@ -118,30 +120,36 @@ class RetryingStore:
         backoff = Backoff(self._rng, first_s=_PAUSE_S, most_s=_PAUSE_MAX_S)
         begun = asyncio.get_running_loop().time()
         attempt = 1
-        while True:
-            try:
-                return await call()
-            except StoreUnavailable as error:
-                if isinstance(error, (KeyUnavailable, NotEncrypted)) and not waits_for_key:
-                    raise
-                if not self.is_patient:
-                    elapsed_s = asyncio.get_running_loop().time() - begun
-                    is_silent = attempt >= _SILENT_ATTEMPTS and elapsed_s >= _SILENT_S
-                    if attempt >= _ATTEMPTS or is_silent or isinstance(error, StoreRefused):
+        try:
+            while True:
+                try:
+                    return await call()
+                except StoreUnavailable as error:
+                    if isinstance(error, (KeyUnavailable, NotEncrypted)) and not waits_for_key:
                         raise
-                if attempt & (attempt - 1) == 0:  # in a long outage, less and less is said
-                    _log.warning("store_unavailable", what=what, error=str(error), attempt=attempt)
-                if isinstance(error, StoreThrottled):
-                    self.stats.throttled += 1
-                    backoff.at_least(_PAUSE_THROTTLED_S)
-            await self._pause(backoff.next_s())
-            attempt += 1
+                    elapsed_s = asyncio.get_running_loop().time() - begun
+                    if not self.is_patient and _is_lost(error, attempt, elapsed_s):
+                        raise
+                    if attempt & (attempt - 1) == 0:  # in a long outage, less and less is said
+                        _log.warning(
+                            "store_unavailable", what=what, error=str(error), attempt=attempt
+                        )
+                    if isinstance(error, StoreThrottled):
+                        self.stats.throttled += 1
+                        backoff.at_least(_PAUSE_THROTTLED_S)
+                self.stats.waiting += attempt == 1
+                attempt += 1
+                await self._pause(backoff.next_s())
+        finally:
+            self.stats.waiting -= attempt > 1
 
     async def _pause(self, seconds: float) -> None:
         self.stats.retries += 1
         self.stats.waited_s += seconds
-        self.stats.waiting += 1
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self.stats.waiting -= 1
+        await asyncio.sleep(seconds)
+
+
+def _is_lost(error: StoreUnavailable, attempt: int, elapsed_s: float) -> bool:
+    """Return true if a command gives up after this attempt."""
+    is_silent = attempt >= _SILENT_ATTEMPTS and elapsed_s >= _SILENT_S
+    return attempt >= _ATTEMPTS or is_silent or isinstance(error, StoreRefused)

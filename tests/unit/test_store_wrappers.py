@@ -1,6 +1,7 @@
 """What is put around a store: it counts as S3 bills, and it waits as long as it was told to."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -98,6 +99,30 @@ def test_a_command_gives_up_within_a_minute_where_the_store_does_not_respond() -
         assert 30 < asyncio.get_running_loop().time() < 60
 
     run(world())
+
+
+def test_a_call_that_has_failed_counts_as_waiting_until_it_succeeds() -> None:
+    """A store that does not respond is found by the calls that wait, at any moment."""
+    inner = Silent()
+    store = wrapped(inner, patient=True)
+    seen: list[int] = []
+
+    async def look() -> None:
+        while True:
+            seen.append(store.stats.waiting)
+            await asyncio.sleep(1)
+
+    async def world() -> None:
+        looking = asyncio.create_task(look())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                await store.create("k", [b"x"])
+        looking.cancel()
+        assert store.stats.waiting == 0
+
+    run(world())
+    assert set(seen[:5]) == {0}
+    assert set(seen[6:60]) == {1}
 
 
 def test_a_node_waits_for_as_long_as_it_takes_at_most_five_seconds_late() -> None:
