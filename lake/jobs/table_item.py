@@ -5,7 +5,6 @@ what the commit must know. Doing it twice, or half, changes nothing that anyone 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 from lakehead.lake.declaration.table_declaration import OnError
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
+from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.local_pool import giving_turn
 from lakehead.lake.moved_ranges import read_moved
 from lakehead.lake.planner import Split
@@ -32,7 +32,6 @@ from lakehead.lake.tables.range_digests import RangeDigest, RangeDigester
 from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.lake.tables.values.formats import open_decoder
-from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import failpoint
 
 FILE_BYTES = 128 << 20
@@ -141,8 +140,10 @@ class _SharedWork:
         self._works: list[_Work | None] = [_Work(self._first)]
         for item in shared.items[1:]:
             self._works.append(None)
-            with suppress(LakeheadError):
+            try:
                 self._works[-1] = _Work(item)
+            except BaseException as caught:  # noqa: BLE001 - one table never stops the others
+                as_error(caught, f"table {item.table_uri}")
         self._digester = RangeDigester(self._first.split.ranges)
 
     def take_batch(self, found: InvalidBatch) -> None:
@@ -176,9 +177,10 @@ class _SharedWork:
                 continue
             try:
                 do(work)
-            except LakeheadError:
+            except BaseException as caught:
                 if number == 0:
                     raise
+                as_error(caught, f"table {work.uri}")
                 self._works[number] = None
 
 
@@ -199,6 +201,11 @@ class _Work:
         self._left_out = 0
         self._found: Any = None
         self._times: dict[tuple[int, int], int] = {}
+
+    @property
+    def uri(self) -> str:
+        """URI of the table."""
+        return self._item.table_uri
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Meet a batch that cannot be read."""

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakehead.lake.declaration.table_declaration import PREFIX, TABLES
+from lakehead.lake.jobs import table_item
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.moved_ranges import read_moved
 from lakehead.lake.store_reader import store_reader
@@ -103,6 +104,30 @@ def test_one_read_of_a_topic_makes_each_of_its_tables(
         == places(cluster, "orders_flat")
         == every + Counter([(0, 10)])
     )
+
+
+@pytest.mark.parametrize("step", ["__init__", "take", "finish"])
+def test_a_defect_that_one_table_meets_does_not_stop_those_of_the_same_read(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    work = getattr(table_item._Work, step)
+
+    def defective(self: Any, *given: Any) -> Any:
+        item = given[0] if step == "__init__" else self._item
+        if item.table_uri.endswith("orders_flat"):
+            raise ZeroDivisionError
+        return work(self, *given)
+
+    monkeypatch.setattr(table_item._Work, step, defective)
+    outcomes = once(cluster, "orders")
+    assert outcomes["orders/orders_raw"].error is None
+    assert "ZeroDivisionError" in str(outcomes["orders/orders_flat"].error)
+    every = Counter((p, n) for p in range(2) for n in range(10))
+    assert places(cluster, "orders_raw") == every
+    assert not places(cluster, "orders_flat")
+    monkeypatch.setattr(table_item._Work, step, work)
+    once(cluster)
+    assert places(cluster, "orders_flat") == every
 
 
 def test_retention_goes_by_the_table_that_holds_least(cluster: Path) -> None:
