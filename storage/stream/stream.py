@@ -193,7 +193,8 @@ class Stream:
         """Wait until the record at an offset lies in no inherited tail. Raises StreamClosed, also
         when the stream is handed over meanwhile: a reader would wait for another node's sake.
         """
-        await self._engine.reader.wait_uploaded(self._open_extents, offset)
+        if self.tail_start(offset) is not None:
+            await self._engine.reader.wait_uploaded(self._open_extents, offset)
 
     async def wait_all_uploaded(self) -> None:
         """Wait until no record of the stream lies in an inherited tail. Raises as

@@ -248,6 +248,8 @@ async def test_readers_of_a_stream_that_is_handed_over_do_not_wait_for_its_tail(
                 with pytest.raises(StreamClosed, match="not open here any more"):
                     await wait
         assert taker.metadata.state.tails
+        await taker.take_over(await fence(taker, 0), place.left)
+        assert await stream.fetch(at, 1), "a read that is under way ends"
 
 
 async def test_a_node_that_comes_back_commits_the_tail_in_its_log(
