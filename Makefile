@@ -214,7 +214,7 @@ week: $(STAMP) ## A week of operation in two minutes beside clients that may see
 	@$(BIN)/python -m tests.operations_week --pause $(or $(PAUSE),10)
 
 game-day: $(STAMP) ## A cluster under load loses its store, and goes on from a followed backup, or as its standby; by object WAL and by block WAL
-	@SLOW=1 $(BIN)/python -m pytest -q -s --timeout 600 tests/integration/test_lost_region.py tests/integration/test_standby.py
+	@SLOW=1 $(BIN)/python -m pytest -q -s --timeout 600 tests/integration/test_lost_region.py tests/integration/test_standby.py tests/integration/test_standby_size.py
 
 upkeep-day: $(STAMP) ## A day of the DAGs' schedules in compressed time, tasks killed at random; HOURS=24, MINUTES=12 that it lasts, SEED=1
 	@timeout $$(($(or $(MINUTES),12) * 60 + 1500)) $(BIN)/python -m tests.upkeep_day --hours $(or $(HOURS),24) --minutes $(or $(MINUTES),12) --seed $(or $(SEED),1)

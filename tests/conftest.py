@@ -31,6 +31,7 @@ TARGETS = {
     "terraform": "tf-cycle",
     "test_lost_region": "game-day",
     "test_standby": "game-day",
+    "test_standby_size": "game-day",
     "test_stall_watchdog": "stalls",
     "test_many_producers": "producers",
     "test_airflow_instance": "airflow-test",

@@ -68,6 +68,31 @@ def delta_of(entry: Entry | None) -> MetadataDelta:
     )
 
 
+def topics_delta(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
+    """Return the delta between two states of one node that leads every stream: the topics that
+    differ, with their streams.
+    """
+    if after.broker_configs != before.broker_configs:
+        return EVERYTHING  # defaults of every topic
+    changed: set[str] = set()
+    if after.topics is not before.topics:
+        for name, topic in after.topics.items():
+            former = before.topics.get(name)
+            if former is not topic and former != topic:
+                changed.add(topic.topic_id)
+        changed |= {one for one in before.topic_names if one not in after.topic_names}
+    streams = {
+        stream_id
+        for image in (before, after)
+        for topic_id in changed
+        if (known := image.topic_by_id(topic_id)) is not None
+        for stream_id in known.partitions
+    }
+    return MetadataDelta(
+        frozenset(changed), frozenset(streams), has_nodes=False, is_everything=False
+    )
+
+
 class Leader(NamedTuple):
     """A node, and the leader epoch that is, or will be, its own."""
 

@@ -21,7 +21,13 @@ from typing import Protocol
 
 import structlog
 
-from lakehead.broker.cluster.metadata_image import EVERYTHING, MetadataDelta, delta_of, leader_of
+from lakehead.broker.cluster.metadata_image import (
+    EVERYTHING,
+    MetadataDelta,
+    delta_of,
+    leader_of,
+    topics_delta,
+)
 from lakehead.broker.configs.entries import broker_values, record_rules
 from lakehead.broker.partition.partition import Topic, TopicRegistry, open_partition
 from lakehead.broker.partition.producer_table import LIMITS
@@ -123,6 +129,7 @@ class ReplicaManager:
         self._clock = clock
         self._rng = rng
         self._scope = scope
+        self._followed = engine.metadata.state
         self._limits = LIMITS._replace(producers=settings.max_producer_ids_per_partition)
         self._listeners: list[LeadershipListener] = []
         self._deletion_callbacks: list[Callable[[set[str]], None]] = []
@@ -149,6 +156,7 @@ class ReplicaManager:
         Raises StorageError, UnsupportedFormat.
         """
         metadata = self._engine.metadata
+        self._followed = metadata.state
         self._apply(metadata.state, EVERYTHING)
         metadata.follow(self._follow)
         while self._due[Transition.BECOME_LEADER]:
@@ -210,7 +218,11 @@ class ReplicaManager:
     # Applying deltas.
 
     def _follow(self, state: MetadataImage, entry: Entry | None) -> None:
-        self._apply(state, delta_of(entry))
+        if self._settings.standby:  # of a copy there are states, and no entries
+            self._apply(state, topics_delta(self._followed, state))
+        else:
+            self._apply(state, delta_of(entry))
+        self._followed = state
 
     def _apply(self, state: MetadataImage, delta: MetadataDelta) -> None:
         topic_ids: Iterable[str] = delta.topic_ids

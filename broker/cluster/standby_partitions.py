@@ -7,7 +7,7 @@ are woken, and the coordinator of groups reads what is new in its log.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -17,6 +17,7 @@ from lakehead.broker.partition.partition import (
     TopicRegistry,
     follow_committed,
 )
+from lakehead.storage.backup.led_streams import Head, stream_heads
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.log import MetadataLog
@@ -51,7 +52,8 @@ class StandbyPartitions:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if not await self._move_all([one for one in self._topics.led() if is_due(one)]):
+            heads = stream_heads(self._metadata.state.streams)
+            if not await self._move_all([one for one in self._topics.led() if is_due(one, heads)]):
                 await asyncio.sleep(_RETRY_S)
                 self._changed.set()
 
@@ -87,7 +89,13 @@ class StandbyPartitions:
         return True
 
 
-def is_due(partition: Partition) -> bool:
-    """Return true if the copy has more of a partition, or another leader epoch, than it shows."""
+def is_due(partition: Partition, heads: Mapping[int, Head]) -> bool:
+    """Return true if the copy, whose streams have these heads, has more of a partition, or another
+    leader epoch, than it shows.
+    """
     stream = partition.stream
-    return stream.is_open and stream.is_behind
+    head = heads.get(stream.stream_id)
+    if head is None or not stream.is_open:
+        return False
+    epoch, end_offset = head
+    return max(epoch, 0) != stream.epoch or end_offset > stream.confirmed_offset

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from lakehead.storage.backup.completeness import Completeness, added_keys
+from lakehead.storage.backup.led_streams import stream_heads
 from lakehead.storage.backup.manifest import (
     Manifest,
     list_manifests,
-    named_objects,
     read_manifest,
     read_state,
 )
@@ -109,8 +109,8 @@ class BackupCopy:
         except ObjectNotFound:
             return False  # it was pruned meanwhile
         if not is_same:
-            held = last.state.objects
-            unknown = [key for key in named_objects(state) if key not in held]
+            held, unreferenced = last.state.objects, state.unreferenced
+            unknown = [one for one in state.objects if one not in held and one not in unreferenced]
             if await missing_objects(self._store, unknown):
                 return False
         self._manifest = manifest
@@ -212,10 +212,10 @@ def _point(found: RestorePoint) -> CopyPoint:
 
 def ends_earlier(state: MetadataImage, last: MetadataImage) -> bool:
     """Return true if a stream ends earlier in a state than in the one that was served before."""
+    now = stream_heads(state.streams)
     return any(
-        (now := state.streams.get(stream.stream_id)) is not None
-        and now.end_offset < stream.end_offset
-        for stream in last.streams.values()
+        stream_id in now and now[stream_id][1] < end_offset
+        for stream_id, (_, end_offset) in stream_heads(last.streams).items()
     )
 
 

@@ -7,12 +7,14 @@ only a controller serves are refused at once.
 
 import asyncio
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NoReturn, Self
 
 from immutables import Map
 
 from lakehead.storage.backup.followed_copy import CopyPoint, FollowedCopy
+from lakehead.storage.backup.led_streams import Head, LedStreams, stream_heads
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import ReadOnlyCluster
 from lakehead.storage.metadata.log import MetadataLog, Plan
@@ -21,7 +23,6 @@ from lakehead.storage.metadata.state import (
     ControllerState,
     MetadataImage,
     NodeState,
-    StreamState,
 )
 from lakehead.storage.object_store.protocol import ObjectStore
 
@@ -33,7 +34,7 @@ class CopyLag:
     It has all that was in the cluster's store `lag_s` seconds ago, by the clock of this machine;
     None: not known. `entries_behind` entries of the metadata have arrived that cannot count yet,
     since an object of theirs has not. `newest_record_ms` is the greatest timestamp of the newest
-    records, milliseconds since the epoch; None: there are none.
+    records that were seen, milliseconds since the epoch; None: there were none.
     """
 
     lag_s: float | None
@@ -60,8 +61,10 @@ class StandbyLog(MetadataLog):
         self._copy = copy
         self._node = node
         self._look_lock = asyncio.Lock()
-        self._reader.state = standby_state(point.state, node)
-        self._newest_record_ms = newest_record_ms(point.state)
+        self._streams = LedStreams(node.node_id)
+        self._heads: dict[int, Head] = {}
+        self._newest_record_ms: int | None = None
+        self._lead(point.state)
 
     @classmethod
     async def open_copy(
@@ -103,10 +106,19 @@ class StandbyLog(MetadataLog):
         is_new = point.state is not self.point.state
         self.point = point
         if is_new:
-            self._reader.state = standby_state(point.state, self._node)
-            self._newest_record_ms = newest_record_ms(point.state)
+            self._lead(point.state)
             for callback in self._reader.subscribers:
                 callback(self._reader.state, None)
+
+    def _lead(self, state: MetadataImage) -> None:
+        """Serve a state of the copy."""
+        self._reader.state = standby_state(state, self._node, self._streams)
+        heads, before = stream_heads(state.streams), self._heads
+        moved = [one for one, head in heads.items() if before.get(one) != head]
+        self._heads = heads
+        newest = newest_record_ms(state, moved)
+        if newest is not None and newest > (self._newest_record_ms or -1):
+            self._newest_record_ms = newest
 
     async def maintain(self, every: int) -> None:
         """Do nothing: the copied cluster writes its own checkpoints."""
@@ -119,50 +131,28 @@ class StandbyLog(MetadataLog):
         )
 
 
-def standby_state(state: MetadataImage, node: NodeState) -> MetadataImage:
-    """Return the state of a copy with `node` as its only node, which leads every stream. A stream
-    ends before records that lie in the log of a dead node: they are in the copy once they are
-    uploaded.
+def standby_state(state: MetadataImage, node: NodeState, streams: LedStreams) -> MetadataImage:
+    """Return the state of a copy with `node` as its only node, which leads every stream, as
+    `streams` has them.
     """
-    node_id = node.node_id
-    waiting = state.places_in(state.tails)
-
-    def led(stream: StreamState) -> StreamState:
-        return replace(
-            stream if stream.stream_id not in waiting else uploaded_part(state, stream),
-            epoch=max(stream.epoch, 0),
-            node_id=node_id,
-            assigned=node_id,
-            preferred=node_id,
-            is_open=True,
-        )
-
     return replace(
         state,
-        nodes=Map({node_id: node}),
+        nodes=Map({node.node_id: node}),
         controller=ControllerState(
-            node_id=node_id, node_epoch=node.epoch, term=state.controller.term
+            node_id=node.node_id, node_epoch=node.epoch, term=state.controller.term
         ),
-        streams=state.streams.update([(one.stream_id, led(one)) for one in state.streams.values()]),
+        streams=streams.of(state),
     )
 
 
-def uploaded_part(state: MetadataImage, stream: StreamState) -> StreamState:
-    """Return a stream up to the first record that lies in the log of a dead node."""
-    end = max(state.uploaded_end(stream), stream.start_offset)
-    return replace(
-        stream,
-        end_offset=end,
-        extents=state.uploaded_extents(stream),
-        epochs=tuple(one for one in stream.epochs if one[1] <= end),
-    )
-
-
-def newest_record_ms(state: MetadataImage) -> int | None:
-    """Return the greatest timestamp in the last object of each stream of a client's topic."""
+def newest_record_ms(state: MetadataImage, stream_ids: Iterable[int]) -> int | None:
+    """Return the greatest timestamp in the last object of each of these streams, if it is of a
+    client's topic.
+    """
+    streams = [state.streams[one] for one in stream_ids]
     times = [
         one.extents[-1].max_timestamp
-        for one in state.streams.values()
+        for one in streams
         if one.extents and state.topic_names.get(one.topic_id) not in INTERNAL_TOPICS
     ]
     return max(times, default=None)

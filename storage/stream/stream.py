@@ -89,16 +89,6 @@ class Stream:
         return self._state().end_offset
 
     @property
-    def is_behind(self) -> bool:
-        """Return true if the metadata have a later end, or another epoch, than this stream: of one
-        that is only read here. False for one that is deleted.
-        """
-        state = self._engine.metadata.state.streams.get(self.stream_id)
-        return state is not None and (
-            state.epoch != self.epoch or state.end_offset > self.confirmed_offset
-        )
-
-    @property
     def object_count(self) -> int:
         """The committed objects that hold it: to read it takes two GETs of each."""
         return len(self._state().extents)

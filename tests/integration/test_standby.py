@@ -33,7 +33,7 @@ from bench.process import free_port
 from lakehead.storage.backup.restore import find_point
 from lakehead.storage.object_store import FileStore
 from tests.integration.test_lost_region import followed
-from tests.support.backups import back_up, bring_back
+from tests.support.backups import back_up, bring_back, promote
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import read_log
 from tests.support.waiting import wait_until
@@ -384,7 +384,9 @@ def standby_again(tmp_path: Path, copy: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def check_promotion(new: BrokerProcess, copy: Path, log: Log) -> None:
+def check_promotion(
+    new: BrokerProcess, copy: Path, log: Log, make_cluster: Callable[[Path], object] = bring_back
+) -> None:
     """The standby turns into a node that takes writes, under a consumer that goes on reading."""
     reader = Consumer(
         {"bootstrap.servers": new.bootstrap, "group.id": "r", "auto.offset.reset": "error"}
@@ -392,7 +394,7 @@ def check_promotion(new: BrokerProcess, copy: Path, log: Log) -> None:
     ends = {index: records[-1][0] + 1 for index, records in log.items()}
     reader.assign([TopicPartition("t", index, end) for index, end in ends.items()])
     assert reader.poll(1) is None
-    bring_back(copy)
+    make_cluster(copy)
 
     def is_taken() -> bool:
         errors: list[KafkaError | None] = []
@@ -426,6 +428,35 @@ def check_promotion(new: BrokerProcess, copy: Path, log: Log) -> None:
     assert new.stop() == 0
     new.start()
     assert wait_until(is_taken, 60), "started as a standby, it is a full node still"
+
+
+@pytest.mark.slow
+def test_a_standby_of_a_replicated_prefix_becomes_the_cluster_in_place(tmp_path: Path) -> None:
+    """The last objects of the lost cluster arrive after the promotion, and change nothing."""
+    copy = tmp_path / "copy" / "store"
+    copy.mkdir(parents=True)
+    with primary(tmp_path) as old:
+        produce(old.bootstrap, range(200))
+        commit(old.bootstrap, {0: 50, 1: 60})
+        source = store_of(tmp_path)
+        with replicated(source, copy), standby(tmp_path, copy) as new:
+            assert wait_until(lambda: caught_up(old, new) and is_uploaded(copy), 60)
+            assert wait_until(lambda: committed(new.bootstrap) == {0: 50, 1: 60}, 60)
+            assert wait_until(lambda: _files(copy) == _files(source), 60)
+        with standby_again(tmp_path, copy) as new:
+            log = log_of(new.bootstrap)
+            produce(old.bootstrap, range(200, 240))
+            assert wait_until(lambda: len(_files(source)) > len(_files(copy)), 30)
+            old.kill()
+
+            def promote_then_deliver(place: Path) -> None:
+                promote(place)
+                for name in sorted(_files(source) - _files(place)):
+                    (place / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(source / name, place / name)
+                shutil.rmtree(tmp_path / "old")
+
+            check_promotion(new, copy, log, promote_then_deliver)
 
 
 def test_what_has_not_arrived_holds_reads_back_and_later_they_go_on(tmp_path: Path) -> None:

@@ -20,18 +20,20 @@ from lakehead.storage.backup.followed_copy import (
     ends_earlier,
     follow_copy,
 )
+from lakehead.storage.backup.led_streams import LedStreams, led, stream_heads
 from lakehead.storage.backup.manifest import named_objects
 from lakehead.storage.backup.pruning import Kept
 from lakehead.storage.backup.standby_log import StandbyLog
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CopyPromoted, NotFound, ReadOnlyCluster
 from lakehead.storage.metadata.records import DeleteTopic
-from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import FileStore
 from lakehead.storage.object_store.read_only import ReadOnlyStore
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
 from tests.unit.test_backup import inherit, opened_log, replace_objects, write
+from tests.unit.test_wal_tail import LAZY, append, broker
 
 NODE = NodeState(
     node_id=7, epoch=0, incarnation="i", host="standby", port=1, rack=None, host_id="h"
@@ -64,11 +66,20 @@ def look(copy: FollowedCopy) -> CopyPoint:
     return asyncio.run(copy.look())
 
 
+def check_led(streams: LedStreams, state: MetadataImage) -> None:
+    """One state after the other gives the same as this state alone, and as each of its values."""
+    found = streams.of(state)
+    assert found == LedStreams(7).of(state)
+    assert dict(found.items()) == {key: led(one, 7) for key, one in state.streams.items()}
+    heads = {key: (max(epoch, 0), end) for key, (epoch, end) in stream_heads(found).items()}
+    assert heads == {key: (one.epoch, one.end_offset) for key, one in found.items()}
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_objects_that_arrive_in_any_order_never_count_too_early(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     source, target = tmp_path / "store", tmp_path / "copy"
-    copy = PrefixCopy(FileStore(target))
+    copy, streams = PrefixCopy(FileStore(target)), LedStreams(7)
     last: CopyPoint | None = None
     for stage in range(4):
         write(tmp_path, seed=seed + stage, uploads=2)
@@ -82,6 +93,7 @@ def test_objects_that_arrive_in_any_order_never_count_too_early(tmp_path: Path, 
                 assert not files(source).intersection(absent), "it has not arrived, and counts"
                 assert last is None or not ends_earlier(point.state, last.state)
                 assert last is None or point.state.next_entry >= last.state.next_entry
+                check_led(streams, point.state)
                 last = point
         point = look(copy)
         assert point.entries_behind == 0
@@ -132,6 +144,25 @@ def test_a_log_whose_next_entries_are_deleted_is_read_from_its_checkpoint(tmp_pa
                 arrive(later, target, name)
     assert look(copy).state.next_entry > 1_000_000
     assert look(copy).entries_behind == 0
+
+
+def test_backups_of_a_cluster_with_checkpoints_are_led_as_their_rows(tmp_path: Path) -> None:
+    """The state of each backup is rows of its own, and changes of write-ahead logs."""
+    source, target = tmp_path / "store", tmp_path / "backup"
+    streams = LedStreams(7)
+
+    async def work(seed: int) -> None:
+        async with broker(source, LAZY, seed=seed) as (engine, opened):
+            await append(opened[seed % 2])
+            await engine.upload_now()
+            await append(opened[0])
+
+    for seed in range(3):
+        asyncio.run(work(seed))
+        back_up(source, target, kept=Kept(hours=0))
+        state = look(asyncio.run(follow_copy(FileStore(target)))).state
+        assert state.streams.rows is not None
+        check_led(streams, state)
 
 
 def test_backups_are_followed_while_older_ones_are_pruned(tmp_path: Path) -> None:
