@@ -24,10 +24,14 @@ from lakehead.storage.clock import Clock, SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 
 CREDENTIALS = "LAKEHEAD_SCHEMA_REGISTRY"
-_UNKNOWN_CODES = (40402, 40403)  # version not found, schema not found
+_UNKNOWN_CODES = (40401, 40402, 40403)  # subject, version, schema not found
 _UNKNOWN_KEPT_S = 30.0
 _RESPONSE_BYTES_MAX = 16 << 20
 _REFERENCES_MAX = 1000
+
+
+class _Incomplete(Exception):
+    """A schema refers to what the registry does not have, or to too much."""
 
 
 class RegistryUnavailable(LakeheadError):
@@ -44,12 +48,15 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
-    """A schema and those it refers to, each after those it needs itself."""
+    """A schema and those it refers to, each after those it needs itself; `problem` says why they
+    are not all there.
+    """
 
     schema_id: int
     kind: str  # AVRO, JSON, PROTOBUF
     text: str
     references: tuple[Reference, ...] = ()
+    problem: str = ""
 
 
 class SchemaRegistry:
@@ -85,26 +92,35 @@ class SchemaRegistry:
 
         Raises RegistryUnavailable.
         """
-        known = self._known.get(schema_id)
-        if known is not None:
-            return known
         now = self._clock.monotonic()
-        if self._unknown.get(schema_id, -_UNKNOWN_KEPT_S) > now - _UNKNOWN_KEPT_S:
+        known = self._known.get(schema_id)
+        if known is not None and (not known.problem or self._is_fresh(schema_id, now)):
+            return known
+        if known is None and self._is_fresh(schema_id, now):
             return None
         found = self._get(f"/schemas/ids/{schema_id}")
         if found is None:
             self._unknown[schema_id] = now
             return None
         references: dict[str, Reference] = {}
-        self._follow(found, references, f"schema {schema_id}")
+        problem = ""
+        try:
+            self._follow(found, references)
+        except _Incomplete as error:
+            problem, self._unknown[schema_id] = str(error), now
         schema = RegisteredSchema(
             schema_id=schema_id,
             kind=str(found.get("schemaType") or "AVRO").upper(),
             text=_text(found),
             references=tuple(references.values()),
+            problem=problem,
         )
         self._known[schema_id] = schema
         return schema
+
+    def _is_fresh(self, schema_id: int, now: float) -> bool:
+        """Return whether it was just looked for, and was not there as a whole."""
+        return self._unknown.get(schema_id, -_UNKNOWN_KEPT_S) > now - _UNKNOWN_KEPT_S
 
     def subjects(self, schema_id: int) -> tuple[str, ...]:
         """Return the subjects that have the schema of an id, none if the registry has no such
@@ -113,23 +129,23 @@ class SchemaRegistry:
         found = self._get(f"/schemas/ids/{schema_id}/subjects", of=list)
         return tuple(map(str, found or ()))
 
-    def _follow(self, schema: dict[str, Any], found: dict[str, Reference], what: str) -> None:
-        """Read what a schema refers to, depth first."""
+    def _follow(self, schema: dict[str, Any], found: dict[str, Reference]) -> None:
+        """Read what a schema refers to, depth first. Raises _Incomplete."""
         for reference in schema.get("references") or ():
             name, subject = str(reference["name"]), quote(str(reference["subject"]), safe="")
             if name in found:
                 continue
             if len(found) >= _REFERENCES_MAX:
-                raise RegistryUnavailable(f"{what} refers to more than {_REFERENCES_MAX} others")
+                raise _Incomplete(f"it refers to more than {_REFERENCES_MAX} others")
             target = self._get(
                 f"/subjects/{subject}/versions/{int(reference['version'])}?deleted=true"
             )
             if target is None:
-                raise RegistryUnavailable(
-                    f"{what} refers to version {reference['version']} of subject "
+                raise _Incomplete(
+                    f"it refers to version {reference['version']} of subject "
                     f"{reference['subject']}, which {self._urls[0]} does not have"
                 )
-            self._follow(target, found, what)
+            self._follow(target, found)
             found[name] = Reference(name=name, text=_text(target))
 
     def _get(self, path: str, *, of: type = dict) -> Any:

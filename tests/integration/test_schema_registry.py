@@ -45,6 +45,15 @@ def served() -> Iterator[tuple[str, Schemas]]:
         yield found
 
 
+class Later(SystemClock):
+    """A clock that can be put forward."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
 def client(url: str, environment: dict[str, str] | None = None, retries: int = 4) -> SchemaRegistry:
     return SchemaRegistry(url, environment=environment or {}, clock=SystemClock(), retries=retries)
 
@@ -126,6 +135,46 @@ def test_types_of_other_subjects(served: tuple[str, Schemas]) -> None:
     decoder = open_decoder(ValueSpec(value_format="avro", registry=url))
     found = decoder.decode(batch(values), decoder.schema_of(batch(values)))
     assert found.columns.to_pylist() == [value]
+
+
+@pytest.mark.parametrize("subject", ["place", "nowhere"])
+def test_a_schema_that_refers_to_what_was_deleted_is_a_fault_of_its_values_alone(
+    served: tuple[str, Schemas], subject: str
+) -> None:
+    """The version is gone, or with it the subject; any producer may name such a schema."""
+    url, schemas = served
+    good = serialized(url, FLIGHT, {"carrier": "AA", "delay": 5})[0]
+    schemas.register("place", {"schema": json.dumps("string")})
+    outer = {**FLIGHT, "fields": [*FLIGHT["fields"], {"name": "at", "type": "Place"}]}
+    reference = {"name": "Place", "subject": subject, "version": 9}
+    lost = schemas.register("outer", {"schema": json.dumps(outer), "references": [reference]})
+    values = batch([b"\x00" + lost.to_bytes(4, "big") + b"\x02A\x00", good])
+    decoder = open_decoder(ValueSpec(value_format="avro", registry=url))
+    found = decoder.decode(values, decoder.schema_of(values))
+    assert found.columns.to_pylist() == [{"carrier": "AA", "delay": 5}]
+    [fault] = found.faults
+    assert (fault.row, fault.error, fault.schema_id) == (0, "unusable_schema", lost)
+    assert f"version 9 of subject {subject}" in fault.reason
+
+
+def test_a_reference_that_comes_late_is_found_after_a_while(
+    served: tuple[str, Schemas],
+) -> None:
+    url, schemas = served
+    reference = {"name": "Place", "subject": "place", "version": 1}
+    waiting = schemas.register("outer", {"schema": json.dumps(FLIGHT), "references": [reference]})
+    clock = Later()
+    registry = SchemaRegistry(url, environment={}, clock=clock)
+    found = registry.schema(waiting)
+    assert found is not None
+    assert "version 1 of subject place" in found.problem
+    schemas.register("place", {"schema": json.dumps("string")})
+    assert registry.schema(waiting) == found
+    clock.ahead_s = 31.0
+    found = registry.schema(waiting)
+    assert found is not None
+    assert not found.problem
+    assert [one.name for one in found.references] == ["Place"]
 
 
 def test_faults_by_class_and_schema_id(served: tuple[str, Schemas]) -> None:

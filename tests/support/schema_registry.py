@@ -52,6 +52,8 @@ class Schemas:
                 return 200, {**body, **self._version(subject, self.register(subject, body))}
             case "GET", ["subjects", subject, "versions", text]:
                 found = self.versions.get((subject, int(text)))
+                if found is None and all(name != subject for name, _ in self.versions):
+                    return 404, _error(40401, "Subject not found")
                 if found is None:
                     return 404, _error(40402, "Version not found")
                 return 200, {**self._version(subject, found), **self.by_id[found]}

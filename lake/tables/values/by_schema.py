@@ -212,6 +212,8 @@ class ValuesBySchema:
             return None
         writer: Writer | UnusableSchema
         try:
+            if registered.problem:
+                raise UnusableSchema(registered.problem)
             read = self._format.readers.get(registered.kind)
             if read is None:
                 wanted = " or ".join(self._format.readers)
