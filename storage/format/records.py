@@ -76,6 +76,20 @@ def iter_record_times(header: BatchHeader, records: memoryview) -> Iterator[Reco
         raise ValueError(f"malformed record batch: {error}") from error
 
 
+def iter_record_contents(
+    header: BatchHeader, records: memoryview
+) -> Iterator[tuple[RecordTime, memoryview]]:
+    """Yield where and when the records of one batch are, and their keys, values and headers as they
+    are encoded. `records` are decompressed. Raises as `iter_kafka_records`.
+    """
+    try:
+        for data in _bodies(header, records):
+            time, position = _time(header, data)
+            yield time, data[position:]
+    except IndexError as error:
+        raise ValueError(f"malformed record batch: {error}") from error
+
+
 def _bodies(header: BatchHeader, data: memoryview) -> Iterator[memoryview]:
     position = 0
     for _ in range(header.record_count):

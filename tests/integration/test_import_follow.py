@@ -22,7 +22,7 @@ from lakehead.broker.cli.cluster import open_at, read_state
 from lakehead.broker.cli.migration.group_positions import stored_positions
 from lakehead.storage.metadata.state import MetadataImage
 from tests.integration.test_kafka_import import has_committed, run_import
-from tests.support.broker_process import KEEPING, server_under_test
+from tests.support.broker_process import KEEPING, BrokerProcess, server_under_test
 from tests.support.template_process import ROOT, ForkedPython, job_environment, lakehead_command
 from tests.support.waiting import wait_until
 
@@ -288,3 +288,22 @@ def test_a_topic_of_the_source_itself_is_refused(source: str, tmp_path: Path) ->
     )
     assert refused.returncode == 1
     assert "positions of groups come without it" in refused.stderr
+
+
+def test_a_source_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    folder = tmp_path / "imported" / "data"
+    folder.parent.mkdir()
+    try:
+        create(broker.bootstrap, "lasting", 2)
+        send(broker.bootstrap, "lasting", "1")
+        with following(broker.bootstrap, folder) as running:
+            running.wait_told("1 records came")
+            broker.kill()
+            broker.start()
+            send(broker.bootstrap, "lasting", "2", "3", partition=1)
+            running.wait_told("2 records came")
+        assert is_same(broker.bootstrap, folder, "lasting")
+    finally:
+        broker.stop()

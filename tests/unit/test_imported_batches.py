@@ -1,9 +1,22 @@
 """Batches of an imported topic: which are committed, and what of them is stored."""
 
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cli.migration.imported_batch import as_stored
-from lakehead.broker.cli.migration.source_batches import SourceBatch, committed_batches
+from lakehead.broker.cli.migration.source_batches import (
+    SourceBatch,
+    committed_batches,
+    parsed_fetch,
+)
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.frame import encode_response
+from lakehead.broker.protocol.messages import entity
 from lakehead.storage.format.batch_writer import encode_batch
 from lakehead.storage.format.control_batch import Marker, encode_marker
 from lakehead.storage.format.record_batch import (
@@ -83,3 +96,36 @@ def test_a_batch_without_a_producer_is_stored_byte_by_byte() -> None:
     found = batch(40)
     expected = bytes(found.data)
     assert bytes(as_stored(found, None)) == expected
+
+
+def fetch_response(version: int, *topics: Any) -> memoryview:
+    """Return the body of a response to a fetch."""
+    fields = {"throttle_time": timedelta(milliseconds=250), "error_code": ErrorCode.none}
+    module = schema(1, version).response_module
+    response = entity(module, "FetchResponse", responses=[*topics], session_id=0, **fields)
+    frame = memoryview(encode_response(response, 7))
+    return frame[9 if schema(1, version).flexible_response else 8 :]  # length, correlation id, tags
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_a_response_without_a_partition_is_throttled_and_not_the_end(version: int) -> None:
+    module = schema(1, version).response_module
+    assert parsed_fetch(fetch_response(version), version) == 0.25
+    one = entity(
+        module,
+        "PartitionData",
+        partition_index=0,
+        error_code=ErrorCode.none,
+        high_watermark=7,
+        aborted_transactions=[entity(module, "AbortedTransaction", producer_id=5, first_offset=3)],
+        records=bytes(batch(0).data),
+    )
+    topic = entity(
+        module, "FetchableTopicResponse", topic="t", topic_id=UUID(int=1), partitions=[one]
+    )
+    parsed = parsed_fetch(fetch_response(version, topic), version)
+    assert not isinstance(parsed, float)
+    code, (records, aborted) = parsed
+    assert code is ErrorCode.none
+    assert bytes(records) == bytes(batch(0).data)
+    assert aborted == [(5, 3)]

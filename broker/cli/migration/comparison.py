@@ -4,6 +4,7 @@ offset, with a digest of each side, and the positions of groups.
 
 import asyncio
 import hashlib
+import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from lakehead.broker.cli.migration.group_positions import imported_positions, stored_positions
-from lakehead.broker.cli.migration.imported_batch import encoded_record
+from lakehead.broker.cli.migration.imported_batch import record_contents
 from lakehead.broker.cli.migration.source_batches import (
     Bounds,
     OldFormat,
@@ -30,12 +31,20 @@ from lakehead.storage.format.record_batch import (
     LOG_APPEND_TIME,
     read_header,
 )
-from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
+from lakehead.storage.format.records import (
+    KafkaRecord,
+    inflate,
+    iter_kafka_records,
+    iter_record_contents,
+)
 from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.object_store import ObjectStore
+from lakehead.storage.object_store.protocol import Buffer
 
 _KINDS = CODEC_MASK | LOG_APPEND_TIME | DELETE_HORIZON
 _KEY_BYTES = 16
+_PLACE = struct.Struct(">qq")
+"""Offset and timestamp of a record in a digest."""
 
 
 @dataclass(slots=True)
@@ -63,8 +72,8 @@ class Difference:
 @dataclass(slots=True, kw_only=True)
 class ComparedPartition:
     """The records of a partition on both sides, from the first offset that both have (`start`) to
-    the end that it has here (`end`). The digests are SHA-256 of offsets, timestamps, keys, values
-    and headers; batches and their codecs do not count.
+    the end that it has here (`end`). The digests are SHA-256 of offsets, timestamps (64 bits each),
+    keys, values and headers, as a batch has them; batches and their codecs do not count.
     """
 
     topic: str
@@ -139,7 +148,7 @@ async def differing_positions(
     `compared`.
     """
     names = {one.name for one in topics}
-    groups = await asyncio.to_thread(source.positions, names)
+    groups = await source.positions(names)
     there = imported_positions(groups, state, lambda number: state.stream(number).end_offset)
     here = await stored_positions(store, state)
     found = []
@@ -290,7 +299,9 @@ class Comparison:
                 return
             if _are_same(here, there):
                 assert here.batch is not None
-                self._add(here.within(iter_kafka_records(here.batch.data)))
+                if self.pending:
+                    self.supersede(here.within(iter_kafka_records(here.batch.data)))
+                self._add(here.batch, here.start, here.end)
                 here.batch = there.batch = None
                 continue
             here.decode()
@@ -331,11 +342,9 @@ class Comparison:
         while here or there:
             if here and there and here[0].offset == there[0].offset:
                 ours, theirs = here.popleft(), there.popleft()
-                if ours == theirs:
-                    self._add([ours])
-                else:
+                if ours != theirs:
                     self._result.differs(ours.offset, "changed")
-                    self._add_apart([ours], [theirs])
+                self._add_apart([ours], [theirs])
             elif here and ((there and here[0].offset < there[0].offset) or not has_there):
                 self._add_here(here.popleft())
             elif there and ((here and there[0].offset < here[0].offset) or not has_here):
@@ -356,21 +365,32 @@ class Comparison:
         self._result.differs(record.offset, "added")
         self._add_apart([record], [])
 
-    def _add(self, records: Sequence[KafkaRecord]) -> None:
-        """Add records that both sides have."""
-        self.supersede(records)
-        data = b"".join(encoded_record(one) for one in records)
-        self._here.update(data)
-        self._there.update(data)
-        self._result.records += len(records)
-        self._result.source_records += len(records)
+    def _add(self, batch: SourceBatch, start: int, end: int) -> None:
+        """Add a batch that both sides have."""
+        header, data = batch
+        parts = list[Buffer]()
+        for (offset, timestamp), contents in iter_record_contents(
+            header, inflate(header, data[HEADER_SIZE:])
+        ):
+            if start <= offset < end:
+                parts.append(_PLACE.pack(offset, timestamp))
+                parts.append(contents)
+        joined = b"".join(parts)
+        self._here.update(joined)
+        self._there.update(joined)
+        self._result.records += len(parts) // 2
+        self._result.source_records += len(parts) // 2
 
     def _add_apart(self, ours: Sequence[KafkaRecord], theirs: Sequence[KafkaRecord]) -> None:
         self.supersede(theirs)
-        self._here.update(b"".join(map(encoded_record, ours)))
-        self._there.update(b"".join(map(encoded_record, theirs)))
+        self._here.update(b"".join(map(_digested, ours)))
+        self._there.update(b"".join(map(_digested, theirs)))
         self._result.records += len(ours)
         self._result.source_records += len(theirs)
+
+
+def _digested(record: KafkaRecord) -> bytes:
+    return _PLACE.pack(record.offset, record.timestamp) + record_contents(record)
 
 
 def _are_same(here: Side, there: Side) -> bool:

@@ -18,6 +18,10 @@ from lakehead.storage.format.record_batch import (
     without_producer,
 )
 from lakehead.storage.format.records import KafkaRecord, inflate
+from lakehead.storage.format.varint import read_varint
+
+_DELTAS_SIZE = 3
+"""Bytes of the attributes of a record, and of deltas of 0."""
 
 
 def as_stored(batch: SourceBatch, codec: int | None) -> memoryview:
@@ -76,6 +80,8 @@ def _encoded(record: KafkaRecord, base_offset: int, first_ms: int) -> bytes:
     )
 
 
-def encoded_record(record: KafkaRecord) -> bytes:
-    """Return offset, timestamp, key, value and headers of a record as bytes, for a digest."""
-    return _encoded(record, 0, 0)
+def record_contents(record: KafkaRecord) -> bytes:
+    """Return key, value and headers of a record as a batch has them."""
+    encoded = memoryview(_encoded(record, record.offset, record.timestamp))
+    _, position = read_varint(encoded, 0)
+    return bytes(encoded[position + _DELTAS_SIZE :])

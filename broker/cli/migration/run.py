@@ -179,7 +179,7 @@ async def import_positions(
     `partitions` is the number of `__consumer_offsets` if it has to be made.
     """
     names = {topic.name for topic in topics}
-    groups = await asyncio.to_thread(source.positions, names)
+    groups = await source.positions(names)
     await target.set_positions(groups, names, partitions)
     return len(groups)
 

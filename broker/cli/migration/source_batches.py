@@ -242,7 +242,7 @@ async def _fetch(brokers: SourceBrokers, place: Place, position: int) -> _Respon
         newest = _FETCH_NEWEST if topic_id else _FETCH_BY_NAME
         while True:
             version, body = await channel.send_for_body(_FETCH, newest, "FetchRequest", fields)
-            parsed = _parsed(body, version)
+            parsed = parsed_fetch(body, version)
             if not isinstance(parsed, float):
                 break
             await asyncio.sleep(max(parsed, _THROTTLED_MIN_S))
@@ -255,7 +255,7 @@ async def _fetch(brokers: SourceBrokers, place: Place, position: int) -> _Respon
     return await brokers.at_leader(place, send)
 
 
-def _parsed(body: memoryview, version: int) -> tuple[ErrorCode, _Response] | float:
+def parsed_fetch(body: memoryview, version: int) -> tuple[ErrorCode, _Response] | float:
     """Return the one partition of a response to a fetch (versions 4 to 13), whose records are not
     copied; of one without a partition, by which a broker keeps to a quota (KIP-219), the seconds to
     wait. Raises MalformedFrame.

@@ -36,6 +36,7 @@ from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import BrokerUnavailable, RequestRefused, SettingsError
 
 _METADATA, _METADATA_NEWEST = 3, 12
+_LIST_GROUPS, _LIST_GROUPS_NEWEST = 16, 5
 _RESPONSE_MAX = 1 << 28
 _ELEMENTS_MAX = 10_000_000
 _RESPONSE_S = 60.0
@@ -57,6 +58,13 @@ _MOVED = frozenset(
     }
 )
 """Errors after which another try, with the leader of then, helps, unless the topic is gone."""
+_LOADING = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
 Fields = Callable[[Any], Mapping[str, Any]]
 """Returns the fields of a request; it gets the module of the request's classes."""
 _Result = TypeVar("_Result")
@@ -138,6 +146,34 @@ class SourceBrokers:
         """Return the topics that the source has now, by name."""
         self._topics = None
         return await self.tried(self._listed)
+
+    async def groups(self) -> list[str]:
+        """Return the groups that may have committed offsets: all but share groups."""
+
+        async def send() -> list[str]:
+            await self._listed()
+            found: set[str] = set()
+            for node in self._addresses:
+                response = await (await self.channel(node)).send(
+                    _LIST_GROUPS,
+                    _LIST_GROUPS_NEWEST,
+                    "ListGroupsRequest",
+                    lambda _: {"states_filter": [], "types_filter": []},
+                )
+                if response.error_code in _LOADING:
+                    raise SourceMoved(f"node {node}: {response.error_code.name.upper()}")
+                if response.error_code is not ErrorCode.none:
+                    raise RequestRefused(
+                        f"consumer groups: the source responds {response.error_code.name.upper()}"
+                    )
+                found |= {
+                    str(one.group_id)
+                    for one in response.groups
+                    if getattr(one, "group_type", "").lower() != "share"
+                }
+            return sorted(found)
+
+        return await self.tried(send)
 
     async def at_leader(
         self, place: Place, send: Callable[["SourceChannel"], Awaitable[_Result]]

@@ -157,17 +157,16 @@ class SourceCluster:
             }
         return found
 
-    def positions(
+    async def positions(
         self, topics: Collection[str]
     ) -> dict[str, dict[tuple[str, int], SourcePosition]]:
         """Return the committed offsets of every group that has some, of these topics."""
-        try:
-            listed = self._admin.list_consumer_groups(request_timeout=_RESPONSE_S).result()
-        except KafkaException as error:
-            raise _error("consumer groups", error) from None
-        if listed.errors:
-            raise _error("consumer groups", listed.errors[0])
-        names = [group.group_id for group in listed.valid]
+        groups = await self.brokers.groups()
+        return await asyncio.to_thread(self._positions, groups, topics)
+
+    def _positions(
+        self, names: Sequence[str], topics: Collection[str]
+    ) -> dict[str, dict[tuple[str, int], SourcePosition]]:
         found = {}
         for start in range(0, len(names), _GROUPS_AT_ONCE):
             requests = {
