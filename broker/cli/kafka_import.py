@@ -195,6 +195,7 @@ async def _import(source: "SourceCluster", uri: str, options: _Options) -> None:
                 source,
                 target,
                 options.topics,
+                clock=SystemClock(),
                 on_progress=lines.show,
                 from_start=options.from_start,
             )

@@ -16,11 +16,14 @@ from lakehead.broker.cli.migration.run import (
 )
 from lakehead.broker.cli.migration.source_cluster import OWN_TOPICS, SourceCluster, SourceTopic
 from lakehead.broker.cli.migration.target_store import TargetStore
+from lakehead.storage.clock import Clock
 from lakehead.storage.errors import BrokerUnavailable, RequestRefused
 from lakehead.storage.failpoints import failpoint
 
-_PAUSE_S = 1.0
-"""Between rounds."""
+_PAUSE_MIN_S, _PAUSE_MAX_S = 1.0, 10.0
+"""Between rounds: as long as the last round took, within these."""
+_CONFIGS_S = 60.0
+"""Until the configs of topics are read again."""
 _UNAVAILABLE_PAUSE_S = 10.0
 
 ShowLine = Callable[[str], None]
@@ -39,6 +42,7 @@ class Import:
         target: TargetStore,
         names: Sequence[str],
         *,
+        clock: Clock,
         on_progress: OnProgress,
         from_start: bool,
     ) -> None:
@@ -50,15 +54,18 @@ class Import:
         self._source = source
         self._target = target
         self._names = names
+        self._clock = clock
         self._on_progress = on_progress
         self._from_start = from_start
         self._topics: list[SourceTopic] = []
         self.results: dict[str, ImportedTopic] = {}
         """By topic, with the records of all rounds."""
 
-    async def copy(self) -> int:
-        """Copy what is new of the topics; return how many records that is."""
-        topics = await self._source.topics(self._names)
+    async def copy(self, *, is_quick: bool = False) -> int:
+        """Copy what is new of the topics; return how many records that is. A quick copy may take
+        the configs of the last one.
+        """
+        topics = await self._source.topics(self._names, is_quick=is_quick)
         there = {one.name for one in topics}
         for name in self._names:
             if name not in there and name not in self.results:
@@ -78,14 +85,19 @@ class Import:
 
     async def follow(self, stop: asyncio.Event, show: ShowLine) -> None:
         """Copy round by round until `stop` is set. A source that does not respond is waited for."""
+        configs_read_s = -_CONFIGS_S
         while not stop.is_set():
-            pause_s = _PAUSE_S
+            began_s = self._clock.monotonic()
+            is_quick = began_s - configs_read_s < _CONFIGS_S
+            configs_read_s = configs_read_s if is_quick else began_s
             try:
-                records = await self.copy()
+                records = await self.copy(is_quick=is_quick)
             except BrokerUnavailable as error:
                 show(f"{error}; the next attempt is in {_UNAVAILABLE_PAUSE_S:.0f} s")
                 pause_s = _UNAVAILABLE_PAUSE_S
             else:
+                took_s = self._clock.monotonic() - began_s
+                pause_s = min(max(_PAUSE_MIN_S, took_s), _PAUSE_MAX_S)
                 if records:
                     show(f"{records} records came: all that the source had a moment ago")
             try:

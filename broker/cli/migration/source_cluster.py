@@ -111,6 +111,7 @@ class SourceCluster:
             own = {k: v for k, v in given.items() if not k.startswith("sasl.oauthbearer.")}
             self._settings = own | {"oauth_cb": tokens.callback}
         self._config = config
+        self._topic_configs: dict[str, dict[str, str]] = {}
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -120,14 +121,18 @@ class SourceCluster:
         except (KafkaException, ValueError) as error:
             raise SettingsError(f"{self._config}: {_text(error)}") from None
 
-    async def topics(self, wanted: Sequence[str]) -> list[SourceTopic]:
-        """Return the wanted topics that are there now; without any, all that are not internal."""
+    async def topics(self, wanted: Sequence[str], *, is_quick: bool = False) -> list[SourceTopic]:
+        """Return the wanted topics that are there now; without any, all that are not internal. A
+        quick list may have the configs of the last one.
+        """
         listed = await self.brokers.topics()
         names = [name for name in wanted if name in listed] if wanted else _public(listed)
-        configs: dict[str, dict[str, str]] = {}
-        for start in range(0, len(names), _TOPICS_AT_ONCE):
-            some = names[start : start + _TOPICS_AT_ONCE]
+        configs = self._topic_configs if is_quick else {}
+        unknown = [name for name in names if name not in configs]
+        for start in range(0, len(unknown), _TOPICS_AT_ONCE):
+            some = unknown[start : start + _TOPICS_AT_ONCE]
             configs |= await asyncio.to_thread(self._configs, some)
+        self._topic_configs = configs
         return [
             SourceTopic(
                 topic=listed[name].topic,
