@@ -25,7 +25,7 @@ from lakehead.broker.cluster.node_status import leads
 from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.security.host_secrets import HostSecrets
-from lakehead.broker.setting_sources import load, without_effect
+from lakehead.broker.setting_sources import load, unknown_variables, without_effect
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.placement import node_commands
 from lakehead.storage.config_providers import call_aws
@@ -61,6 +61,8 @@ def check(file: FileArgument) -> None:
     Status 0: nodes take it. Otherwise a line says why not.
     """
     read_settings(file)
+    for line in unknown_variables(os.environ):
+        typer.echo(f"lakehead: {line}", err=True)
     if ignored := without_effect(str(file)):
         typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
 

@@ -207,6 +207,16 @@ def test_settings_that_nodes_would_not_start_with_are_refused(
     assert lakehead("settings", "check", file_of(data, "good.toml")).status == 0
 
 
+def test_a_check_of_settings_names_variables_that_no_setting_has(
+    lakehead: CommandLine, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHEAD_NUM_PARTITONS", "3")
+    outcome = lakehead("settings", "check", file_of(data, "good.toml"))
+    assert outcome.status == 0
+    assert "LAKEHEAD_NUM_PARTITONS" in outcome.err
+    assert "LAKEHEAD_NUM_PARTITIONS" in outcome.err, "what was meant"
+
+
 def test_which_changes_the_supervisor_has_to_read_itself() -> None:
     assert needs_restart(Settings(), load({"port": "9093"}))
     assert needs_restart(Settings(), load({"nodes": "2"}))
