@@ -17,6 +17,7 @@ from lakehead.connectors.runtime.interfaces import (
 )
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
 from lakehead.connectors.runtime.positions import PositionTopic, default_topic
+from lakehead.connectors.runtime.run_status import RunStatus
 from lakehead.connectors.runtime.settings import dotted
 from lakehead.connectors.runtime.sink_run import SinkRun
 from lakehead.connectors.runtime.source_run import SourceRun
@@ -133,7 +134,8 @@ class Intake:
             on_progress=on_progress,
         )
         try:
-            return run.run(follow=follow)
+            with RunStatus(self._config, positions, self._clock, stop):
+                return run.run(follow=follow)
         finally:
             self._source.close()
 
@@ -205,7 +207,8 @@ class TopicCopy:
         topics = [*targets, *([letters] if letters else [])]
         _make_topics(self._settings, cluster, topics)
         self._check_partitions(cluster, stop)
-        self._positions(cluster).create()
+        positions = self._positions(cluster)
+        positions.create()
         settings = self._settings
         transactions = _transactions_of(
             settings, self._target_config, cluster, topics, self._clock, stop
@@ -213,7 +216,7 @@ class TopicCopy:
         sink = TopicSink(
             transactions,
             DeadLetters(transactions, settings.sink.on_error, letters),
-            self._offsets(cluster, stop),
+            self._offsets(positions, stop),
             GroupOffsets(self._config, self._group) if is_same else None,
             settings.sink.topic,
             keeps_partitions=settings.sink.keep_partitions,
@@ -230,7 +233,8 @@ class TopicCopy:
             stop=stop,
             on_progress=on_progress,
         )
-        return run.run(follow=follow)
+        with RunStatus(self._target_config, positions, self._clock, stop):
+            return run.run(follow=follow)
 
     def plan(self) -> Plan:
         """See `Pipeline.plan`."""
@@ -252,7 +256,7 @@ class TopicCopy:
     def _known(self) -> Offsets:
         cluster = Cluster(self._target_config)
         self._is_same(cluster)
-        return self._offsets(cluster).load(self._partitions())
+        return self._offsets(self._positions(cluster)).load(self._partitions())
 
     def _is_same(self, target: Cluster, stop: Stop | None = None) -> bool:
         """Return whether the cluster is read and written, by whatever address. Raises SettingsError
@@ -271,9 +275,9 @@ class TopicCopy:
     def _partitions(self) -> list[TopicPartition]:
         return Cluster(self._config).partitions(self._source.topics)
 
-    def _offsets(self, cluster: Cluster, stop: Stop | None = None) -> TargetPositions:
+    def _offsets(self, positions: PositionTopic, stop: Stop | None = None) -> TargetPositions:
         return TargetPositions(
-            self._positions(cluster),
+            positions,
             self._source_id,
             self._clock,
             wait_s=self._settings.run.retry_seconds,

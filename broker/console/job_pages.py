@@ -5,12 +5,15 @@ in the metadata log, under a name with its kind in front. A connector leaves pos
 and its transactions.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lakehead.broker.console.audit_trail import HIDDEN, names_hidden_topic
 from lakehead.broker.console.page_request import Reply, Request
+from lakehead.broker.console.record_filter import RecordFilter
+from lakehead.broker.console.records import RecordSearch, fetch_batches
 from lakehead.broker.console.renderer import Renderer
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
@@ -27,6 +30,11 @@ DEAD_LETTERS = ".dead-letters"
 _SHOWN_MAX = 200
 _RUNS_SHOWN = 60
 _LOOK_S = 2.0
+_STATUSES_MAX = 50
+"""Connectors of which the last run is looked for."""
+_STATUS_OFFSETS = 1_000
+_STATUS_S_MAX = 120.0
+"""A run leaves a status every 30 seconds."""
 
 
 def last_writers(state: MetadataImage) -> list[tuple[str, str, int]]:
@@ -40,6 +48,32 @@ def last_writers(state: MetadataImage) -> list[tuple[str, str, int]]:
             newest[kind] = name, writer.entry
     rows = [(kind, name, entry) for kind, (name, entry) in newest.items()]
     return sorted(rows, key=lambda row: -row[2])[:_KINDS_MAX]
+
+
+def status_of(text: str, now_ms: int) -> dict[str, Any]:
+    """Return the status of a connector's run as its record has it
+    (`lakehead.connectors.runtime.run_status`): `state` is `abandoned` if it is too old for a run
+    that goes on. Empty for a record of another form.
+    """
+    try:
+        found = json.loads(text)
+        state, started, updated = found["state"], found["started_ms"], found["updated_ms"]
+        starts, trace, holder = found["starts"], found["trace"], found["worker_id"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    numbers, texts = (started, updated, starts), (state, trace, holder)
+    if not all(type(one) is int for one in numbers) or not all(type(one) is str for one in texts):
+        return {}
+    if state == "RUNNING" and now_ms - updated > _STATUS_S_MAX * 1000:
+        state = "abandoned"
+    return {
+        "state": state.lower(),
+        "started": started,
+        "updated": updated,
+        "starts": starts,
+        "trace": trace,
+        "holder": holder,
+    }
 
 
 def _figure(value: object) -> str:
@@ -168,13 +202,37 @@ class JobPages:
             yield {"topic": name, "count": count, "newest": newest}
 
     async def _connectors(self, viewer: Viewer, names: Iterable[str]) -> list[dict[str, Any]]:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for row in self._counted(names):
-            shown = {**row, "name": row["topic"].removeprefix(CONNECTOR), "state": "", "since": -1}
+            name = row["topic"].removeprefix(CONNECTOR)
+            shown = {**row, "name": name, "state": "", "since": -1}
+            status = {} if len(rows) >= _STATUSES_MAX else await self._status(row["topic"], name)
+            may_read = viewer.reads_topic(row["topic"])
+            shown["run"] = status
+            shown["reason"] = status.get("trace", "") if may_read else ""
+            shown["hides_reason"] = bool(status.get("trace")) and not may_read
             if viewer.sees_transactional_id(row["topic"]):
                 shown |= await self._transaction(row["topic"])
             rows.append(shown)
         return rows
+
+    async def _status(self, topic: str, name: str) -> dict[str, Any]:
+        """Return the last status that a connector has left in its topic of positions; none if it is
+        not among the newest `_STATUS_OFFSETS` offsets, or cannot be read.
+        """
+        stream_id = self._node.state.topics[topic].partitions[0]
+        found = await fetch_batches(
+            self._node, stream_id, offset=None, time_ms=None, newest=_STATUS_OFFSETS
+        )
+        search = RecordSearch(
+            RecordFilter(key=f"status-connector-{name}"),
+            limit=_STATUS_OFFSETS,
+            is_time_over=lambda: False,
+        )
+        search.add(found)
+        if not search.records:
+            return {}
+        return status_of(search.records[-1].value or "", self._node.clock.now_ms())
 
     async def _transaction(self, name: str) -> dict[str, Any]:
         """Return the state of a connector's transactional id, where this node coordinates it."""

@@ -6,6 +6,7 @@ or neither.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from lakehead.connectors.runtime.stop import Stop
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 
+_STATUS = b"status-connector-"
 _POLL_S = 0.1
 _AT_ONCE = 500
 
@@ -37,6 +39,17 @@ class PositionTopic:
         self._cluster = cluster
         self._name = name
         self._known: dict[bytes, Position] = {}
+        self.former_starts = 0
+        """Runs that former statuses name (`lakehead.connectors.runtime.run_status`), as of the last
+        `load`.
+        """
+        self.run_started_ms = -1
+        """The time at which the run that uses this has begun, in ms since the epoch."""
+
+    @property
+    def status_key(self) -> bytes:
+        """The key of the record with the status of the connector's runs."""
+        return f"status-connector-{self._name}".encode()
 
     def create(self) -> None:
         """Create the topic unless it is there. Raises SettingsError for one that would lose
@@ -91,7 +104,11 @@ class PositionTopic:
                     )
         finally:
             reader.close()
-        self._known = {key: _position(value, self.topic) for key, value in found.items() if value}
+        self._known = {
+            key: _position(value, self.topic)
+            for key, value in found.items()
+            if value and not key.startswith(_STATUS)
+        }
 
     def __call__(self, partition: Partition) -> Position | None:
         """Return how far a partition was read."""
@@ -128,6 +145,8 @@ class PositionTopic:
         error = message.error()
         if error is None:
             found[message.key() or b""] = message.value()
+            if message.key() == self.status_key:
+                self._take_status(message.value() or b"")
         elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
             if not error.retriable() and error.fatal():
                 raise KafkaFailed(f"cannot read topic {self.topic}: {error.str()}")
@@ -135,6 +154,20 @@ class PositionTopic:
         reached = message.offset() + (error is None)
         if reached >= ends.get(message.partition(), reached + 1):
             del ends[message.partition()]
+
+    def _take_status(self, value: bytes) -> None:
+        """Know the number of former runs; the run that loads may have left statuses, too."""
+        with suppress(msgspec.DecodeError):
+            status = msgspec.json.decode(value, type=_Status)
+            if status.started_ms != self.run_started_ms:
+                self.former_starts = max(self.former_starts, status.starts)
+
+
+class _Status(msgspec.Struct):
+    """The fields of a status that are read."""
+
+    starts: int = 0
+    started_ms: int = -1
 
 
 def _position(value: bytes, topic: str) -> Position:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import random
 import re
 import subprocess
@@ -28,6 +29,11 @@ from confluent_kafka.admin._scram import (
 from confluent_kafka.cimpl import NewTopic
 
 from bench.process import free_port
+from lakehead.broker.console.job_pages import status_of
+from lakehead.connectors.connector import Connector
+from lakehead.connectors.runtime.errors import BadInput
+from lakehead.connectors.runtime.settings import load_settings
+from lakehead.connectors.settings import ConnectorSettings
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.run_recorder import RunRecorder, recorded
@@ -291,6 +297,56 @@ def test_the_lag_of_a_share_group_is_that_of_its_clients(site: Site) -> None:
     holder.close()
     assert wait_until(lambda: lag() == 0, LIMIT_S)
     assert "packers" in site.get("/console/groups").body
+
+
+def test_a_connector_shows_the_end_of_its_last_run_wherever_it_ran(
+    site: Site, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,text\n1,a\n2,b\n")
+    (tmp_path / "c.toml").write_text(
+        f"""name = "lists"
+kafka.bootstrap.servers = "{site.broker.bootstrap}"
+[source]
+type = "files"
+path = "{folder}"
+format = "csv"
+[sink]
+topic = "lists"
+partitions = 1
+"""
+    )
+    settings = load_settings(tmp_path / "c.toml", ConnectorSettings)
+
+    def run() -> int:
+        return Connector(settings, SystemClock(), name="c.toml").run().records
+
+    def shown() -> str:
+        return site.get("/console/connectors").body
+
+    assert run() == 2
+    assert wait_until(lambda: ">stopped<" in shown(), LIMIT_S)
+    (folder / "b.csv").write_text("id,text\n3,<b>,too many\n")
+    with pytest.raises(BadInput):
+        run()
+    assert wait_until(lambda: ">failed<" in shown(), LIMIT_S)
+    assert "b.csv, line 2: 3 fields where there are 2 columns" in shown()
+    assert f"process {os.getpid()}" in shown()
+    starts = re.search(r'class="number">(\d+)</td><td class="end', shown())
+    assert starts is not None
+    assert starts[1] == "2"
+    (folder / "b.csv").write_text("id,text\n3,c\n")
+    assert run() == 1, "a status is not taken for a position"
+
+
+def test_a_status_of_another_form_is_none() -> None:
+    given = {"state": "RUNNING", "started_ms": 1, "updated_ms": 5, "starts": 2, "trace": ""}
+    whole = given | {"worker_id": "h"}
+    assert status_of(json.dumps(whole), 6)["state"] == "running"
+    assert status_of(json.dumps(whole), 200_000)["state"] == "abandoned"
+    for text in ("", "{", "[]", "1", json.dumps(given), json.dumps(whole | {"starts": "<b>"})):
+        assert status_of(text, 6) == {}
 
 
 def recorded_in(store: Path, job: str) -> AbstractContextManager[RunRecorder]:
