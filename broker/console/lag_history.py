@@ -11,9 +11,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+import structlog
+
 from lakehead.broker.observability.group_lag import partition_lags
 from lakehead.broker.observability.observed_node import ObservedNode
 
+_log = structlog.get_logger("broker.console")
 INTERVAL_S = 10.0
 SAMPLES_MAX = 360
 SERIES_MAX = 2_000
@@ -114,7 +117,7 @@ class LagSampler:
         while True:
             try:
                 self._history.add(self._now_ms(), self._sample())
-            except (LookupError, RuntimeError, TimeoutError):
-                pass  # the node's state changed meanwhile: the next sample comes soon
+            except Exception as error:  # noqa: BLE001 - one sample never ends those after it
+                _log.debug("lag_not_sampled", reason=repr(error))
             if self._ended.wait(self._interval_s):
                 return

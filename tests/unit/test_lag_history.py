@@ -2,7 +2,14 @@
 
 from collections.abc import Collection, Iterable
 
-from lakehead.broker.console.lag_history import SAMPLES_MAX, SERIES_MAX, LagHistory
+from lakehead.broker.console.lag_history import (
+    SAMPLES_MAX,
+    SERIES_MAX,
+    LagHistory,
+    Lags,
+    LagSampler,
+)
+from tests.support.waiting import wait_until
 
 
 def every(topics: Collection[str]) -> Iterable[str]:
@@ -22,6 +29,21 @@ def test_a_viewer_gets_the_lag_of_the_topics_that_it_sees() -> None:
     ]
     assert history.of_group("g", lambda _: []) == []
     assert history.of_group("none", every) == []
+
+
+def test_a_sample_that_fails_ends_no_other() -> None:
+    history, calls = LagHistory(), iter(range(100))
+
+    def sample() -> Lags:
+        if next(calls) == 0:
+            raise KeyError("a partition that has gone")
+        return {("g", "t"): 7}
+
+    sampler = LagSampler(history, sample, lambda: 5, interval_s=0.01)
+    sampler.start()
+    assert wait_until(lambda: bool(history.of_group("g", every)), 30.0)
+    sampler.close()
+    assert history.of_group("g", every)[0] == (5, 7)
 
 
 def test_samples_and_series_are_bounded() -> None:
