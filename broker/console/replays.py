@@ -1,12 +1,11 @@
 """Replays of dead letters that viewers have started: the command `lakehead replay-dead-letters`, in
 a process of its own.
 
-A table has one writer at a time. If the process that this node keeps for tables may hold it, that
-process is stopped until the replay has ended.
+A table has one writer at a time. The command requests the lease of its topic, and the process that
+keeps tables hands it over.
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -22,8 +21,6 @@ from lakehead.broker.observability.observed_node import ObservedNode
 
 RUN_S_MAX = 900.0
 """A replay that takes longer is killed: what it has committed stays, and another one goes on."""
-_LEASE_WAIT_S = 45.0
-"""A lease of a killed process is over after 30 seconds."""
 _KEPT_MAX = 20
 _WORDS_MAX = 2000
 _log = structlog.get_logger("broker.console")
@@ -87,27 +84,24 @@ class Replays:
             )
 
     async def _run(self, replay: Replay) -> None:
-        tables = self._node.tables
-        async with contextlib.AsyncExitStack() as stack:
-            if tables is not None and not replay.is_dry_run:
-                await stack.enter_async_context(tables.paused())
-            process = await self._started(replay)
-            try:
-                async with asyncio.timeout(RUN_S_MAX):
-                    out, err = await process.communicate()
-            finally:
-                if process.returncode is None:
-                    process.kill()  # it may be killed anywhere
-                    await process.wait()
+        process = await self._started(replay)
+        try:
+            async with asyncio.timeout(RUN_S_MAX):
+                out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()  # it may be killed anywhere
+                await process.wait()
         if process.returncode == 0:
             replay.fields = json.loads(out)
         else:
-            words = " ".join(err.decode(errors="replace").split())
+            lines = err.decode(errors="replace").strip().splitlines()
+            words = lines[-1] if lines else ""  # those before are of the wait for the lease
             replay.problem = words[-_WORDS_MAX:] or f"it ended with status {process.returncode}"
 
     async def _started(self, replay: Replay) -> asyncio.subprocess.Process:
         settings = self._node.services.settings
-        flags = ["--dry-run"] if replay.is_dry_run else ["--wait", str(_LEASE_WAIT_S)]
+        flags = ["--dry-run"] if replay.is_dry_run else []
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "lakehead", "replay-dead-letters", "--json", *flags),
             *("--path", settings.store_address, "--", replay.table),

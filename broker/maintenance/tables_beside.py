@@ -11,8 +11,7 @@ import asyncio
 import importlib.util
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import structlog
 from immutables import Map
@@ -64,7 +63,6 @@ class TablesBeside:
         self._topics: Map[str, TopicState] | None = None
         self._declared: list[str] = []
         """The names of those that declare tables."""
-        self._pauses = 0
         self._process: asyncio.subprocess.Process | None = None
         self._started_at = 0.0
         self._next_start_at = clock.monotonic()
@@ -74,19 +72,6 @@ class TablesBeside:
     def is_running(self) -> bool:
         """Return true if the process of this node runs."""
         return self._process is not None and self._process.returncode is None
-
-    @asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """Have no process of this node keep tables while the block runs, so that another one gets
-        their leases.
-        """
-        self._pauses += 1
-        try:
-            if (process := self._process) is not None and self.is_running:
-                await self._stop(process)
-            yield
-        finally:
-            self._pauses -= 1
 
     async def run(self) -> None:
         """Look every maintenance.interval.ms, for ever; the process ends with this task."""
@@ -118,7 +103,7 @@ class TablesBeside:
 
     def _is_wanted(self) -> bool:
         state = self._metadata.state
-        if self._pauses or not is_lowest(state, self._settings.node_id):
+        if not is_lowest(state, self._settings.node_id):
             return False
         if state.topics is not self._topics:  # there may be ten thousand
             self._topics = state.topics
