@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantVal
 
@@ -16,6 +16,7 @@ from lakehead.lake.tables.values.variant_kernel import (
     TWICE,
     encode_variants,
 )
+from tests.support.repetitions import examples
 from tests.support.variants import encoded
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -80,6 +81,7 @@ def test_any_number(text: bytes) -> None:
     assert read(value, names) == as_expected(text)
 
 
+@settings(max_examples=examples(15), deadline=None)
 @given(st.dictionaries(NAMES, st.integers(0, 9), min_size=200, max_size=400))
 def test_an_object_of_many_fields_has_them_in_order(fields: dict[str, int]) -> None:
     ((value, names, _),) = encoded([json.dumps(fields).encode()])

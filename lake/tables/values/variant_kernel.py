@@ -19,7 +19,7 @@ import numpy as np
 from lakehead.lake.tables.values.cells import SIZE_BITS, SIZE_MASK
 from lakehead.lake.tables.values.text_kernels import read_doubles
 from lakehead.storage.kernel_compiler import BYTES, INTS, LONG, LONGS, OUT, compiled, inlined
-from lakehead.storage.kernel_memory import copy_bytes
+from lakehead.storage.kernel_memory import copy_bytes, word_at
 from lakehead.storage.kernel_text import after_text, is_blank, unescape
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -48,6 +48,9 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _TEN = np.uint64(10)
 _SIGN = np.uint64(1 << 63)
+_8, _16 = np.uint64(8), np.uint64(16)
+_BYTES = np.uint64(0x00FF00FF00FF00FF)
+_PAIRS = np.uint64(0x0000FFFF0000FFFF)
 
 _OUT, _META, _DOUBLES = 0, 1, 2
 """Places in `ends`: bytes of values and of dictionaries, and doubles, so far."""
@@ -175,31 +178,6 @@ def _text(data, at, out, to):
 
 
 @inlined
-def _scalar(data, at, out, to, doubles, double_places, double):
-    """(position after the scalar at `at`, position after its Variant, count of doubles)."""
-    byte = data[at]
-    if byte == 0x22:
-        at, to = _text(data, at, out, to)
-        return at, to, double
-    if byte == 0x74:
-        out[to] = _TRUE << 2
-        return at + 4, to + 1, double
-    if byte == 0x66:
-        out[to] = _FALSE << 2
-        return at + 5, to + 1, double
-    if byte == 0x6E:
-        out[to] = _NULL << 2
-        return at + 4, to + 1, double
-    after, end = _number(data, at, out, to)
-    if end >= 0:
-        return after, end, double
-    out[to] = _DOUBLE << 2
-    doubles[double] = to + 1
-    double_places[double] = at << SIZE_BITS | (after - at)
-    return after, to + 9, double + 1
-
-
-@inlined
 def _name(data, at, names, to):
     """Write the name at `at` to `names`; return the position after its colon, and its size."""
     while is_blank(data[at]):
@@ -216,11 +194,10 @@ def _name(data, at, names, to):
 
 
 @inlined
-def _is_before(names, name_ends, prefixes, one, other):
-    """Return whether the name of one id is smaller than that of another."""
-    if prefixes[one] != prefixes[other]:
-        # Unsigned numbers, with their highest bit flipped.
-        return prefixes[one] < prefixes[other]
+def _is_before(names, name_ends, one, other):
+    """Return whether the name of one id is smaller than that of another, with the same first eight
+    bytes: zero bytes stand in a prefix where a name ends.
+    """
     at, end = name_ends[one] + 8, name_ends[one + 1]
     at_other, end_other = name_ends[other] + 8, name_ends[other + 1]
     while at < end and at_other < end_other:
@@ -228,7 +205,6 @@ def _is_before(names, name_ends, prefixes, one, other):
             return names[at] < names[at_other]
         at += 1
         at_other += 1
-    # Of names with the same beginning; zero bytes stand in a prefix where a name ends.
     return name_ends[one + 1] - name_ends[one] < name_ends[other + 1] - name_ends[other]
 
 
@@ -242,9 +218,15 @@ def _sort(ids, offsets, first, last, names, name_ends, prefixes):
         for i in range(first + gap, last):
             field = ids[i]
             offset = offsets[i]
+            prefix = prefixes[field]
             j = i
-            while j >= first + gap and _is_before(names, name_ends, prefixes, field, ids[j - gap]):
-                ids[j] = ids[j - gap]
+            while j >= first + gap:
+                other = ids[j - gap]
+                if prefix > prefixes[other]:
+                    break
+                if prefix == prefixes[other] and not _is_before(names, name_ends, field, other):
+                    break
+                ids[j] = other
                 offsets[j] = offsets[j - gap]
                 j -= gap
             ids[j] = field
@@ -256,9 +238,12 @@ def _sort(ids, offsets, first, last, names, name_ends, prefixes):
 def _name_id(names, name_ends, prefixes, count, size, slots, row):
     """Id of the name that was written behind `count` others; `count` if it is new."""
     start = name_ends[count]
-    number = np.uint64(0)
-    for i in range(8):
-        number = number << np.uint64(8) | np.uint64(names[start + i] if i < size else 0)
+    number = word_at(names, start)
+    if size < 8:
+        number &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
+    number = number >> _HALF | number << _HALF  # the first byte becomes the highest
+    number = number >> _16 & _PAIRS | (number & _PAIRS) << _16
+    number = number >> _8 & _BYTES | (number & _BYTES) << _8
     prefix = np.int64(number ^ _SIGN)
     digest = number ^ np.uint64(size)
     for i in range(8, size):
@@ -292,9 +277,8 @@ def _pairs(ids, first, last):
 
 
 @inlined
-def _close(out, frame, to, ids, offsets, last):
-    """Write the header of a container before its values, which end at `to`; return its size."""
-    is_object, start, first = frame[0], frame[1], frame[2]
+def _close(out, is_object, start, to, ids, offsets, first, last):
+    """Write the header of a container before its values out[start:to]; return its size."""
     count = last - first
     width = _width(to - start)
     is_large = count > 0xFF
@@ -362,8 +346,23 @@ def _encode_text(  # noqa: C901 - one loop over the bytes of a text
             while is_blank(data[at]):
                 at += 1
             opened = data[at] != 0x7D and data[at] != 0x5D
+        elif data[at] == 0x22:
+            at, to = _text(data, at, out, to)
+        elif data[at] < 0x3A:
+            start = at
+            at, to = _number(data, at, out, to)
+            if to < 0:  # a double: its text is read with those of all rows
+                to = ~to
+                out[to] = _DOUBLE << 2
+                doubles[double] = to + 1
+                double_places[double] = start << SIZE_BITS | (at - start)
+                double += 1
+                to += 9
         else:
-            at, to, double = _scalar(data, at, out, to, doubles, double_places, double)
+            is_true, is_null = data[at] == 0x74, data[at] == 0x6E
+            out[to] = (_TRUE if is_true else _NULL if is_null else _FALSE) << 2
+            to += 1
+            at += 4 if is_true or is_null else 5
         # Close what ends here, up to where another value begins.
         while depth > 0:
             top = depth - 1
@@ -378,7 +377,8 @@ def _encode_text(  # noqa: C901 - one loop over the bytes of a text
                         _sort(ids, offsets, first, held, names, name_ends, prefixes)
                         if _pairs(ids, first, held):
                             code = TWICE
-                    added = _close(out, frames[top], to, ids, offsets, held)
+                    is_object, start = frames[top, 0], frames[top, 1]
+                    added = _close(out, is_object, start, to, ids, offsets, first, held)
                     for i in range(frames[top, 3], double):
                         doubles[i] += added
                     to += added
