@@ -68,9 +68,12 @@ _FEATURES_OF_REWRITES = frozenset(
     }
 )
 """Writer features that request nothing of a commit without changed rows."""
-_FEATURES_OF_CHANGES = frozenset({*_FEATURES_OF_1_2, FEATURE, "changeDataFeed"})
+_FEATURES_OF_CHANGES = frozenset(
+    {*_FEATURES_OF_1_2, FEATURE, "changeDataFeed", "timestampNtz", "variantType"}
+)
 """Writer features that request nothing of a commit whose rows are those of records."""
 _APPEND_ONLY = "delta.appendOnly"
+_MAPPING, _PHYSICAL = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
 _DIGESTED_BYTES = 16 * 1024
 """Of the end of a log entry. File names in it are random, and a small one is digested whole."""
 NOTHING = -1
@@ -239,6 +242,7 @@ class Table:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
+        self.require_own_names()
         failpoint("table_commit_prepared")
         try:
             self._handle.create_write_transaction(
@@ -393,6 +397,7 @@ class Table:
         modified_ms: int,
         commit_info: Mapping[str, Any],
     ) -> bytes:
+        self.require_own_names()
         note = {
             "timestamp": modified_ms,
             "operation": operation,
@@ -453,6 +458,7 @@ class Table:
         """
         from deltalake.exceptions import DeltaError
 
+        self.require_own_names()
         try:
             if not self.has_vectors:
                 plain = self._handle.to_pyarrow_dataset()
@@ -469,6 +475,22 @@ class Table:
             file = known[fragment.path]
             yield TableFile(self.uri, fragment, schema, file)
 
+    def require_own_names(self) -> None:
+        """Raise TableUnavailable for a table whose files have other names for its columns, as after
+        a column was renamed (column mapping): files are read and written by the columns' names.
+        """
+        mode = self.configuration.get(_MAPPING) or "none"
+        if mode == "none":
+            return
+        schema = msgspec.json.decode(self._handle.schema().to_json())
+        if mode != "name" or (name := _renamed(schema)):
+            which = f": column {name}" if mode == "name" else ""
+            raise TableUnavailable(
+                f"{self.uri} has other names for columns in its files ({_MAPPING}={mode}{which}), "
+                "which another engine has set: ALTER TABLE ... DROP FEATURE columnMapping, or name "
+                "another place (lakehead.table.path)"
+            )
+
     def require_rewritable(self) -> None:
         """Raise TableUnavailable for a table with features that `commit_rewrite` does not know."""
         features = set(self._handle.protocol().writer_features or ())
@@ -480,6 +502,7 @@ class Table:
         """Return the files with these paths below the table's root. Raises TableUnavailable."""
         from deltalake.exceptions import DeltaError
 
+        self.require_own_names()
         wanted, known = set(paths), self.logical_files().files
         try:
             added = pa.table(self._handle.get_add_actions(flatten=True))
@@ -738,6 +761,22 @@ def _with_advice(text: str) -> str:
         "where a new table is made, or drop them (ALTER TABLE ... DROP FEATURE; "
         "clustering stays)"
     )
+
+
+def _renamed(kind: Any) -> str:
+    """Return a field of a type, in Delta's JSON, that has another name in data files; empty for
+    none.
+    """
+    if not isinstance(kind, dict):
+        return ""
+    for field in kind.get("fields", ()):
+        name: str = field["name"]
+        if field.get("metadata", {}).get(_PHYSICAL, name) != name:
+            return name
+        if inner := _renamed(field["type"]):
+            return f"{name}.{inner}"
+    inner_types = (kind.get(part) for part in ("elementType", "keyType", "valueType"))
+    return next(filter(None, map(_renamed, inner_types)), "")
 
 
 _FIRST = f"{LOG}{0:020}.json"

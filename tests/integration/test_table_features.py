@@ -3,10 +3,14 @@ liquid clustering: they are read, and who would write them is told what to do.
 """
 
 import json
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
@@ -62,6 +66,76 @@ def test_a_change_by_deletion_vectors_goes_round_no_feature_of_writers(
     write_topic(root, "people", {0: [record(b"b"), record(b"c")]})
     assert "features required" in str(catch_up(root).error)
     assert DeltaTable(table).version() == version
+
+
+def map_columns(table: Path, mode: str, names: Mapping[str, str]) -> None:
+    """Commit what another engine does to give columns other names in files."""
+    delta = DeltaTable(table)
+    schema, numbers = json.loads(delta.schema().to_json()), count(1)
+
+    def mapped(kind: Any) -> None:
+        if not isinstance(kind, dict):
+            return
+        for field in kind.get("fields", ()):
+            physical = names.get(field["name"], field["name"])
+            field["metadata"] = {
+                "delta.columnMapping.id": next(numbers),
+                "delta.columnMapping.physicalName": physical,
+            }
+            mapped(field["type"])
+        mapped(kind.get("elementType"))
+
+    mapped(schema)
+    metadata = delta.metadata()
+    actions = [
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {
+            "metaData": {
+                "id": str(metadata.id),
+                "name": metadata.name,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(schema),
+                "partitionColumns": [],
+                "createdTime": metadata.created_time,
+                "configuration": {
+                    "delta.columnMapping.mode": mode,
+                    "delta.columnMapping.maxColumnId": "99",
+                },
+            }
+        },
+    ]
+    entry = table / "_delta_log" / f"{delta.version() + 1:020}.json"
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+@pytest.mark.parametrize(("mode", "names"), [("name", {"value": "col-1"}), ("id", {})])
+def test_nothing_is_written_where_files_have_other_names_for_columns(
+    tmp_path: Path, mode: str, names: Mapping[str, str]
+) -> None:
+    """As after a column was renamed: every reader would find null in its place."""
+    root = tmp_path / "store"
+    write_topic(root, "people", {0: [record(b"a")]})
+    configure(root, "people", {f"{PREFIX}enable": "true"})
+    table = Path(catch_up(root).table)
+    map_columns(table, mode, names)
+    version = DeltaTable(table).version()
+    write_topic(root, "people", {0: [record(b"b")]})
+    error = str(catch_up(root).error)
+    assert "DROP FEATURE columnMapping" in error
+    assert DeltaTable(table).version() == version
+
+
+def test_columns_that_are_mapped_to_their_own_names_are_written(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_topic(root, "people", {0: [record(b"a")]})
+    configure(root, "people", {f"{PREFIX}enable": "true"})
+    table = Path(catch_up(root).table)
+    map_columns(table, "name", {})
+    write_topic(root, "people", {0: [record(b"b")]})
+    assert catch_up(root).error is None
+    query = QueryBuilder().register("t", DeltaTable(table))
+    held = pa.table(query.execute("SELECT value FROM t ORDER BY value"))
+    assert held.column("value").to_pylist() == [b"a", b"b"]
 
 
 def make_clustered(table: Path) -> None:
