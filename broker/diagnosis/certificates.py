@@ -10,7 +10,7 @@ from lakehead.broker.configs.entries import BrokerValues
 from lakehead.broker.diagnosis.finding import Finding, failed, ok, warning
 from lakehead.broker.network.listeners import Listener
 from lakehead.broker.network.tls_contexts import TlsContexts
-from lakehead.broker.security.key_store import load_material
+from lakehead.broker.security.key_store import chain_of, load_material
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
 
@@ -31,8 +31,7 @@ def judge_certificates(
     findings = []
     for one in listeners:
         if one.protocol.is_tls:
-            material = load_material(partial(values.of_listener, one.prefix))
-            chain = x509.load_pem_x509_certificates(material.chain_and_key)
+            chain = chain_of(load_material(partial(values.of_listener, one.prefix)))
             findings.append(judge_chain(f"certificate {one.name}", chain, now))
     return findings
 

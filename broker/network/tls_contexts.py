@@ -18,8 +18,10 @@ from lakehead.broker.network.tls import HandshakeFailed
 from lakehead.broker.security.key_store import (
     Value,
     allowed_ciphers,
+    chain_of,
     client_context,
     files_of,
+    load_material,
     server_context,
 )
 from lakehead.broker.security.principal import KafkaPrincipal
@@ -49,6 +51,8 @@ class _Present:
     client: ssl.SSLContext | None
     mapper: SslPrincipalMapper
     ciphers: frozenset[str]
+    ends_s: float
+    """The end of the first certificate of the chain that ends, in seconds since 1970."""
     seen: _Seen
 
 
@@ -64,6 +68,10 @@ class TlsContexts:
         self._refused: dict[str, _Seen] = {}
         self.reloads_total: int = 0
         self.refused_total: int = 0
+
+    def ends_s(self) -> dict[str, float]:
+        """Return the end of the certificate of each listener, in seconds since 1970."""
+        return {name: present.ends_s for name, present in self._present.items()}
 
     def follow(self, configs: Configs) -> None:
         """Follow configs that are set while the node runs."""
@@ -132,6 +140,9 @@ class TlsContexts:
                 client=client_context(value) if is_between else None,
                 mapper=SslPrincipalMapper(value("ssl.principal.mapping.rules")),
                 ciphers=allowed_ciphers(value),
+                ends_s=min(
+                    one.not_valid_after_utc.timestamp() for one in chain_of(load_material(value))
+                ),
                 seen=seen,
             )
         except SettingsError as error:

@@ -118,6 +118,12 @@ _CLIENTS = (
         "Maximum client connections: max.connections, or fewer if descriptors are scarce.",
         lambda n: n.server.quotas.most,
     ),
+    gauge(
+        "certificate_end_timestamp_seconds",
+        "End of the certificate of a listener, or of one that signs it, in seconds since 1970.",
+        lambda n: n.server.tls.ends_s(),
+        "listener",
+    ),
     counter("connections_accepted", "Connections accepted.", lambda n: n.server.accepted_total),
     counter(
         "connections_refused",

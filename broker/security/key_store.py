@@ -4,7 +4,7 @@ PKCS12 files.
 
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
+    from cryptography.x509 import Certificate
 
 Value = Callable[[str], str]
 """Returns the value of a setting such as ssl.keystore.location; empty without one."""
@@ -51,6 +52,16 @@ def load_material(value: Value) -> KeyMaterial:
     """Read what the settings name. Raises SettingsError, one line."""
     chain_and_key, password = _key_store(value)
     return KeyMaterial(chain_and_key=chain_and_key, password=password, trusted=_trust_store(value))
+
+
+def chain_of(material: KeyMaterial) -> "Sequence[Certificate]":
+    """Return the certificate of a private key and those that sign it. Raises SettingsError."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificates(material.chain_and_key)
+    except ValueError as error:
+        raise SettingsError(f"ssl.keystore.location: {error}") from None
 
 
 def server_context(value: Value, client_auth: str) -> ssl.SSLContext:

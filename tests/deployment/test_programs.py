@@ -23,7 +23,7 @@ def test_prometheus_takes_rules_and_configuration(tmp_path: Path) -> None:
     shutil.copy(ROOT / "infra/compose/prometheus.yaml", tmp_path)
     shutil.copy(MODULE / "rules.yaml", tmp_path / "lakehead.rules.yaml")
     report = run(program("promtool"), "check", "config", tmp_path / "prometheus.yaml")
-    assert "17 rules found" in report
+    assert "18 rules found" in report
 
 
 def test_compose_takes_the_file() -> None:

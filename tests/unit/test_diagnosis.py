@@ -27,6 +27,7 @@ from lakehead.broker.diagnosis.machine import (
 from lakehead.broker.diagnosis.partition import PartitionFacts, explain, find_partition
 from lakehead.broker.diagnosis.store import try_store
 from lakehead.broker.network.listeners import Listener, Listeners
+from lakehead.broker.network.tls_contexts import TlsContexts
 from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import SystemClock
@@ -143,6 +144,8 @@ def test_a_certificate_that_ends_soon_or_has_ended_is_found(
     listeners = Listeners(settings).all.values()
     (found,) = judge_certificates(listeners, settings, now_ms)
     assert (found.check, found.verdict) == ("certificate CLIENTS", expected)
+    ends = TlsContexts(listeners, settings).ends_s()  # as the metric has it
+    assert ends == {"CLIENTS": pytest.approx(made_ms / 1000 + 365 * 86_400, abs=86_400)}
     (tmp_path / "node.pem").write_text("no certificate")
     (found,) = judge_certificates(listeners, settings, now_ms)
     assert found.verdict is Verdict.FAILED
