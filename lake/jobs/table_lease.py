@@ -279,6 +279,8 @@ class TableLeases:
             held = state.tables.get(topic_id, TableState())
             now_ms = self._clock.now_ms()
             is_fresh = (held.requested_until_ms - now_ms) / 1000 > min(left_s, self._lease_s) / 2
+            if held.term < 0:  # the topic was deleted meanwhile
+                return []
             if self._is_requested(held) or (held.requester == self._name and is_fresh):
                 return []
             until_ms = now_ms + round(min(left_s, self._lease_s) * 1000)
