@@ -197,3 +197,28 @@ def test_a_wrong_password_or_token_is_one_clear_line(
     lines = told.splitlines()
     assert len(lines) == 1, told
     assert source.bootstrap in told or "HTTP status 401" in told
+
+
+def refused(source: Source, tmp_path: Path, **settings: str) -> str:
+    """Return the line of an import with these settings of a client."""
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    done = lakehead_command(
+        *("import", source.bootstrap, "--command-config", str(file)),
+        *("--path", str(tmp_path / "data")),
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_a_certificate_of_another_authority_is_named(source: Source, tmp_path: Path) -> None:
+    other = DevelopmentCa(tmp_path / "other", utc(SystemClock().now_ms())).certificate_path
+    trusted = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(other)}
+    line = refused(source, tmp_path, **{"security.protocol": "SSL", **trusted})
+    assert f"{source.bootstrap}: its certificate is not trusted" in line
+
+
+def test_a_listener_with_tls_without_settings_is_named(source: Source, tmp_path: Path) -> None:
+    line = refused(source, tmp_path)
+    assert "a listener with TLS or SASL needs --command-config" in line

@@ -234,12 +234,20 @@ class SourceBrokers:
                 self.close()
                 self._topics = None
             except MalformedFrame as error:
-                raise BrokerUnavailable(f"the source sends no valid response: {error}") from error
+                raise BrokerUnavailable(
+                    f"the source sends no valid response: {error}{self._hint()}"
+                ) from error
         addresses = self._settings["bootstrap.servers"]
         if isinstance(reason, SourceMoved):
             raise BrokerUnavailable(f"the source at {addresses}: {reason}") from reason
         shown = str(reason) or "no response in time"
-        raise BrokerUnavailable(f"brokers at {addresses} do not respond: {shown}") from reason
+        raise BrokerUnavailable(
+            f"brokers at {addresses} do not respond: {shown}{self._hint()}"
+        ) from reason
+
+    def _hint(self) -> str:
+        is_plain = self._protocol == "PLAINTEXT"
+        return "; a listener with TLS or SASL needs --command-config" if is_plain else ""
 
     async def channel(self, node: int) -> "SourceChannel":
         """Return the connection to a broker, from the list of the last topics."""
@@ -283,7 +291,13 @@ class SourceBrokers:
         raise error
 
     async def _open(self, host: str, port: int) -> "SourceChannel":
-        opened = await self._network.connect(host, port, lambda: None)
+        try:
+            opened = await self._network.connect(host, port, lambda: None)
+        except ssl.SSLCertVerificationError as error:
+            raise RequestRefused(
+                f"{host}:{port}: its certificate is not trusted ({error.verify_message}): "
+                "ssl.truststore.location is for the authority that issued it"
+            ) from error
         channel = SourceChannel(opened)
         try:
             async with asyncio.timeout(_RESPONSE_S):
