@@ -14,7 +14,7 @@ import typer
 from lakehead.broker.cli.cluster import read_state, run
 from lakehead.broker.cli.extras import EXTRAS
 from lakehead.broker.cli.listing import show_rows
-from lakehead.broker.cli.nodes import nudge_nodes
+from lakehead.broker.cli.nodes import Responses, nudge_nodes
 from lakehead.broker.cli.progress import waiting
 from lakehead.broker.cli.setting_flags import command_with_setting_flags
 from lakehead.broker.diagnosis.certificates import judge_certificates
@@ -34,6 +34,7 @@ from lakehead.broker.settings import Settings
 from lakehead.installation import VERSION
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import open_retrying_store, open_store
 
 _CLUSTER_TIMEOUT_S = 30.0
@@ -158,7 +159,7 @@ async def _cluster_findings(settings: Settings) -> list[Finding]:
             return [ok("cluster", "none yet: the first start makes one")]
         async with asyncio.timeout(_CLUSTER_TIMEOUT_S):
             state = await read_state(store)
-            responses = await nudge_nodes(state, settings)
+            responses = await _responses(state, settings)
     except (LakeheadError, TimeoutError) as error:
         reason = str(error) or f"its metadata took more than {_CLUSTER_TIMEOUT_S:.0f} s"
         return [failed("cluster", reason, "lakehead verify reads all of it")]
@@ -166,6 +167,13 @@ async def _cluster_findings(settings: Settings) -> list[Finding]:
         await store.close()
     responding = None if responses is None else responses.keys()
     return [ok("cluster", state.cluster_id), *judge_cluster(state, responding)]
+
+
+async def _responses(state: MetadataImage, settings: Settings) -> Responses | None:
+    try:
+        return await nudge_nodes(state, settings)
+    except SettingsError:
+        return None  # its certificates are judged above
 
 
 doctor = command_with_setting_flags(

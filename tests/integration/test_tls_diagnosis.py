@@ -90,7 +90,18 @@ def test_doctor_reaches_nodes_by_the_settings_of_a_node(
     outcome = lakehead("doctor", "--json", "--config", str(settings), "--data", data)
     found = {row["check"]: row for row in map(json.loads, outcome.out.splitlines())}
     assert found["nodes"]["found"] == "1 of 1 respond"
+    assert found["certificate NODES"]["verdict"] == "ok"
     assert outcome.err == ""
+
+
+def test_doctor_blames_a_broken_certificate_and_not_the_cluster(
+    lakehead: CommandLine, data: str, secure: SecureCluster, settings: Path
+) -> None:
+    (secure.folder / "node.pem").write_text("no certificate")
+    outcome = lakehead("doctor", "--json", "--config", str(settings), "--data", data)
+    found = {row["check"]: row for row in map(json.loads, outcome.out.splitlines())}
+    assert found["certificates"]["verdict"] == "failed"
+    assert (found["cluster"]["verdict"], found["nodes"]["verdict"]) == ("ok", "warning")
 
 
 def test_warnings_of_a_command_are_on_standard_error(tmp_path: Path) -> None:
