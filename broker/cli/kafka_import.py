@@ -22,12 +22,14 @@ from lakehead.broker.cli.cluster import (
     run,
     store_uri,
 )
+from lakehead.broker.cli.jobs import recorded_run
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import RequestRefused, SettingsError
 from lakehead.storage.format.record_batch import CODECS
 from lakehead.storage.jobs.job import DamageFound
+from lakehead.storage.jobs.run_recorder import RunRecorder
 
 if TYPE_CHECKING:
     from lakehead.broker.cli.migration.run import ImportedAccess, ImportedTopic, Progress
@@ -122,7 +124,9 @@ def import_topics(
     if verify:
         run(_verify(cluster, store_uri(path), options))
     else:
-        run(_import(cluster, _new_store_uri(path), options))
+        uri = _new_store_uri(path)
+        with recorded_run("import", uri) as recorder:
+            run(_import(cluster, uri, options, recorder))
 
 
 def _new_store_uri(path: str) -> str:
@@ -166,14 +170,17 @@ def _show_line(text: str) -> None:
 
 
 class _ProgressLines:
-    """A line about the progress, at most every few seconds."""
+    """A line about the progress, at most every few seconds; consoles have it by `recorder`."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: RunRecorder) -> None:
+        self._recorder = recorder
         self._clock = SystemClock()
         self._next_s = self._clock.monotonic() + _PROGRESS_S
 
     def show(self, progress: "Progress") -> None:
         """Show it, if it is time to."""
+        self._recorder.count(progress.topics_read, progress.topics)
+        self._recorder.at(f"{progress.records} records came")
         now_s = self._clock.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + _PROGRESS_S
@@ -183,14 +190,16 @@ class _ProgressLines:
             )
 
 
-async def _import(source: "SourceCluster", uri: str, options: _Options) -> None:
+async def _import(
+    source: "SourceCluster", uri: str, options: _Options, recorder: RunRecorder
+) -> None:
     from lakehead.broker.cli.migration.follow import Import
     from lakehead.broker.cli.migration.target_store import opened_target
 
     store = open_at(uri)
     try:
         async with opened_target(store, options.codec) as target:
-            lines = _ProgressLines()
+            lines = _ProgressLines(recorder)
             whole = Import(
                 source,
                 target,
@@ -207,10 +216,13 @@ async def _import(source: "SourceCluster", uri: str, options: _Options) -> None:
     finally:
         source.brokers.close()
         await store.close()
-    _show(whole.results.values(), options.as_json)
+    results = whole.results.values()
+    recorder.count(len(results), len(results))
+    recorder.found({"topics": len(results), "records": sum(one.records for one in results)})
+    _show(results, options.as_json)
     for name in sorted(target.made_again):
         _show_line(f"topic {name} was imported from its start again, as another topic than before")
-    for one in whole.results.values():
+    for one in results:
         if one.is_gone:
             _show_line(f"topic {one.topic} was deleted at the source meanwhile, and stays here")
     _show_access(access, groups, options.as_json)

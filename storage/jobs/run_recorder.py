@@ -76,6 +76,10 @@ class RunRecorder:
                 run, done_units=run.done_units + done, total_units=run.total_units + total
             )
 
+    def count(self, done: int, total: int) -> None:
+        """Note that `done` of `total` units of work are done."""
+        self._change(done_units=done, total_units=total)
+
     def counting(self, runner: Runner) -> Runner:
         """Return a runner that notes the items that it has done."""
 
@@ -127,13 +131,19 @@ class RunRecorder:
             _log.debug("the run leaves no records: %s", error)
 
     def _write_all(self, loop: asyncio.Runner, store: ObjectStore) -> None:
-        if not loop.run(_holds_cluster(store)):
-            return
-        is_first = True
-        while loop.run(self._write(store)) is RunState.RUNNING:
-            if is_first:
+        is_cluster = is_pruned = False
+        while True:
+            # A wrong place is to stay as it is, and an import makes its cluster.
+            is_cluster = is_cluster or loop.run(_holds_cluster(store))
+            with self._lock:
+                state = self._run.state
+            if is_cluster:
+                state = loop.run(self._write(store))
+            if state is not RunState.RUNNING:
+                return
+            if is_cluster and not is_pruned:
                 loop.run(_prune(store))
-            is_first = False
+                is_pruned = True
             self._ended.wait(self._interval_s)
 
     async def _write(self, store: ObjectStore) -> RunState:
@@ -160,7 +170,7 @@ async def _opened(open_store: Callable[[], ObjectStore]) -> ObjectStore:
 
 
 async def _holds_cluster(store: ObjectStore) -> bool:
-    """Return true if there is a cluster: a wrong place is to stay as it is."""
+    """Return true if there is a cluster."""
     return bool(await store.list(CHECKPOINTS) or await store.list(ENTRIES))
 
 

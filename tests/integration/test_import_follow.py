@@ -20,6 +20,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from lakehead.broker.cli.cluster import open_at, read_state
 from lakehead.broker.cli.migration.group_positions import stored_positions
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.jobs.run_record import Run, RunRecords, RunState
 from lakehead.storage.metadata.state import MetadataImage
 from tests.integration.test_kafka_import import has_committed, run_import
 from tests.support.broker_process import KEEPING, BrokerProcess, server_under_test
@@ -78,6 +80,10 @@ async def _stored(folder: Path) -> tuple[MetadataImage, Mapping[tuple[str, str],
     finally:
         await store.close()
     return state, {(key.group_id, key.topic): one.offset for key, one in positions.items()}
+
+
+async def _runs(folder: Path) -> list[Run]:
+    return await RunRecords(open_at(f"file:{folder / 'store'}")).newest(5, SystemClock().now_ms())
 
 
 def stored(folder: Path) -> tuple[Ends, Mapping[tuple[str, str], int]]:
@@ -162,6 +168,9 @@ def test_follow_brings_what_is_written_until_it_is_ended(source: str, tmp_path: 
         {("readers", "busy"): 2},
     )
     assert is_same(source, folder, "busy")
+    (run,) = asyncio.run(_runs(folder))
+    assert (run.job, run.state, run.share) == ("import", RunState.SUCCEEDED, 1.0)
+    assert run.result == {"topics": 1, "records": 104}
 
 
 def test_topics_and_partitions_that_are_added_come_too(source: str, tmp_path: Path) -> None:
