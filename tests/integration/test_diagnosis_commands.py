@@ -137,6 +137,30 @@ def test_a_support_file_has_no_secret_and_no_record(
     )
 
 
+def test_a_support_file_has_no_value_of_a_reference_and_no_login_of_a_url(
+    lakehead: CommandLine, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{SECRET}-aws")
+    monkeypatch.setenv("REGISTRY", f"https://registry/?token={SECRET}-token")
+    config, log = tmp_path / "node.toml", tmp_path / "node.log"
+    config.write_text(
+        f'"console.registry" = "${{env:REGISTRY}}"\n'
+        f'"telemetry.otlp.endpoint" = "https://otlp:{SECRET}-login@collector:4318/v1/metrics"\n'
+        f'"bootstrap.admin.password" = "{SECRET}-admin"\n"bootstrap.admin" = "admin"\n'
+    )
+    log.write_text(f"event=failed key={SECRET}-aws url=https://registry/?token={SECRET}-token\n")
+    bundle = tmp_path / "support.tar.gz"
+    place = ("--path", str(tmp_path / "data"), "--config", str(config), "--log", str(log))
+    page = f"http://operator:{SECRET}-page@127.0.0.1:1"
+    assert lakehead("support", *place, "-o", str(bundle), "--metrics", page).status == 0
+    files = files_of(bundle)
+    settings = json.loads(files["settings.json"])
+    assert settings["console.registry"] == settings["bootstrap.admin.password"] == "[hidden]"
+    assert settings["telemetry.otlp.endpoint"].startswith("https://[hidden]@collector")
+    assert b"event=failed key=[hidden]" in files["logs/0-node.log"]
+    assert not any(SECRET.encode() in body for body in files.values())
+
+
 def test_a_support_file_of_a_damaged_cluster_says_why_it_cannot_be_read(
     lakehead: CommandLine, broker: BrokerProcess, tmp_path: Path
 ) -> None:
