@@ -65,9 +65,9 @@ def declare(root: Path, schema: str = "id bigint, body variant", **configs: str)
     configure(root, TOPIC, {f"{PREFIX}{name}": text for name, text in named.items()})
 
 
-def outcome(root: Path) -> TableOutcome:
+def outcome(root: Path, **options: Any) -> TableOutcome:
     outcomes: list[TableOutcome] = []
-    tables = DeclaredTables(str(root))
+    tables = DeclaredTables(str(root), **options)
     tables.catch_up(all_of_them=True, on_table=outcomes.append)
     tables.close()
     return outcomes[0]
@@ -253,3 +253,11 @@ def test_an_upsert_keeps_the_newest_variant(root: Path, configs: dict[str, str])
     check(root, expected, whole)
     run_upkeep(root)
     check(root, expected, whole)
+
+
+def test_delta_spark_does_not_merge_variants(root: Path) -> None:
+    declare(root, mode="upsert")
+    error = str(outcome(root, engine="spark").error)
+    assert error.endswith("has a VARIANT column, which --engine spark does not merge: leave it out")
+    refresh(root)
+    assert bodies(root) == list(BODIES)

@@ -9,7 +9,7 @@ One form of each value, so that a value that is encoded again has the same bytes
 Fields of an object are sorted by the UTF-8 bytes of their names, as the specification has it.
 (Spark sorts by UTF-16, which differs for names beyond the Basic Multilingual Plane.)
 
-The text is well-formed (`json_kernel.check_values`), and followed by at least one byte.
+The text is well-formed (`json_kernel.check_values`), and a number is followed by another byte.
 """
 
 from typing import Any
