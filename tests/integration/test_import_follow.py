@@ -291,6 +291,27 @@ def test_a_partition_that_begins_late_does_so_after_a_kill_at_its_begin(
     assert is_same(source, folder, "late")
 
 
+def test_a_topic_is_imported_from_its_start_on_request(source: str, tmp_path: Path) -> None:
+    create(source, "whole", 2)
+    create(source, "beside")
+    send(source, "whole", "1", "2", "3")
+    send(source, "beside", "1")
+    commit(source, "followers", "whole", 2)
+    folder = tmp_path / "data"
+    flags = ("--topic", "whole", "--topic", "beside")
+    run_import(source, folder, *flags)
+    (row,) = map(
+        json.loads, run_import(source, folder, "--topic", "whole", "--from-start").splitlines()
+    )
+    assert row["records"] == 3
+    ends, positions = stored(folder)
+    assert (ends["whole"], ends["beside"]) == ([(0, 3), (0, 0)], [(0, 1)])
+    assert positions == {("followers", "whole"): 2}
+    (row, _) = map(json.loads, run_import(source, folder, *flags).splitlines())
+    assert row["records"] == 0  # the next run knows the topic
+    assert is_same(source, folder, "whole", "beside")
+
+
 def test_a_topic_of_the_source_itself_is_refused(source: str, tmp_path: Path) -> None:
     refused = lakehead_command(
         *("import", source, "--path", str(tmp_path), "--topic", "__consumer_offsets")

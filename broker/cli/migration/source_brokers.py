@@ -49,6 +49,7 @@ _MOVED = frozenset(
         ErrorCode.fenced_leader_epoch,
         ErrorCode.unknown_leader_epoch,
         ErrorCode.replica_not_available,
+        ErrorCode.offset_not_available,  # of a new leader, for a moment (KIP-207)
         ErrorCode.kafka_storage_error,
         ErrorCode.request_timed_out,
         ErrorCode.network_exception,
