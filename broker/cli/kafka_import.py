@@ -300,7 +300,7 @@ async def _verify(source: "SourceCluster", uri: str, options: _Options) -> None:
         there = [one.name for one in topics]
         for name in options.topics or there:
             if name not in there:
-                raise RequestRefused(f"the source has no topic {name}")
+                raise RequestRefused(f"the source has no topic {name}, or not for this user")
             if name not in state.topics:
                 raise DamageFound(f"topic {name} is not here: import it")
         found = [one async for one in compared(source, store, state, topics)]

@@ -45,7 +45,7 @@ WAIT_S = 240
 def page_settings(source: str, target: str) -> str:
     """Return the properties file of the page, with these addresses."""
     page = (ROOT / "docs" / "migrate-from-kafka.md").read_text()
-    found = re.search(r"```properties\n(.*?)```", page, re.DOTALL)
+    found = re.search(r"```properties\n(clusters.*?)```", page, re.DOTALL)
     assert found is not None
     text = found[1].replace("lakehead-1:9092", source).replace("kafka-1:9092", target)
     assert source in text

@@ -69,7 +69,7 @@ class Import:
         there = {one.name for one in topics}
         for name in self._names:
             if name not in there and name not in self.results:
-                raise RequestRefused(f"the source has no topic {name}")
+                raise RequestRefused(f"the source has no topic {name}, or not for this user")
         done = await import_topics(
             self._source, self._target, topics, self._on_progress, from_start=self._from_start
         )
