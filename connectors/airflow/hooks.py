@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
-_SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PRIVATE")
+_SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PRIVATE|CREDENTIAL")
+_LOGIN = re.compile(r"://[^/\s,@]*:([^/\s,]+)@")
+"""The password of a URL, as those of LAKEHEAD_SCHEMA_REGISTRY have."""
 _TIMEOUT_S = 10.0
 
 
@@ -94,9 +97,12 @@ class LakeheadHook(BaseHook):
             if not _VARIABLE.fullmatch(str(name)) or isinstance(value, (dict, list)):
                 raise self._wrong(f"storage has {name!r}: give variables such as AWS_REGION")
             if value is not None:
-                settings[str(name)] = _text(value)
-                if _SECRET.search(str(name)) and settings[str(name)]:
-                    mask_secret(settings[str(name)])
+                text = settings[str(name)] = _text(value)
+                if _SECRET.search(str(name)) and text:
+                    mask_secret(text)
+                for password in _LOGIN.findall(text):
+                    mask_secret(password)
+                    mask_secret(unquote(password))
         return settings
 
     @contextmanager

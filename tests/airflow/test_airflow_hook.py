@@ -170,6 +170,24 @@ def make_certificate(folder: Path) -> Path:
     return certificate
 
 
+def test_passwords_in_variables_are_masked_whatever_the_name(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakehead.connectors.airflow import hooks
+
+    masked: list[str] = []
+    monkeypatch.setattr(hooks, "mask_secret", masked.append)
+    storage = {
+        "AWS_REGION": "eu",
+        "LAKEHEAD_SCHEMA_REGISTRY": "https://a:p%40ss@one:8081,https://:tok3n@two:8081",
+        "PYICEBERG_CATALOG__LAKE__CREDENTIAL": "id:s3cr3t",
+        "PYICEBERG_CATALOG__LAKE__URI": "https://catalog:8181/a@b",
+    }
+    connect(monkeypatch, cluster, extra={"storage": json.dumps(storage)})
+    assert hook().storage_settings == storage
+    assert set(masked) == {"p%40ss", "p@ss", "tok3n", "id:s3cr3t"}
+
+
 def test_credentials_are_there_for_a_block_alone(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
