@@ -22,6 +22,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.tasks import TaskScope
 
+_READ_AGAIN_S = 0.5
 _LOAD_WAIT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -167,8 +168,16 @@ class Shards(Generic[S]):
     ) -> None:
         if task is not None:
             await asyncio.wait([task])
-        if self._loading.get(index) is asyncio.current_task():  # else a later advance reads it
-            await self._read(index, partition, name)
+        reading = asyncio.current_task()
+        try:
+            while self._loading.get(index) is reading:  # else a later advance reads it
+                if await self._read(index, partition, name):
+                    return
+                # An object was deleted in the copy before the state that replaces it was looked at.
+                await asyncio.sleep(_READ_AGAIN_S)
+        finally:
+            if self._loading.get(index) is reading:
+                del self._loading[index]
 
     async def partition_for(self, key: str) -> int:
         """Return the partition that a key is kept in, making the topic if there is none."""
@@ -242,28 +251,38 @@ class Shards(Generic[S]):
             if partition is None:
                 return None
             name = f"{self._topic.name}-{index}"
-            task = self._scope.spawn_apart(self._read(index, partition, name), name=f"load {name}")
+            task = self._scope.spawn_apart(
+                self._read_once(index, partition, name), name=f"load {name}"
+            )
             self._loading[index] = task
         return task
 
-    async def _read(self, index: int, partition: LogPartition, name: str) -> None:
+    async def _read_once(self, index: int, partition: LogPartition, name: str) -> None:
+        try:
+            await self._read(index, partition, name)
+        finally:
+            if self._loading.get(index) is asyncio.current_task():
+                del self._loading[index]
+
+    async def _read(self, index: int, partition: LogPartition, name: str) -> bool:
+        """Load a shard, and serve it if the partition is still here. Return false if it is, and its
+        log could not be read.
+        """
         log = CoordinatorLog(partition, self._clock, self._scope, name=name)
         shard = self._make(index, log)
         try:
             await shard.load()
         except (LakeheadError, ValueError) as error:
             _log.warning("shard_not_loaded", partition=name, error=str(error))
+            return self._is_closed or self._topic.partition(index) is not partition
+        if not self._is_closed and self._topic.partition(index) is partition:
+            before = self._shards.get(index)
+            self._shards[index] = shard
+            if before is not None:
+                before.close(ErrorCode.not_coordinator)
         else:
-            if not self._is_closed and self._topic.partition(index) is partition:
-                before = self._shards.get(index)
-                self._shards[index] = shard
-                if before is not None:
-                    before.close(ErrorCode.not_coordinator)
-            else:
-                shard.close(ErrorCode.not_coordinator)
-        finally:
-            if self._loading.get(index) is asyncio.current_task():
-                del self._loading[index]
+            shard.close(ErrorCode.not_coordinator)
+        return True
 
     async def _loaded(self, task: asyncio.Task[None]) -> None:
         """Wait for a shard, but not for ever: clients send the request again."""

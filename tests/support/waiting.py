@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> bool:
-    """Return true if `condition` came true within `deadline_s` seconds."""
+    """Return true if `condition` came true within `deadline_s` seconds. It is tried once more after
+    these: the process may have been stopped meanwhile.
+    """
     deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        is_late = time.monotonic() > deadline
+        if condition():
+            return True
+        if is_late:
             return False
         time.sleep(0.005)
-    return True
