@@ -173,6 +173,24 @@ def test_follow_brings_what_is_written_until_it_is_ended(source: str, tmp_path: 
     assert run.result == {"topics": 1, "records": 104}
 
 
+def test_an_import_that_was_killed_while_it_followed_goes_on(source: str, tmp_path: Path) -> None:
+    create(source, "resumed", 2)
+    send(source, "resumed", "1", "2")
+    folder = tmp_path / "data"
+    running = Following(source, folder, "--topic", "resumed")
+    try:
+        running.wait_told("2 records came")
+        send(source, "resumed", "3", partition=1)
+        running.wait_told("1 records came")
+    finally:
+        running.process.kill()
+        running.process.wait(LIMIT_S)
+    send(source, "resumed", "4", partition=1)
+    run_import(source, folder, "--topic", "resumed")
+    assert stored(folder)[0]["resumed"] == [(0, 2), (0, 2)]
+    assert is_same(source, folder, "resumed")
+
+
 def test_topics_and_partitions_that_are_added_come_too(source: str, tmp_path: Path) -> None:
     create(source, "growing")
     send(source, "growing", "1")
