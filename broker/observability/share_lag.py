@@ -8,9 +8,11 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.share.record_state import NO_START_OFFSET, RecordState, ShareState
 from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import for_each
 
 PARTITIONS_MAX = 500
 """Partitions of a group that are looked at: each is a request to its leader."""
+_AT_ONCE = 16
 
 
 class ShareLag(NamedTuple):
@@ -48,11 +50,14 @@ async def share_lags(node: ObservedNode, group_id: str) -> list[ShareLag]:
         for known in group.partitions.initialized.values()
         for index in sorted(known.indexes)
     ]
-    return [
-        lag
-        for name, index in sorted(wanted)[:PARTITIONS_MAX]
-        if (lag := await _lag(node, group_id, name, index)) is not None
-    ]
+    found: list[ShareLag] = []
+
+    async def look(place: tuple[str, int]) -> None:
+        if (lag := await _lag(node, group_id, *place)) is not None:
+            found.append(lag)
+
+    await for_each(sorted(wanted)[:PARTITIONS_MAX], look, at_once=_AT_ONCE)
+    return sorted(found, key=lambda one: (one.topic, one.partition))
 
 
 async def _lag(node: ObservedNode, group_id: str, name: str, index: int) -> ShareLag | None:
