@@ -6,6 +6,8 @@ Several nodes of a machine share one log: a line is written at once, and says wh
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -64,8 +66,28 @@ def configure_logs(
             *_renderer(log_format),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _LogStream(sys.stderr))),
     )
+
+
+class _LogStream:
+    """The stream of a log. A full disk costs events, and nothing else: an error would end the task
+    that reports an event, in the middle of its work.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text if that is possible."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered if that is possible."""
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def _renderer(log_format: str) -> tuple[Processor, ...]:

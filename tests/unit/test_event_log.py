@@ -57,3 +57,22 @@ def test_json_is_an_object_a_line_with_the_same_keys_in_front() -> None:
 def test_another_format_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(SettingsError, match=", ".join(LOG_FORMATS)):
         configure_logs("info", log_format="xml")
+
+
+FULL = """
+import sys
+import structlog
+from lakehead.broker.observability.event_log import configure_logs
+sys.stderr = open("/dev/full", "w", buffering=1)
+configure_logs("info", 3)
+for number in range(1000):
+    structlog.get_logger().warning("store_unavailable", attempt=number, error="x" * 100)
+print("it went on")
+sys.stderr = sys.__stderr__
+"""
+
+
+def test_where_the_log_cannot_be_written_events_are_lost_and_work_goes_on() -> None:
+    """A full disk ended the upload that reported it, and the node with it."""
+    done = subprocess.run([sys.executable, "-c", FULL], check=False, capture_output=True, text=True)
+    assert done.stdout == "it went on\n", done.stderr
