@@ -4,7 +4,6 @@
 
 import inspect
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,11 +13,11 @@ from typing import Annotated, Any, Self
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, open_at, store_uri
+from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, store_uri
 from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.listing import JsonOption, json_names, show_fields, show_rows
 from lakehead.broker.cli.progress import ByteProgress
-from lakehead.storage.clock import SystemClock
+from lakehead.broker.cli.recorded_run import recorded_run
 from lakehead.storage.jobs.job import (
     DamageFound,
     Job,
@@ -32,7 +31,7 @@ from lakehead.storage.jobs.job import (
     to_both,
 )
 from lakehead.storage.jobs.options import BrokerDefaults, Option, options_of, parsed
-from lakehead.storage.jobs.run_recorder import RunRecorder, recorded
+from lakehead.storage.jobs.run_recorder import RunRecorder
 
 _ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, metavar="N", help="Number of processes.")
@@ -184,16 +183,6 @@ class JobCall:
         if self.job.is_for_broken_clusters:
             return nullcontext()
         return recorded_run(_shown_name(self.job), self.store)
-
-
-def recorded_run(
-    job: str, store: str, *, first_s: float = 0.0
-) -> AbstractContextManager[RunRecorder]:
-    """Record a run of this process in the store of a cluster, a URI
-    (`lakehead.storage.jobs.run_recorder.recorded`).
-    """
-    rng = random.SystemRandom()
-    return recorded(partial(open_at, store), job, clock=SystemClock(), rng=rng, first_s=first_s)
 
 
 def _shown_name(job: Job[Any, Any]) -> str:

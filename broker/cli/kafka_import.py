@@ -22,8 +22,8 @@ from lakehead.broker.cli.cluster import (
     run,
     store_uri,
 )
-from lakehead.broker.cli.jobs import recorded_run
 from lakehead.broker.cli.listing import JsonOption, show_rows
+from lakehead.broker.cli.recorded_run import recorded_run
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import RequestRefused, SettingsError

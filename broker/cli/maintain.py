@@ -23,9 +23,9 @@ from lakehead.broker.cli.cluster import (
     run,
     store_uri,
 )
-from lakehead.broker.cli.jobs import recorded_run
 from lakehead.broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.cli.recorded_run import recorded_run
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceStatistics
 from lakehead.broker.maintenance.tables_beside import is_lake_installed
