@@ -251,6 +251,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
             "lakehead import kafka-1:9092 -p s3://bucket/prefix",
         ),
         Example(
+            "The same, and what producers write until Ctrl-C",
+            "lakehead import kafka-1:9092 -p s3://bucket/prefix --follow",
+        ),
+        Example(
             "Compare both sides of a topic, record by record",
             "lakehead import kafka-1:9092 -p s3://bucket/prefix --topic orders --verify",
         ),
