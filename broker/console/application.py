@@ -1,8 +1,8 @@
 """The console as a WSGI application: its addresses, and pages by templates.
 
-Every response is made for one viewer and is not kept by caches. Scripts and styles come from the
-node alone (Content-Security-Policy), so a record that looks like HTML is text, and nothing is
-loaded from other hosts.
+Every page is made for one viewer and is not kept by caches. Scripts and styles come from the node
+alone (Content-Security-Policy), so a record that looks like HTML is text, and nothing is loaded
+from other hosts.
 """
 
 import asyncio
@@ -223,8 +223,7 @@ class Console:
         names = self._renderer.seen(
             request.viewer, pages.with_text(state.topics, text, internal=internal)
         )
-        page = max(request.number("page", 1, 1 << 20), 1)
-        found = pages.topics_page(state, names, page=page)
+        found = pages.topics_page(state, names, page=request.page)
         return self._renderer.render("topics.html", text=text, internal=internal, **found)
 
     def _topic(self, request: Request, name: str) -> Reply:
@@ -239,8 +238,9 @@ class Console:
 
         topic = self._renderer.topic(request.viewer, name)
         shows_configs, may_read, ends = self._renderer.on_loop(look())
-        page = max(request.number("page", 1, 1 << 20), 1)
-        found = pages.topic_page(node.state, topic, ends, shows_configs=shows_configs, page=page)
+        found = pages.topic_page(
+            node.state, topic, ends, shows_configs=shows_configs, page=request.page
+        )
         groups = self._groups.of_topic(request.viewer, name)
         return self._renderer.render("topic.html", may_read=may_read, groups=groups, **found)
 
@@ -252,8 +252,7 @@ class Console:
 
         topic = self._renderer.topic(viewer, name)
         may_read, ends = self._renderer.on_loop(look())
-        page = max(request.number("page", 1, 1 << 20), 1)
-        found = pages.partition_page(node.state, topic, partition, ends, page=page)
+        found = pages.partition_page(node.state, topic, partition, ends, page=request.page)
         groups = self._groups.of_topic(viewer, name, partition)
         return self._renderer.render(
             "partition.html", name=name, may_read=may_read, groups=groups, **found

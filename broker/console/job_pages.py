@@ -21,7 +21,7 @@ from lakehead.broker.maintenance.beside import is_lowest
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import NotFound, StorageError
 from lakehead.storage.jobs.run_record import Run, RunRecords
-from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.metadata.state import MetadataImage, TopicState
 
 _KINDS_MAX = 20
 CONNECTOR = "lakehead-connect-"
@@ -74,6 +74,18 @@ def status_of(text: str, now_ms: int) -> dict[str, Any]:
         "trace": trace,
         "holder": holder,
     }
+
+
+def _counted(state: MetadataImage, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield topics with the number of offsets that they have in objects."""
+    for name in names:
+        streams = [state.streams[one] for one in state.topics[name].partitions]
+        count = sum(stream.end_offset - stream.start_offset for stream in streams)
+        newest = max(
+            (extent.max_timestamp for stream in streams for extent in stream.extents),
+            default=-1,
+        )
+        yield {"topic": name, "count": count, "newest": newest}
 
 
 def _figure(value: object) -> str:
@@ -178,35 +190,29 @@ class JobPages:
         """Return the connectors that the viewer sees, and the topics of records that they could not
         use.
         """
-        topics = self._node.state.topics
-        names = [one for one in topics if one.startswith(CONNECTOR) or one.endswith(DEAD_LETTERS)]
+        state = self._node.state
+        names = [
+            one for one in state.topics if one.startswith(CONNECTOR) or one.endswith(DEAD_LETTERS)
+        ]
         seen = sorted(self._renderer.seen(request.viewer, names))[:_SHOWN_MAX]
         found = [one for one in seen if one.startswith(CONNECTOR)]
         return self._renderer.render(
             "connectors.html",
-            connectors=self._renderer.on_loop(self._connectors(request.viewer, found)),
-            dead_letters=list(self._counted(one for one in seen if one.endswith(DEAD_LETTERS))),
-            nodes=sum(not one.is_fenced for one in self._node.state.nodes.values()),
+            connectors=self._renderer.on_loop(self._connectors(request.viewer, state, found)),
+            dead_letters=list(_counted(state, (one for one in seen if one.endswith(DEAD_LETTERS)))),
+            nodes=sum(not one.is_fenced for one in state.nodes.values()),
         )
 
-    def _counted(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yield topics with the number of offsets that they have in objects."""
-        state = self._node.state
-        for name in names:
-            streams = [state.streams[one] for one in state.topics[name].partitions]
-            count = sum(stream.end_offset - stream.start_offset for stream in streams)
-            newest = max(
-                (extent.max_timestamp for stream in streams for extent in stream.extents),
-                default=-1,
-            )
-            yield {"topic": name, "count": count, "newest": newest}
-
-    async def _connectors(self, viewer: Viewer, names: Iterable[str]) -> list[dict[str, Any]]:
+    async def _connectors(
+        self, viewer: Viewer, state: MetadataImage, names: Iterable[str]
+    ) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for row in self._counted(names):
+        for row in _counted(state, names):
             name = row["topic"].removeprefix(CONNECTOR)
             shown = {**row, "name": name, "state": "", "since": -1}
-            status = {} if len(rows) >= _STATUSES_MAX else await self._status(row["topic"], name)
+            status = {}
+            if len(rows) < _STATUSES_MAX:
+                status = await self._status(state.topics[row["topic"]], name)
             may_read = viewer.reads_topic(row["topic"])
             shown["run"] = status
             shown["reason"] = status.get("trace", "") if may_read else ""
@@ -216,14 +222,17 @@ class JobPages:
             rows.append(shown)
         return rows
 
-    async def _status(self, topic: str, name: str) -> dict[str, Any]:
+    async def _status(self, topic: TopicState, name: str) -> dict[str, Any]:
         """Return the last status that a connector has left in its topic of positions; none if it is
         not among the newest `_STATUS_OFFSETS` offsets, or cannot be read.
         """
-        stream_id = self._node.state.topics[topic].partitions[0]
-        found = await fetch_batches(
-            self._node, stream_id, offset=None, time_ms=None, newest=_STATUS_OFFSETS
-        )
+        stream_id, newest = topic.partitions[0], _STATUS_OFFSETS
+        try:
+            found = await fetch_batches(
+                self._node, stream_id, offset=None, time_ms=None, newest=newest
+            )
+        except StorageError:  # the store fails, or the topic was deleted
+            return {}
         search = RecordSearch(
             RecordFilter(key=f"status-connector-{name}"),
             limit=_STATUS_OFFSETS,

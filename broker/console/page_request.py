@@ -9,6 +9,7 @@ from lakehead.broker.console.viewer import Viewer
 
 PREFIX = "/console/"
 _FIELDS_MAX = 20
+_PAGES_MAX = 1 << 20
 
 
 class Reply(NamedTuple):
@@ -45,6 +46,11 @@ class Request(NamedTuple):
         if text and not (text.isdecimal() and len(text) < 20):
             raise PageError("400 Bad Request", f"{name}: {text!r} is not a whole number")
         return min(int(text), most) if text else default
+
+    @property
+    def page(self) -> int:
+        """The page of a list that is requested, from 1 on."""
+        return max(self.number("page", 1, _PAGES_MAX), 1)
 
 
 def fields_of(text: str) -> dict[str, str]:

@@ -200,10 +200,11 @@ def high_watermarks(node: ObservedNode, topic: str) -> dict[int, int]:
 
 
 async def groups_page(viewer: Viewer, text: str) -> list[dict[str, Any]]:
-    """Return the groups with `text` in their names that this node coordinates. Raises KafkaError
-    while it loads them.
+    """Return the groups that have `text` in their names, without regard to capital letters, and
+    that this node coordinates. Raises KafkaError while it loads them.
     """
-    groups = [one for one in await viewer.node.groups.list_groups() if text in one.group_id]
+    every, wanted = await viewer.node.groups.list_groups(), text.lower()
+    groups = [one for one in every if wanted in one.group_id.lower()]
     seen = set(await allowed((one.group_id for one in groups), viewer.sees_group))
     return [
         {

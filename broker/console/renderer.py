@@ -89,9 +89,10 @@ class Renderer:
 
     def topic(self, viewer: Viewer, name: str) -> TopicState:
         """Return a topic. Raises NotFound, also for one that the viewer does not see."""
-        if not self.seen(viewer, [name]) or name not in self.node.state.topics:
+        topic = self.node.state.topics.get(name)
+        if topic is None or not self.seen(viewer, [name]):
             raise NotFound(f"there is no topic {name}")
-        return self.node.state.topics[name]
+        return topic
 
 
 def _quoted(text: str) -> str:

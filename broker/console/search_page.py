@@ -1,4 +1,4 @@
-"""The search over the names that a viewer may see: topics, tables, groups, connectors."""
+"""The search over the names that a viewer may see: of topics, tables and groups."""
 
 import heapq
 from collections.abc import Iterable
@@ -33,17 +33,13 @@ class SearchPage:
                 groups = self._renderer.on_loop(pages.groups_page(request.viewer, text))
             except KafkaError:
                 pass  # they are being loaded
-        state = self._node.state
+        known, shown = self._node.state.topics, first_names(topics, text, _SHOWN_MAX)
         return self._renderer.render(
             "search.html",
             text=text,
-            topics=first_names(topics, text, _SHOWN_MAX),
+            topics=shown,
             total=len(topics),
-            tables=[
-                one
-                for one in first_names(topics, text, _SHOWN_MAX)
-                if one in state.topics and state.topics[one].declares_table
-            ],
+            tables=[one for one in shown if one in known and known[one].declares_table],
             groups=groups[:_SHOWN_MAX],
             groups_total=len(groups),
         )

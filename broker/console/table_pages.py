@@ -41,7 +41,7 @@ class TablePages:
         found = pages.tables_page(
             self._node.state,
             self._declaring(request, text),
-            page=max(request.number("page", 1, 1 << 20), 1),
+            page=request.page,
         )
         source = urlencode({"q": text, "page": found["page"]})
         return self._renderer.render("tables.html", text=text, source=source, **found)
@@ -61,7 +61,7 @@ class TablePages:
         found = pages.tables_page(
             self._node.state,
             self._declaring(request, request.query.get("q", "")),
-            page=max(request.number("page", 1, 1 << 20), 1),
+            page=request.page,
         )
         topics = sorted({row["topic"] for row in found["tables"]})
         try:

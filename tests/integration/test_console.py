@@ -201,11 +201,14 @@ def test_names_are_found_by_a_part_of_them_in_any_letters(site: Site) -> None:
     found = site.get("/console/search?q=MENT").body
     assert "/console/topics/payments" in found
     assert "/console/topics/orders" not in found
-    assert "/console/group?id=billing" in site.get("/console/search?q=bill").body
+    assert "/console/group?id=billing" in site.get("/console/search?q=BILL").body
     assert "Partitions" in site.get("/console/search?q=orders").body, "the page of this topic"
     assert json.loads(site.get("/console/suggest?q=r").body) == {"topics": ["orders"]}
     assert json.loads(site.get("/console/suggest").body) == {"topics": []}
     assert "Nothing that you may see" in site.get("/console/search?q=%3Cb%3E").body
+    for page in ("search", "topics", "groups"):
+        nothing = site.get(f"/console/{page}?q=%E2%80%AEgnp.exe").body
+        assert "<q>\\u202egnp.exe</q>" in nothing, "the direction of text stays"
 
 
 def test_a_topic_leads_to_its_partitions_objects_groups_and_table(site: Site) -> None:

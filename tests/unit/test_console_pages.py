@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 from immutables import Map
 
-from lakehead.broker.console.job_pages import CONNECTOR, DEAD_LETTERS, last_writers
+from lakehead.broker.console.job_pages import CONNECTOR, DEAD_LETTERS, JobPages, last_writers
 from lakehead.broker.console.pages import tables_page, topics_page, with_text
 from lakehead.broker.console.renderer import Renderer
 from lakehead.connectors.pipelines import dead_letter_topic
@@ -66,6 +67,16 @@ def test_the_last_writer_of_each_kind_of_job_is_found_and_nodes_are_none() -> No
         ("maintenance", "maintenance/02", 7),
         ("restore", "restore", 1),
     ]
+
+
+async def test_a_connector_whose_topic_is_deleted_meanwhile_has_no_status() -> None:
+    name = f"{CONNECTOR}orders"
+    metadata = SimpleNamespace(store=None, state=MetadataImage())
+    node = SimpleNamespace(
+        engine=SimpleNamespace(metadata=metadata, reader=None), topics=SimpleNamespace(led=tuple)
+    )
+    pages = JobPages(cast(Any, SimpleNamespace(node=node)))
+    assert await pages._status(image({name: 1}).topics[name], "orders") == {}
 
 
 def test_connectors_are_found_by_the_names_that_they_give_to_topics() -> None:

@@ -61,20 +61,14 @@ function chart(place, labels, colors, text, least) {
     scales: { y: { range: (_, low, high) => [0, Math.max(high, least)] } },
   }, data, place);
   new ResizeObserver(() => plot.setSize({ width: width(), height: 185 })).observe(place);
-  const add = (timeMs, ...values) => {
-    data[0].push(timeMs / 1000);
-    values.forEach((value, n) => data[n + 1].push(value));
-    if (data[0].length > POINTS_MAX) data.forEach((column) => column.shift());
-    plot.setData(data);
-  };
-  add.all = (points) => {
-    points.slice(-POINTS_MAX).forEach(([timeMs, ...values]) => {
+  return (points) => {
+    for (const [timeMs, ...values] of points) {
       data[0].push(timeMs / 1000);
       values.forEach((value, n) => data[n + 1].push(value));
-    });
+    }
+    data.forEach((column) => column.splice(0, column.length - POINTS_MAX));
     plot.setData(data);
   };
-  return add;
 }
 
 function cells(row, values) {
@@ -107,7 +101,7 @@ function fill(body, rows, nothing) {
   if (!made.length) {
     const row = document.createElement("tr");
     cells(row, [[nothing, false]]);
-    row.firstChild.colSpan = 8;
+    row.firstChild.colSpan = body.parentElement.tHead.rows[0].cells.length;
     made.push(row);
   }
   body.replaceChildren(...made);
@@ -173,7 +167,7 @@ const NODE_STATES = { live: "good", silent: "bad", fenced: "bad", gone: "faint" 
 function watchCluster(place) {
   const add = chart(place, ["in", "out"], ["--in", "--out"], sizeText, 10240);
   const show = (found) => {
-    add(found.time_ms, found.bytes_in, found.bytes_out);
+    add([[found.time_ms, found.bytes_in, found.bytes_out]]);
     document.getElementById("bytes-in").textContent = sizeText(found.bytes_in) + "/s";
     document.getElementById("bytes-out").textContent = sizeText(found.bytes_out) + "/s";
     showLatencies(found.latencies);
@@ -200,9 +194,9 @@ function watchLag(place) {
   const lost = (error) => { now.textContent = "not known: " + error.message; };
   fetch(place.dataset.source + "&history=1").then(async (response) => {
     if (!response.ok) throw new Error(response.statusText);
-    add.all((await response.json()).history);
+    add((await response.json()).history);
   }).catch(lost).finally(() => follow(place.dataset.source, (found) => {
-    add(found.time_ms, found.lag);
+    add([[found.time_ms, found.lag]]);
     now.textContent = countText(found.lag);
   }, lost));
 }
@@ -268,10 +262,10 @@ function suggest(input, list) {
     wanted = input.value.trim();
     if (wanted.length < 2) return;
     timer = setTimeout(async () => {
-      const asked = wanted;
+      const requested = wanted;
       try {
-        const response = await fetch(list.dataset.source + "?q=" + encodeURIComponent(asked));
-        if (!response.ok || asked !== wanted) return;
+        const response = await fetch(list.dataset.source + "?q=" + encodeURIComponent(requested));
+        if (!response.ok || requested !== wanted) return;
         list.replaceChildren(...(await response.json()).topics.map((name) => {
           const option = document.createElement("option");
           option.value = name;
