@@ -79,7 +79,7 @@ def test_an_api_is_served_once_its_module_is_there(tree: Path, tmp_path: Path) -
 
 
 def test_a_setting_is_a_flag_and_in_the_pages_once_its_field_is_there(tree: Path) -> None:
-    assert "--metrics.page.max.bytes" in run(tree, "-m", "lakehead", "start", "--help")
+    assert "--metrics.page.max.bytes" in run(tree, "-m", "lakehead", "start", "--help-all")
     pages = run(tree, "-c", "from docs.generate import pages; print(pages()['settings.md'])")
     assert "| `metrics.page.max.bytes` | `1MiB` |" in pages
 
