@@ -467,12 +467,12 @@ class DeclaredTables:
                 self._leases.check_alive()
                 try:
                     catalog, reader = self._look()
+                    self._hand_over(catalog)
+                    due = self._take_what_is_due(catalog, on_table)
                 except StoreUnavailable as error:
                     self._report_error(on_table, "metadata", error)
                     stopped.wait(_PAUSE_S[0])
                     continue
-                self._hand_over(catalog)
-                due = self._take_what_is_due(catalog, on_table)
                 turns = partial(self._topic_turn, catalog, reader)
                 for outcomes in pool.map(turns, self._by_topic(due)):
                     for outcome in outcomes:

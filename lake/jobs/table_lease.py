@@ -181,7 +181,8 @@ class TableLeases:
                 one for one in self._held if self.is_requested(state, one) and not self._uses[one]
             )
             if requested:
-                self._reader.run(self._release(list(requested)))
+                with suppress(StorageError):  # they end with their time, and are ours no more
+                    self._reader.run(self._release(list(requested)))
             return requested
 
     def holds(self, topic_id: str) -> bool:
@@ -337,8 +338,13 @@ class TableLeases:
             try:
                 await self._report(leases, is_end=True)
             finally:
-                for topic_id in leases:
-                    self._held.pop(topic_id, None)
+                for topic_id, lease in leases.items():
+                    self._drop(topic_id, lease)
+
+    def _drop(self, topic_id: str, lease: _Lease) -> None:
+        """Hold a lease no more, but for a later one of the same table."""
+        if self._held.get(topic_id) is lease:
+            del self._held[topic_id]
 
     async def _report(self, leases: Mapping[str, _Lease], *, is_end: bool) -> None:
         """Commit what is new of these leases; those that are others' now are ours no more."""
@@ -374,7 +380,7 @@ class TableLeases:
         await self._log.commit_with(plan)
         for topic_id, lease in leases.items():
             if topic_id in lost:
-                self._held.pop(topic_id, None)
+                self._drop(topic_id, lease)
                 continue
             lease.reported = news[topic_id]
             if topic_id in renewed:

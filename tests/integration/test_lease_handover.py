@@ -13,6 +13,7 @@ from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
 from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import StoreUnavailable
 from lakehead.storage.metadata.records import Record, RequestTable, TakeTable
 from lakehead.storage.metadata.state import TableState
 from lakehead.storage.wal.holder import HostProcesses
@@ -193,3 +194,34 @@ def test_a_wait_that_was_in_vain_ends_its_request(cluster: Path, leases: list[Ta
     with pytest.raises(TableTaken, match="is written by elsewhere:7"):
         requester.take(topic, wait_s=0.6)
     assert held(cluster).requester == ""
+
+
+def test_a_lease_that_cannot_be_given_back_ends_with_its_time(
+    cluster: Path, leases: list[TableLeases], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, requester, _ = leases
+    topic = topic_id(cluster)
+    holder.take(topic)
+    commit(holder, RequestTable(topic_id=topic, requester=requester._name, until_ms=1 << 60))
+    state = holder.catalog().state
+
+    async def refuse(_: object) -> None:
+        raise StoreUnavailable("the store does not respond")
+
+    monkeypatch.setattr(holder._log, "commit_with", refuse)
+    assert holder.hand_over(state) == {topic}
+    assert not holder.holds(topic)
+
+
+def test_a_late_report_of_a_former_lease_leaves_the_new_one(
+    cluster: Path, leases: list[TableLeases]
+) -> None:
+    holder, _, _ = leases
+    topic = topic_id(cluster)
+    holder.take(topic)
+    former = dict(holder._held)
+    other = TakeTable(topic_id=topic, holder=GONE, term=held(cluster).term + 1, until_ms=1 << 60)
+    commit(holder, other)
+    holder.take(topic)
+    holder._reader.run(holder._report(former, is_end=False))
+    holder.check(topic)
