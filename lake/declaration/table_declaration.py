@@ -782,27 +782,27 @@ def _holds_others(kind: ColumnType | None) -> bool:
 
 def _check_variants(declared: TableDeclaration, fields: Columns) -> None:
     """Raise SettingsError for columns of VARIANT in a table that cannot have any."""
-    names = [name for name, kind in fields.items() if kind is not None and has_variant(kind)]
-    if not names:
-        return
-    column = f"{_TOP}schema: column {names[0]} cannot be VARIANT"
-    _require(
-        declared.value_format == "json",
-        f"{column}: only JSON is read as VARIANT (lakehead.table.value.format=json)",
-    )
-    _require(
-        fields[names[0]] == SimpleType("VARIANT") and declared.layout == "flat",
-        f"{column} inside another type: make it a column of its own, with {_TOP}layout=flat",
-    )
-    _require(
-        not declared.has_iceberg,
-        f"{column} of an Iceberg table, which PyIceberg cannot write: use STRING, or set "
-        f"{_TOP}formats=delta",
-    )
-    _require(
-        not declared.catalog,
-        f"{column} of a table in a catalog: use STRING, or leave {_TOP}catalog empty",
-    )
+    for name, kind in fields.items():
+        if kind is None or not has_variant(kind):
+            continue
+        column = f"{_TOP}schema: column {name} cannot be VARIANT"
+        _require(
+            declared.value_format == "json",
+            f"{column}: only JSON is read as VARIANT (lakehead.table.value.format=json)",
+        )
+        _require(
+            kind == SimpleType("VARIANT") and declared.layout == "flat",
+            f"{column} inside another type: make it a column of its own, with {_TOP}layout=flat",
+        )
+        _require(
+            not declared.has_iceberg,
+            f"{column} of an Iceberg table, which PyIceberg cannot write: use STRING, or set "
+            f"{_TOP}formats=delta",
+        )
+        _require(
+            not declared.catalog,
+            f"{column} of a table in a catalog: use STRING, or leave {_TOP}catalog empty",
+        )
 
 
 def _check_part(part: PartitionPart, known: Columns) -> None:

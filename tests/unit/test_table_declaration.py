@@ -219,6 +219,10 @@ def avro_field(kind: Any, **others: Any) -> dict[str, str]:
         (configs(value_format="debezium", schema="v variant"), "only JSON is read as VARIANT"),
         (configs(value_format="json", schema="v array<variant>"), "inside another type"),
         (configs(value_format="json", schema="v struct<a: variant>"), "inside another type"),
+        (
+            configs(value_format="json", schema="v variant, w array<variant>"),
+            "column w cannot be VARIANT inside another type",
+        ),
         (configs(value_format="json", schema="v variant", layout="nested"), "inside another type"),
         (
             configs(value_format="json", schema="v variant", mode="upsert", keys="v"),
