@@ -113,6 +113,8 @@ def import_topics(
     The cluster at --path is a new one, before its nodes start for the first time. Run it again for
     what came meanwhile; a run that was killed goes on where it was.
     """
+    if verify and (follow or from_start):
+        raise SettingsError("--verify imports nothing: give neither --follow nor --from-start")
     if from_start and not topic:
         raise SettingsError("--from-start is for topics given by --topic")
     parts, codec = _known_parts(without or ()), _codec(compression)
@@ -321,7 +323,7 @@ async def _verify(source: "SourceCluster", uri: str, options: _Options) -> None:
             "superseded": one.superseded,
             "digest": one.digest,
             "source_digest": one.source_digest,
-            "same": one.is_same,
+            "same": None if one.is_gone else one.is_same,
         }
         for one in found
     ]

@@ -2,7 +2,13 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
-from lakehead.broker.cli.migration.comparison import ComparedPartition, Comparison, Side
+from lakehead.broker.cli.migration.comparison import (
+    ComparedPartition,
+    Comparison,
+    Side,
+    _Item,
+    _Lost,
+)
 from lakehead.broker.cli.migration.source_batches import SourceBatch
 from lakehead.storage.format.batch_writer import encode_batch
 from lakehead.storage.format.compression import recompressed
@@ -27,13 +33,13 @@ def numbered(first: int, count: int) -> Pairs:
     return [(None, b"%d" % number) for number in range(first, first + count)]
 
 
-async def items(batches: Sequence[SourceBatch]) -> AsyncGenerator[SourceBatch, None]:
+async def items(batches: Sequence[_Item]) -> AsyncGenerator[_Item, None]:
     for one in batches:
         yield one
 
 
 async def compare(
-    here: Sequence[SourceBatch], there: Sequence[SourceBatch], *, is_compacted: bool = False
+    here: Sequence[_Item], there: Sequence[_Item], *, is_compacted: bool = False
 ) -> ComparedPartition:
     result = ComparedPartition(topic="t", partition=0, start=0, end=END, behind=0)
     comparison = Comparison(result, is_compacted)
@@ -102,3 +108,12 @@ async def test_the_last_record_of_a_key_may_not_be_missing_at_the_source() -> No
     here = [batch(0, [(b"a", b"1"), (b"b", b"1")])]
     found = await compare(here, [batch(0, [(b"a", b"1")])], is_compacted=True)
     assert str(found.difference) == "offsets 1 to 1: 1 not at the source"
+
+
+async def test_a_batch_of_which_the_source_deleted_the_beginning_is_the_same() -> None:
+    here = [batch(0, numbered(0, 3)), in_zstd(batch(3, numbered(3, 6)))]
+    there: list[_Item] = [batch(0, numbered(0, 3)), _Lost(5), batch(3, numbered(3, 6))]
+    found = await compare(here, there)
+    assert found.is_same
+    assert (found.start, found.records, found.source_records) == (5, 7, 7)
+    assert found.digest == found.source_digest

@@ -7,7 +7,7 @@ import hashlib
 import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from lakehead.broker.cli.migration.source_batches import (
     fetched_batches,
     partition_bounds,
 )
-from lakehead.broker.cli.migration.source_brokers import Place
+from lakehead.broker.cli.migration.source_brokers import Place, TopicGone
 from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
 from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.format.record_batch import (
@@ -120,25 +120,40 @@ _Item = SourceBatch | list[KafkaRecord] | _Lost
 async def compared(
     source: SourceCluster, store: ObjectStore, state: MetadataImage, topics: Sequence[SourceTopic]
 ) -> AsyncGenerator[ComparedPartition, None]:
-    """Yield the comparison of each partition that these topics have here. Raises RequestRefused,
+    """Yield the comparison of each partition of these topics, all of which are here; of one that
+    was added at the source since, all offsets are `behind`. Raises RequestRefused,
     BrokerUnavailable, StorageError.
     """
-    places = [
-        (topic, place)
-        for topic in topics
-        for place in topic.places[: len(state.topics[topic.name].partitions)]
-    ]
+    places = [(topic, place) for topic in topics for place in topic.places]
     bounds = await partition_bounds(source.brokers, [place for _, place in places])
     for topic, place in places:
-        stream = state.stream(state.topics[topic.name].partitions[place.partition])
+        partitions = state.topics[topic.name].partitions
         there = bounds.get(place)
-        if there is None:
-            yield ComparedPartition(
-                topic=topic.name, partition=place.partition, start=0, end=0, behind=0, is_gone=True
-            )
-            continue
-        is_compacted = "compact" in topic.configs.get("cleanup.policy", "")
-        yield await _compared_partition(source, store, stream, place, there, is_compacted)
+        found = _gone(place)
+        if there is not None and place.partition >= len(partitions):
+            found = _not_imported(place, there)
+        elif there is not None:
+            stream = state.stream(partitions[place.partition])
+            is_compacted = "compact" in topic.configs.get("cleanup.policy", "")
+            with suppress(TopicGone):  # while it was read
+                found = await _compared_partition(source, store, stream, place, there, is_compacted)
+        yield found
+
+
+def _gone(place: Place) -> ComparedPartition:
+    return ComparedPartition(
+        topic=place.topic.name, partition=place.partition, start=0, end=0, behind=0, is_gone=True
+    )
+
+
+def _not_imported(place: Place, bounds: Bounds) -> ComparedPartition:
+    return ComparedPartition(
+        topic=place.topic.name,
+        partition=place.partition,
+        start=bounds.low,
+        end=bounds.low,
+        behind=bounds.high - bounds.low,
+    )
 
 
 async def differing_positions(
@@ -292,7 +307,7 @@ class Comparison:
         while True:
             has_here, has_there = await here.has_more(), await there.has_more()
             if there.lost is not None:
-                self._skip(here, there.lost)
+                self._skip(here, there, there.lost)
                 there.lost = None
                 continue
             if not has_here and not has_there:
@@ -324,9 +339,9 @@ class Comparison:
                 offsets = self.pending.pop(_digest_of(record.key), ())
                 self._result.superseded += len(offsets)
 
-    def _skip(self, here: Side, end: int) -> None:
-        """Leave out what the source deleted meanwhile."""
-        here.start = self._result.start = end
+    def _skip(self, here: Side, there: Side, end: int) -> None:
+        """Leave out what the source deleted meanwhile, of which a batch may have the rest."""
+        here.start = there.start = self._result.start = end
         kept = here.within(here.records)
         here.records.clear()
         here.records.extend(kept)
