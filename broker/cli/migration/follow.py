@@ -73,7 +73,7 @@ class Import:
         done = await import_topics(
             self._source, self._target, topics, self._on_progress, from_start=self._from_start
         )
-        self._topics, self._from_start = topics, False
+        self._topics = topics
         records = sum(one.records for one in done)
         for one in done:
             known = self.results.get(one.topic)

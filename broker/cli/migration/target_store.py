@@ -83,6 +83,8 @@ class TargetStore:
         """The committed offsets of groups here, without their times; None: not read yet."""
         self.made_again: set[str] = set()
         """Topics that were here, and were deleted and made again by this run."""
+        self._begun_again: set[str] = set()
+        """Topics that this run imports from their start by request: a later round goes on."""
 
     @property
     def state(self) -> MetadataImage:
@@ -94,13 +96,14 @@ class TargetStore:
     ) -> dict[str, list[Stream]]:
         """Return the streams of topics, with their configs: a topic is made if it is not there, and
         gets partitions that were added at the source. One that was created again at the source,
-        each of them with `from_start`, is deleted here and made again; see `made_again`. Raises
-        RequestRefused for a topic that has more partitions than at the source.
+        and each of them when this run first gets it with `from_start`, is deleted here and made
+        again; see `made_again`. Raises RequestRefused for a topic that has more partitions than at
+        the source.
         """
         for some in _pieces(wanted, lambda one: one.partitions):
-            await self._engine.metadata.commit_with(
-                partial(self._planned, some, from_start=from_start)
-            )
+            again = {one.name for one in some if from_start} - self._begun_again
+            await self._engine.metadata.commit_with(partial(self._planned, some, again))
+            self._begun_again |= again
         state = self.state
         for stream in list(self._engine.streams.values()):
             if stream.stream_id not in state.streams:
@@ -120,15 +123,18 @@ class TargetStore:
         }
 
     def _planned(
-        self, wanted: Sequence[SourceTopic], state: MetadataImage, *, from_start: bool
+        self, wanted: Sequence[SourceTopic], again: Collection[str], state: MetadataImage
     ) -> list[Record]:
-        """Return the records that make these topics as they are at the source."""
+        """Return the records that make these topics as they are at the source, those of `again`
+        from their start.
+        """
         records: list[Record] = []
         next_stream = state.next_stream_id
         for one in wanted:
             topic_id = _topic_id(state.cluster_id, one.topic)
             known = state.topics.get(one.name)
-            if known is not None and (from_start or (topic_id and known.topic_id != topic_id)):
+            is_other = bool(topic_id) and known is not None and known.topic_id != topic_id
+            if known is not None and (is_other or one.name in again):
                 records.append(DeleteTopic(topic_id=known.topic_id))
                 self.made_again.add(one.name)
                 known = None
