@@ -72,6 +72,21 @@ def test_a_token_that_cannot_be_had_is_an_error_with_the_reason() -> None:
         tokens_of(place.url, client_id="me", client_secret="s3cret").token()
 
 
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_endpoint_that_gives_no_token_at_the_moment_is_tried_again_later(status: int) -> None:
+    with HttpPlace(lambda *_: (status, b"later")) as place:
+        tokens = tokens_of(place.url, client_id="me", client_secret="s3cret")
+        with pytest.raises(BrokerUnavailable, match=f"HTTP status {status}"):
+            tokens.token()
+
+
+def test_a_token_whose_time_is_not_a_number_is_valid_for_a_while(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(jwt(exp="tomorrow"))
+    found = tokens_of(file.as_uri()).token()
+    assert found.expires_s > SystemClock().now_ms() / 1000 + 200
+
+
 def test_settings_without_a_token_name_what_is_missing() -> None:
     with pytest.raises(SettingsError, match=r"token\.endpoint\.url"):
         SourceTokens({}, SystemClock())

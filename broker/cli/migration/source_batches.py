@@ -24,7 +24,7 @@ from lakehead.broker.cli.migration.source_brokers import (
 )
 from lakehead.broker.protocol.decode import Cursor
 from lakehead.broker.protocol.messages import entity
-from lakehead.storage.errors import RequestRefused
+from lakehead.storage.errors import BrokerUnavailable, RequestRefused
 from lakehead.storage.format.record_batch import (
     HEADER_SIZE,
     MAGIC,
@@ -38,8 +38,10 @@ from lakehead.storage.format.record_batch import (
 _FETCH, _FETCH_NEWEST = 1, 13
 _FETCH_BY_NAME = 12
 """The newest version that names topics by their names: later ones do by id (KIP-516)."""
-_LIST_OFFSETS, _LIST_OFFSETS_NEWEST = 2, 6
+_LIST_OFFSETS, _LIST_OFFSETS_NEWEST = 2, 8
 _EARLIEST, _LATEST = -2, -1
+_EARLIEST_LOCAL, _KNOWS_LOCAL = -4, 8
+"""The first offset that is not in tiered storage alone, and the first version that has it."""
 _COMMITTED = 1
 _PLACES_AT_ONCE = 5000
 _FETCH_BYTES = 16 * 1024 * 1024
@@ -47,8 +49,10 @@ _WAIT_MS = 500
 _THROTTLED_MIN_S = 0.1
 _EMPTY_MAX = 3
 """Responses without a batch, below the end, until it counts as sure that none is there: compaction
-may have removed the last ones, and a read of tiered storage may be late.
+may have removed the last ones. A late read of tiered storage has no batch either (KIP-1018).
 """
+_LATE_MAX = 60
+"""Responses without a batch from tiered storage, until the source counts as unavailable."""
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _LONG = struct.Struct(">q")
 
@@ -191,7 +195,13 @@ async def fetched_batches(
                 position, empty = batches[-1].header.end_offset, 0
             else:
                 empty += 1
-                position = end if empty == _EMPTY_MAX else position
+                if empty % _EMPTY_MAX == 0 and not await _is_tiered(brokers, place, position):
+                    position = end
+                elif empty >= _LATE_MAX:
+                    raise BrokerUnavailable(
+                        f"{place}: the source reads nothing of its tiered storage at offset "
+                        f"{position}: raise remote.fetch.max.wait.ms of its brokers"
+                    )
             coming = fetch() if position < end else None
             yield FetchedBatches(
                 batches=list(committed_batches(batches, response.aborted)), end=position
@@ -200,6 +210,20 @@ async def fetched_batches(
         if coming is not None and not coming.done():
             coming.cancel()
             brokers.close()  # its response would be taken for that to the next request
+
+
+async def _is_tiered(brokers: SourceBrokers, place: Place, position: int) -> bool:
+    """Return whether the source has an offset in tiered storage alone (KIP-405). Raises TopicGone,
+    and as `SourceBrokers`.
+    """
+
+    async def send(channel: SourceChannel) -> bool:
+        if not channel.supports(_LIST_OFFSETS, _KNOWS_LOCAL):
+            return False
+        found = await _listed_offsets(channel, [place], _EARLIEST_LOCAL)
+        return any(code is ErrorCode.none and offset > position for _, code, offset in found)
+
+    return await brokers.at_leader(place, send)
 
 
 class _Response(NamedTuple):

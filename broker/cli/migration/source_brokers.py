@@ -235,6 +235,7 @@ class SourceBrokers:
                 self.close()
                 self._topics = None
             except MalformedFrame as error:
+                self.close()  # the next response may be the rest of this one
                 raise BrokerUnavailable(
                     f"the source sends no valid response: {error}{self._hint()}"
                 ) from error
@@ -393,6 +394,11 @@ class SourceChannel:
         RequestRefused without such a version, OSError, TimeoutError, MalformedFrame.
         """
         return await self.exchange(key, self._version(key, newest, name), name, fields)
+
+    def supports(self, key: int, version: int) -> bool:
+        """Return whether the broker has this version of a request."""
+        oldest, newest = self._versions.get(key, (0, -1))
+        return oldest <= version <= newest
 
     def _version(self, key: int, newest: int, name: str) -> int:
         oldest, supported = self._versions.get(key, (0, -1))

@@ -45,6 +45,10 @@ from lakehead.storage.format.records import KafkaRecord
 from lakehead.storage.metadata.state import INTERNAL_TOPICS
 
 _RESPONSE_S = 30.0
+_SILENT_MAX_S = 60
+"""Longest wait for a record or the end of a partition: a client of librdkafka waits for a source
+that is away without end.
+"""
 _RECORDS_AT_ONCE, _BYTES_AT_ONCE = 2000, 8 * 1024 * 1024
 _TOPICS_AT_ONCE = 500
 _GROUPS_AT_ONCE = 100
@@ -150,7 +154,7 @@ class SourceCluster:
         futures = self._admin.describe_configs(resources, request_timeout=_RESPONSE_S)
         for resource, future in futures.items():
             try:
-                entries = future.result(_RESPONSE_S)
+                entries = _response(f"configs of topic {resource.name}", future)
             except KafkaException as error:
                 if _name(error) == "UNKNOWN_TOPIC_OR_PART":
                     continue  # deleted meanwhile
@@ -182,7 +186,7 @@ class SourceCluster:
             }
             for name, future in requests.items():
                 try:
-                    committed = future.result(_RESPONSE_S).topic_partitions
+                    committed = _response(f"consumer group {name}", future).topic_partitions
                 except KafkaException as error:
                     if _name(error) in _NO_POSITIONS:
                         continue
@@ -227,16 +231,22 @@ class SourcePartition:
         self._place = place
 
     def records(self, start: int) -> Iterator[list[KafkaRecord]]:
-        """Yield the records from an offset on, some megabytes at a time."""
+        """Yield the records from an offset on, some megabytes at a time. Raises RequestRefused,
+        BrokerUnavailable.
+        """
         place = self._place
         self._consumer.assign([TopicPartition(place.topic.name, place.partition, start)])
         is_ended = False
         found: list[KafkaRecord] = []
-        size = 0
+        size = silent_s = 0
         while not is_ended:
             message = self._consumer.poll(1.0)
             if message is None:
+                silent_s += 1
+                if silent_s >= _SILENT_MAX_S:
+                    raise BrokerUnavailable(f"{place}: no response within {_SILENT_MAX_S} s")
                 continue
+            silent_s = 0
             error = message.error()
             if error is None:
                 record = _record(message)
@@ -249,6 +259,16 @@ class SourcePartition:
             if found and (is_ended or size >= _BYTES_AT_ONCE or len(found) >= _RECORDS_AT_ONCE):
                 yield found
                 found, size = [], 0
+
+
+def _response(subject: str, future: Any) -> Any:
+    """Return the response to a request. Raises KafkaException, and BrokerUnavailable if none comes:
+    the time of librdkafka is not always over first.
+    """
+    try:
+        return future.result(_RESPONSE_S)
+    except TimeoutError:
+        raise BrokerUnavailable(f"{subject}: no response within {_RESPONSE_S:.0f} s") from None
 
 
 def _public(listed: Mapping[str, ListedTopic]) -> list[str]:

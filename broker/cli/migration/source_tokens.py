@@ -104,6 +104,8 @@ class SourceTokens:
             )
         except OSError as error:
             raise BrokerUnavailable(f"{self._url} gives no token: {error}") from None
+        if response.status == 429 or response.status >= 500:
+            raise BrokerUnavailable(f"{self._url} gives no token: HTTP status {response.status}")
         if response.status != 200:
             raise RequestRefused(f"{self._url} gives no token: HTTP status {response.status}")
         try:
@@ -116,7 +118,10 @@ class SourceTokens:
     def _checked(self, value: str, lifetime_s: float) -> SourceToken:
         if not value:
             raise RequestRefused(f"{self._url} has an empty token")
-        return SourceToken(value, _claims(value).get("exp") or self._now() + lifetime_s)
+        expires_s = _claims(value).get("exp")
+        if not isinstance(expires_s, int | float):
+            expires_s = self._now() + lifetime_s
+        return SourceToken(value, expires_s)
 
 
 def _claims(token: str) -> dict[str, Any]:
