@@ -6,6 +6,7 @@ With `BROKER=kafka` the source is Apache Kafka.
 
 import asyncio
 import json
+import random
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from lakehead.broker.cli.cluster import open_at, read_state
 from lakehead.broker.cli.migration.group_positions import stored_positions
+from lakehead.broker.cli.migration.source_batches import _KNOWS_LOCAL, _LIST_OFFSETS, _is_tiered
+from lakehead.broker.cli.migration.source_brokers import Place, SourceBrokers
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.jobs.run_record import Run, RunRecords, RunState
 from lakehead.storage.metadata.state import MetadataImage
@@ -336,6 +339,19 @@ def test_a_topic_of_the_source_itself_is_refused(source: str, tmp_path: Path) ->
     )
     assert refused.returncode == 1
     assert "positions of groups come without it" in refused.stderr
+
+
+async def test_a_source_without_tiered_storage_has_all_offsets_itself(source: str) -> None:
+    await asyncio.to_thread(create, source, "untiered")
+    brokers = SourceBrokers({"bootstrap.servers": source}, None, random.Random(1))
+    try:
+        listed = (await brokers.topics())["untiered"]
+        place = Place(listed.topic, 0)
+        channel = await brokers.channel(listed.leaders[0])
+        assert channel.supports(_LIST_OFFSETS, _KNOWS_LOCAL)
+        assert not await _is_tiered(brokers, place, 0)
+    finally:
+        brokers.close()
 
 
 def test_a_source_that_restarts_is_waited_for(tmp_path: Path) -> None:
