@@ -16,6 +16,8 @@ import errno
 import os
 import platform
 import struct
+import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
@@ -45,6 +47,10 @@ class _Transfer(NamedTuple):
     control_block: ctypes.Array[ctypes.c_char]
 
 
+_LEFT: list[dict[int, _Transfer]] = []
+"""The transfers of queues that were dropped while the kernel had them."""
+
+
 class KernelAio:
     """Writes and reads of files that were opened with `O_DIRECT`, for one event loop. A file may be
     closed as soon as a call has returned: the kernel has it until the transfer has ended.
@@ -61,13 +67,19 @@ class KernelAio:
         self._syscall.restype = ctypes.c_long
         self._depth = depth
         self.loop = asyncio.get_running_loop()
-        self._context = ctypes.c_ulong(0)
-        self._call(calls.setup, ctypes.c_long(depth), ctypes.byref(self._context))
         self._events = ctypes.create_string_buffer(_EVENT.size * depth)
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._transfers: dict[int, _Transfer] = {}
         self._next = 0
+        self._process = os.getpid()
         self._idle: asyncio.Future[None] | None = None
+        self._context = ctypes.c_ulong(0)
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._call(calls.setup, ctypes.c_long(depth), ctypes.byref(self._context))
+        except OSError:
+            os.close(self._eventfd)
+            self._eventfd = -1
+            raise
         self.loop.add_reader(self._eventfd, self.collect)
 
     def write(self, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[None]:
@@ -80,6 +92,9 @@ class KernelAio:
 
     def _start(self, command: int, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self.loop.create_future()
+        if self._eventfd < 0:
+            future.set_exception(OSError(errno.EBADF, "the kernel's queue is closed"))
+            return future
         number = self._next = self._next + 1
         address = ctypes.c_char.from_buffer(buffer)
         control_block = ctypes.create_string_buffer(
@@ -112,15 +127,17 @@ class KernelAio:
         return future
 
     async def close(self) -> None:
-        """Wait for the transfers under way and let go. Cancelled, it leaves all as it is: the
-        kernel has the buffers of one that is stuck.
+        """Wait for the transfers under way and let go; a later one is an error. Cancelled, it
+        leaves all as it is: the kernel has the buffers of one that is stuck.
         """
-        if self._transfers:
-            self._idle = self.loop.create_future()
-            await self._idle
-        self.loop.remove_reader(self._eventfd)
-        os.close(self._eventfd)
-        self._call(self._calls.destroy, self._context)
+        if self._eventfd < 0:
+            return
+        if not self.loop.is_closed():
+            while self._transfers:  # one that ends may be followed by the next
+                self._idle = self.loop.create_future()
+                await self._idle
+            self.loop.remove_reader(self._eventfd)
+        self._let_go()
 
     def collect(self) -> None:
         """Finish the futures of the transfers that have ended. The event loop calls this."""
@@ -128,19 +145,49 @@ class KernelAio:
             os.eventfd_read(self._eventfd)
         except BlockingIOError:
             return
-        count = self._call(
-            self._calls.getevents,
-            self._context,
-            ctypes.c_long(0),
-            ctypes.c_long(self._depth),
-            self._events,
-            None,
-        )
-        ended = memoryview(self._events)[: count * _EVENT.size]
-        for number, _, result, _ in _EVENT.iter_unpack(ended):
-            self._finish(self._transfers.pop(number), result)
+        for transfer, result in self._ended():
+            self._finish(transfer, result)
         if not self._transfers and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+    def _ended(self) -> Iterator[tuple[_Transfer, int]]:
+        """Yield all transfers that have ended, with their results: the kernel takes more than
+        `depth` at once, and reports none of them twice.
+        """
+        count = self._depth
+        while count == self._depth:
+            count = self._call(
+                self._calls.getevents,
+                self._context,
+                ctypes.c_long(0),
+                ctypes.c_long(self._depth),
+                self._events,
+                None,
+            )
+            ended = memoryview(self._events)[: count * _EVENT.size]
+            for number, _, result, _ in _EVENT.iter_unpack(ended):
+                yield self._transfers.pop(number), result
+
+    def _let_go(self) -> None:
+        """Give the queue back; the kernel waits for what is under way."""
+        self._call(self._calls.destroy, self._context)
+        os.close(self._eventfd)
+        self._eventfd = -1
+
+    def __del__(self) -> None:
+        """Let go where the event loop has ended without `close`. The kernel still writes into the
+        buffers of reads under way: those are kept. A child of a fork has no queue.
+        """
+        if getattr(self, "_eventfd", -1) < 0 or sys.is_finalizing():
+            return
+        if self._process == os.getpid():
+            for _ in self._ended():
+                pass
+            if not self._transfers:
+                self._let_go()
+                return
+            _LEFT.append(self._transfers)
+        os.close(self._eventfd)
 
     @staticmethod
     def _finish(transfer: _Transfer, result: int) -> None:

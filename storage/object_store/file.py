@@ -132,9 +132,9 @@ class FileStore:
 
     async def close(self) -> None:
         """End the threads."""
-        if self._kernel_reads is not None:
-            await self._kernel_reads.close()
-            self._kernel_reads = None
+        kernel_reads, self._kernel_reads = self._kernel_reads, None
+        if kernel_reads is not None:
+            await kernel_reads.close()
         for pool in (self._pool, self._direct_pool):
             if pool is not None:
                 pool.shutdown(wait=True)

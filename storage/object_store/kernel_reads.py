@@ -72,7 +72,12 @@ class KernelReads:
             os.close(file)
 
     async def close(self) -> None:
-        """Wait for reads under way, and close all files."""
+        """Wait for reads under way, also for those that wait for their turn, and close all files.
+        None may be started any more.
+        """
+        if not self.loop.is_closed():
+            for _ in range(READS_MAX):
+                await self._room.acquire()
         self._close_files()
         await self._aio.close()
 

@@ -301,3 +301,17 @@ def test_a_second_event_loop_reads_by_threads(tmp_path: Path) -> None:
     asyncio.run(store.create("a/b", [BODY]))
     for start in (0, MIB):
         assert asyncio.run(store.get_range("a/b", start, MIB)) == BODY[start : start + MIB]
+    asyncio.run(store.close())
+    assert open_files(tmp_path) == []
+
+
+async def test_closing_waits_for_reads_that_wait_for_their_turn(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    reads = [asyncio.ensure_future(store.get_range("a/b", 4 * n, MIB)) for n in range(12)]
+    await asyncio.sleep(0)
+    await store.close()
+    async with asyncio.timeout(60):
+        for number, found in enumerate(await asyncio.gather(*reads)):
+            assert found == BODY[4 * number : 4 * number + MIB]
+    assert open_files(tmp_path) == []
