@@ -115,8 +115,8 @@ class Run:
         return self
 
     def body(self) -> bytes:
-        """Return the JSON of a record."""
-        return json.dumps(asdict(self), ensure_ascii=False).encode()
+        """Return the JSON of a record. A name that is not UTF-8 has question marks."""
+        return json.dumps(asdict(self), ensure_ascii=False).encode(errors="replace")
 
     @classmethod
     def of(cls, key: str, body: bytes) -> "Run":

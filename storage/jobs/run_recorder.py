@@ -29,8 +29,8 @@ from lakehead.storage.object_store.protocol import ObjectStore
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_END_S = 10.0
-"""Longest wait of a run for its last record."""
+_END_S = 2.0
+"""Longest wait of a run for its last record: a store that does not respond holds no job up."""
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +58,8 @@ class RunRecorder:
         self._interval_s = interval_s
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._written = 0
+        self._written = self._kept = 0
+        """The number of the next record, and of the first that may not have been deleted."""
 
     def at(self, doing: str) -> None:
         """Note the part of the job that is being done."""
@@ -127,7 +128,7 @@ class RunRecorder:
                     self._write_all(loop, store)
                 finally:
                     loop.run(store.close())
-        except (LakeheadError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  # no work rests on records
             _log.debug("the run leaves no records: %s", error)
 
     def _write_all(self, loop: asyncio.Runner, store: ObjectStore) -> None:
@@ -150,19 +151,29 @@ class RunRecorder:
         """Write a record; return the state that it has, also where it could not be written."""
         with self._lock:
             run = self._run = replace(self._run, updated_ms=self._clock.now_ms())
-        key = RunKey(self._id, self._written)
         try:
-            await store.create(key.key, [run.body()])
-        except ObjectExists:
-            pass  # by an earlier try
+            while not await self._created(store, run):
+                self._written += 1
         except LakeheadError as error:
             _log.debug("a record of the run is not written: %s", error)
             return run.state
+        older = [RunKey(self._id, one).key for one in range(self._kept, self._written)]
+        self._kept = self._written
         self._written += 1
-        if key.number:
-            with suppress(LakeheadError):  # the next run deletes it
-                await store.delete([RunKey(self._id, key.number - 1).key])
+        if older:
+            with suppress(LakeheadError):  # the next run deletes them
+                await store.delete(older)
         return run.state
+
+    async def _created(self, store: ObjectStore, run: Run) -> bool:
+        """Write the next record. Return false if it is there: an earlier try, whose response was
+        lost, has left an older state.
+        """
+        try:
+            await store.create(RunKey(self._id, self._written).key, [run.body()])
+        except ObjectExists:
+            return False
+        return True
 
 
 async def _opened(open_store: Callable[[], ObjectStore]) -> ObjectStore:

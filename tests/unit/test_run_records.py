@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import random
+import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import CorruptObject, SettingsError, StoreUnavailable
+from lakehead.storage.errors import (
+    CorruptObject,
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+)
 from lakehead.storage.jobs.job import run_inline
 from lakehead.storage.jobs.run_record import (
     ABANDONED_MS,
@@ -26,7 +34,7 @@ from lakehead.storage.jobs.run_record import (
 from lakehead.storage.jobs.run_recorder import RunRecorder, recorded
 from lakehead.storage.metadata.entry import entry_key
 from lakehead.storage.object_store import FileStore
-from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
 from tests.support.waiting import wait_until
 
 LIMIT_S = 30.0
@@ -113,6 +121,50 @@ def test_a_run_goes_on_where_its_records_cannot_be_written(folder: Path) -> None
     with recorded(refusing, "verify", clock=SystemClock(), rng=random.Random(1)):
         pass
     assert runs(folder) == []
+
+
+def test_the_end_counts_where_the_response_to_the_record_before_was_lost(folder: Path) -> None:
+    tried = threading.Event()
+
+    class Losing(FileStore):
+        async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+            await super().create(key, pieces)
+            if not tried.is_set():
+                tried.set()
+                raise OutcomeUnknown("the response was lost")
+
+    with recorded(lambda: Losing(folder), "verify", clock=SystemClock(), rng=random.Random(1)):
+        assert tried.wait(LIMIT_S)
+    assert [run.state for run in runs(folder)] == [RunState.SUCCEEDED]
+    assert len(list((folder / PREFIX).rglob("*.json"))) == 1
+
+
+def test_a_store_that_does_not_respond_holds_no_run_up(folder: Path) -> None:
+    class Silent(FileStore):
+        async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+            await asyncio.Event().wait()
+            return ()
+
+    clock = SystemClock()
+    begun = clock.monotonic()
+    with recorded(lambda: Silent(folder), "verify", clock=clock, rng=random.Random(1)):
+        pass
+    assert clock.monotonic() - begun < 5
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_unexpected_error_of_a_store_ends_records_and_nothing_else() -> None:
+    def failing() -> ObjectStore:
+        raise RuntimeError("a library fails")
+
+    with recorded(failing, "verify", clock=SystemClock(), rng=random.Random(1)) as recorder:
+        recorder.at("all of it")
+
+
+def test_a_reason_with_a_name_that_is_not_utf_8_is_recorded(folder: Path) -> None:
+    with pytest.raises(SettingsError), record(folder):
+        raise SettingsError(os.fsdecode(b"no file \xff"))
+    assert [one.reason for one in runs(folder)] == ["no file ?"]
 
 
 def test_nothing_is_written_where_there_is_no_cluster(tmp_path: Path) -> None:
