@@ -19,8 +19,8 @@ promoted once.
 
 import hashlib
 import random
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -33,7 +33,7 @@ from lakehead.storage.backup.restore import (
     append_corrections,
     find_point,
 )
-from lakehead.storage.backup.restored_state import restored_state
+from lakehead.storage.backup.restored_state import ENTRIES_STEP, restored_state
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
@@ -55,7 +55,7 @@ from lakehead.storage.metadata.beginning import (
 from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing
 from lakehead.storage.metadata.log_reader import in_steps
-from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.encrypted import place_of
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
@@ -105,11 +105,11 @@ async def promote_copy(
         raise RequestRefused(f"{store.uri} holds backups, and not a copy that replication fills")
     found, point, corrections = await read_promotion(store), None, 0
     if found is None:
-        await _seal_logs(store, (await find_point(store)).state, clock, rng)
-        point = await find_point(store)
+        point = await _sealed_point(store, clock, rng)
         now_ms = clock.now_ms()
         secret = f"{rng.getrandbits(256):064x}"
         state = restored_state(point.state, node_secret=secret, time_ms=now_ms)
+        state = await _above_all(store, state)
         records = await correct(store, state)
         state = await append_corrections(store, state, records, now_ms, rng)
         corrections = sum(map(len, records.values()))
@@ -165,14 +165,32 @@ def _decision_key(store: ObjectStore) -> str:
     return f"{PROMOTIONS}{_place(store)}.json"
 
 
+async def _sealed_point(store: ObjectStore, clock: Clock, rng: random.Random) -> RestorePoint:
+    """Return the newest complete state of a copy in which each write-ahead log is sealed, also that
+    of a node that has started meanwhile.
+    """
+    point, sealed = await find_point(store), dict[int, int]()
+    while True:
+        nodes = nodes_in_cluster(point.state)
+        if all(sealed.get(node.node_id) == node.epoch for node in nodes):
+            return point
+        await _seal_logs(store, point.state.cluster_id, nodes, clock, rng)
+        sealed = {node.node_id: node.epoch for node in nodes}
+        point = await find_point(store)
+
+
 async def _seal_logs(
-    store: ObjectStore, state: MetadataImage, clock: Clock, rng: random.Random
+    store: ObjectStore,
+    cluster_id: str,
+    nodes: Iterable[NodeState],
+    clock: Clock,
+    rng: random.Random,
 ) -> None:
-    """Put a seal at the end of each write-ahead log in the copy."""
-    for node in nodes_in_cluster(state):
+    """Put a seal at the end of the write-ahead log of each of these nodes."""
+    for node in nodes:
         sealer = LogSealer(
             store,
-            cluster_id=state.cluster_id,
+            cluster_id=cluster_id,
             node_id=node.node_id,
             sealer_id=-1,
             incarnation=f"{rng.getrandbits(64):016x}",
@@ -181,6 +199,16 @@ async def _seal_logs(
         )
         await sealer.seal(WalFloor(node.wal_epoch, node.wal_floor), before=node.epoch + 1)
     failpoint("promotion_sealed")
+
+
+async def _above_all(store: ObjectStore, state: MetadataImage) -> MetadataImage:
+    """Return a state whose log goes on above all that is in the copy. More entries than a restored
+    state leaves room for may have arrived beyond a missing object.
+    """
+    there = Listing.of(await store.list(META))
+    numbers = (*there.entries, *there.checkpoints, *(one.number for one in there.boundaries))
+    last = max(numbers, default=-1)
+    return state if last < state.next_entry else replace(state, next_entry=last + ENTRIES_STEP)
 
 
 async def _refuse_changes(store: ObjectStore, point: RestorePoint) -> None:

@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,9 @@ from lakehead.storage.metadata.log_reader import read_checkpoint
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
-from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectStore
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.stream import Stream
 from tests.support.backups import back_up, promote, promoted
 from tests.support.command_line import CommandLine
 from tests.support.template_process import lakehead_command
@@ -226,6 +228,26 @@ async def test_a_node_that_writes_to_the_copy_is_fenced(tmp_path: Path) -> None:
     assert [len(found[index]) for index in range(2)] == kept
 
 
+async def test_a_node_that_starts_while_logs_are_sealed_is_fenced(tmp_path: Path) -> None:
+    await grow(tmp_path, 1)
+    async with AsyncExitStack() as stack:
+        started: list[tuple[StreamEngine, list[Stream]]] = []
+
+        class Meanwhile(FileStore):
+            async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+                await super().create(key, pieces)
+                if key.startswith("wal/") and not started:
+                    node = broker(tmp_path, LAZY, seed=8)
+                    started.append(await stack.enter_async_context(node))
+
+        await promoted(Meanwhile(tmp_path))
+        ((_, streams),) = started
+        with pytest.raises(LakeheadError):
+            async with asyncio.timeout(20):
+                await append(streams[0], 5)
+                raise AssertionError("it was acknowledged, and is lost")
+
+
 async def test_an_entry_of_a_node_in_the_copy_finds_the_promoted_metadata(tmp_path: Path) -> None:
     await grow(tmp_path, 1)
     log = await MetadataLog.open(
@@ -286,20 +308,22 @@ def test_a_copy_that_still_changes_is_not_promoted(tmp_path: Path, change: str) 
     assert run_job(VERIFY, str(copy)).damages == ()
 
 
+@pytest.mark.parametrize("ahead", [50, 3_000_000])
 def test_a_boundary_that_came_before_its_checkpoint_does_not_hide_an_earlier_state(
-    tmp_path: Path,
+    tmp_path: Path, ahead: int
 ) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     asyncio.run(grow(source, 1))
     shutil.copytree(source, copy)
     whole = asyncio.run(newest_whole(copy))
     assert whole is not None
-    boundary = copy / "meta" / "boundary" / f"{whole.next_entry + 50:020d}-{'a' * 16}"
+    boundary = copy / "meta" / "boundary" / f"{whole.next_entry + ahead:020d}-{'a' * 16}"
     boundary.parent.mkdir(exist_ok=True)
     boundary.write_bytes(b"")
     done = promote(copy)
     assert done.point is not None
     assert done.point.state.next_entry == whole.next_entry
+    assert in_log(copy).next_entry == done.promotion.number > whole.next_entry + ahead
     assert offsets(copy) == offsets(source, tail=True)
 
 
