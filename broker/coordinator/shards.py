@@ -22,7 +22,8 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.tasks import TaskScope
 
-_READ_AGAIN_S = 0.5
+_READ_AGAIN_S, _READ_AGAIN_MAX_S = 0.5, 5.0
+"""The first and the longest pause before a log that could not be read is read again."""
 _LOAD_WAIT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -168,13 +169,14 @@ class Shards(Generic[S]):
     ) -> None:
         if task is not None:
             await asyncio.wait([task])
-        reading = asyncio.current_task()
+        reading, pause_s = asyncio.current_task(), _READ_AGAIN_S
         try:
             while self._loading.get(index) is reading:  # else a later advance reads it
                 if await self._read(index, partition, name):
                     return
                 # An object was deleted in the copy before the state that replaces it was looked at.
-                await asyncio.sleep(_READ_AGAIN_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _READ_AGAIN_MAX_S)
         finally:
             if self._loading.get(index) is reading:
                 del self._loading[index]
