@@ -85,7 +85,7 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoted:
     """The result: the decision, and how many records were appended as corrections. `point` is None
-    if an earlier try had decided.
+    if an earlier try, or another process, had decided.
     """
 
     promotion: Promotion
@@ -115,7 +115,9 @@ async def promote_copy(
         corrections = sum(map(len, records.values()))
         failpoint("promotion_corrected")
         await _refuse_changes(store, point)
-        found = await _decide(store, state, now_ms, rng)
+        found, is_own = await _decide(store, state, now_ms, rng)
+        if not is_own:
+            point, corrections = None, 0
     failpoint("promotion_decided")
     await _publish(store, found, rng)
     return Promoted(promotion=found, point=point, corrections=corrections)
@@ -236,8 +238,8 @@ def _are_newer(entries: Collection[int], point: RestorePoint) -> bool:
 
 async def _decide(
     store: ObjectStore, state: MetadataImage, time_ms: int, rng: random.Random
-) -> Promotion:
-    """Put the decision for a state; return the one that was first."""
+) -> tuple[Promotion, bool]:
+    """Put the decision for a state; return the one that was first, and true if it is that."""
     key = f"{PROMOTIONS}{_place(store)}-{rng.getrandbits(64):016x}.parquet"
     pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
     backoff = Backoff(rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
@@ -257,7 +259,7 @@ async def _decide(
             continue
         decided = await read_promotion(store)
         if decided is not None:
-            return decided
+            return decided, decided == made
 
 
 async def _publish(store: ObjectStore, promotion: Promotion, rng: random.Random) -> None:

@@ -206,6 +206,7 @@ def test_two_promotions_at_once_make_one_cluster(tmp_path: Path) -> None:
             *(promoted(FileStore(copy), seed=number) for number in range(3))
         )
         assert len({one.promotion for one in done}) == 1
+        assert sum(one.point is not None for one in done) == 1, "only one has decided"
         return [one.promotion.number for one in done]
 
     numbers = asyncio.run(both())
