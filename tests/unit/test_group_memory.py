@@ -25,7 +25,7 @@ from lakehead.broker.coordinator.group.share.share_group import ShareGroupSettin
 from lakehead.broker.coordinator.group.share.share_groups import ShareGroups
 from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog
 from lakehead.broker.share.share_partition_key import SharePartitionKey
-from lakehead.storage.clock import SystemClock
+from lakehead.storage.clock import Clock, SystemClock
 from lakehead.storage.tasks import TaskScope
 from tests.property.test_coordinator_log import ListPartition, crash
 from tests.support.topic_catalogs import catalog
@@ -119,19 +119,20 @@ class NoStates:
 class Node:
     """Shards of one node, on logs that are only written."""
 
-    def __init__(self, memory: GroupMemory) -> None:
+    def __init__(self, memory: GroupMemory, clock: Clock | None = None) -> None:
         self.scope = TaskScope(crash)
+        self.clock = clock or SystemClock()
         self.partitions = [ListPartition() for _ in range(3)]
         self.memory = memory
         self.shards = [self.shard(partition) for partition in self.partitions]
         self.ids = itertools.count()
 
     def shard(self, partition: ListPartition) -> GroupShard:
-        log = CoordinatorLog(partition, SystemClock(), self.scope, name="log")
+        log = CoordinatorLog(partition, self.clock, self.scope, name="log")
         return GroupShard(
             log,
             GroupSettings(initial_rebalance_delay_ms=0),
-            SystemClock(),
+            self.clock,
             lambda prefix: f"{prefix}-{next(self.ids)}",
             lambda _name, _id: True,
             self.memory,
@@ -144,7 +145,7 @@ class Node:
     def shares(self, log: BatchingLog, is_taken: Callable[[str], bool]) -> ShareGroups:
         return ShareGroups(
             log,
-            SystemClock(),
+            self.clock,
             self.scope,
             self.memory,
             lambda _group: ShareGroupSettings(),

@@ -85,7 +85,7 @@ from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.clock import Clock
 from lakehead.storage.format.batch_writer import KeyValue
 
-_TICK_SECONDS_MIN = 0.01
+_TICK_SECONDS_MIN = 0.001
 _TopicName: TypeAlias = tuple[str, bytes | None]
 """The name of a topic, and its id where a commit recorded it."""
 _log = structlog.get_logger(__name__)

@@ -41,7 +41,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.tasks import TaskScope
 
-_TICK_SECONDS_MIN = 0.01
+_TICK_SECONDS_MIN = 0.001
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
