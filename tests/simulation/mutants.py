@@ -311,7 +311,7 @@ MUTANTS = [
     Mutant(recover_nothing, "object-elsewhere"),
     Mutant(start_on_any_log, "block"),
     Mutant(start_on_any_log, "object-elsewhere"),
-    Mutant(start_on_an_older_log, "block", first_seed=40),
+    Mutant(start_on_an_older_log, "block", first_seed=319),
     Mutant(start_on_an_older_log, "object-elsewhere", first_seed=298),
     Mutant(forget_producers_with_their_records, "memory"),
     Mutant(forget_producers_with_their_records, "object", first_seed=200),
