@@ -51,7 +51,9 @@ class KernelReads:
         """Return a range of an object, less if it ends before, and the object's size. Raises
         OSError and the errors of `opened`.
         """
-        async with self._room:
+        await self._room.acquire()
+        read: asyncio.Future[int] | None = None
+        try:
             position, skipped, target = whole_sectors(start, length)
             filled = 0
             while True:
@@ -59,11 +61,16 @@ class KernelReads:
                 read = self._aio.read(file, position + filled, target[filled:])
                 if self._watched < WATCHED:
                     self._watch(read)
-                done = await read
+                done = await asyncio.shield(read)
                 filled += done
                 if filled == len(target) or not done or done % SECTOR:
                     break  # all of it, or the end of the file
             return target[skipped : min(skipped + length, filled)].toreadonly(), size
+        finally:
+            if read is None or read.done():
+                self._room.release()
+            else:  # the caller gave up, and the disk goes on
+                read.add_done_callback(lambda _: self._room.release())
 
     def forget(self, key: str) -> None:
         """Close the file of an object that is deleted."""

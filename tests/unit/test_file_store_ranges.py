@@ -227,6 +227,31 @@ async def test_few_long_reads_are_with_the_kernel_at_once(
     await store.close()
 
 
+async def test_reads_whose_callers_gave_up_are_among_those_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_read, most = KernelAio.read, 0
+
+    def counted(aio: KernelAio, fd: int, offset: int, buffer: memoryview) -> asyncio.Future[int]:
+        nonlocal most
+        read = really_read(aio, fd, offset, buffer)
+        most = max(most, len(aio._transfers))
+        return read
+
+    store = FileStore(tmp_path)
+    await store.create("a/b", [BODY])
+    await store.get_range("a/b", 0, MIB)
+    monkeypatch.setattr(KernelAio, "read", counted)
+    for _ in range(4):
+        reads = [asyncio.ensure_future(store.get_range("a/b", 4 * n, MIB)) for n in range(3)]
+        await asyncio.sleep(0)
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+    await store.close()
+    assert 1 <= most <= kernel_reads.READS_MAX
+
+
 async def test_a_file_system_that_holds_the_caller_is_read_by_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
