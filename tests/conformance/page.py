@@ -14,9 +14,8 @@ _HEAD = """# Conformance: results of foreign client suites
 
 Integration tests of client libraries, run by `make conformance` against one node of Lakehead on a
 local disk, with the results of Apache Kafka 4.2.0 on a machine of the same kind. Made from
-`tests/conformance/results/`; failing tests are included. On 26 November 2026 the two cores had
-other work, at load 3 to 37; tests that failed there and pass on Kafka were run again. franz-go ran
-alone.
+`tests/conformance/results/`; failing tests are included. On 28 November 2026 the two cores had
+other work, at load 3 to 13; tests that failed there and pass on Kafka were run again.
 
 | Suite | Passed | Failed | Skipped | Seconds | Kafka passed | Kafka skipped | Kafka's seconds |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |

@@ -58,8 +58,6 @@ _OF_KAFKA_4_2 = (
     ("0045_resubscribe_with_regex", _A_SUITE_OF_4_3),
 )
 
-_LIBRDKAFKA_WAITS = ((r"0179_", "a whole run: the test by itself passes since 26 November 2026"),)
-
 _OF_GROUPS = (
     *("0018", "0019", "0022", "0026", "0029", "0030", "0033", "0040", "0041", "0045", "0049"),
     *("0050", "0051", "0054", "0056", "0059", "0060", "0061", "0064", "0067", "0069", "0073"),
@@ -92,7 +90,6 @@ SUITES = (
         script="run-librdkafka",
         baseline="kafka-4.2.0-librdkafka.json",
         arguments=("--jobs", "4"),
-        waiting=_LIBRDKAFKA_WAITS,
     ),
     Suite(
         name="librdkafka-consumer-protocol",
