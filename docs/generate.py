@@ -121,9 +121,10 @@ failures apart by [their classes](adding-a-job.md#failures).
 
 **Confirmation.** A command that deletes what cannot be had again requests a confirmation: `topics
 delete`, `forget`, `sweep`, `rebuild-catalog --replace`, `rebuild-table --without-history`,
-`features upgrade`, `rolling-update`. `--yes` gives it. Without a terminal and without `--yes` such
-a command changes nothing and ends with status 1. `vacuum` and `apply-retention` request none: they
-delete what tables and topics have declared to be over. Most of them have `--dry-run`.
+`features upgrade`, `rolling-update`, `restore --in-place --replicated`. `--yes` gives it. Without a
+terminal and without `--yes` such a command changes nothing and ends with status 1. `vacuum` and
+`apply-retention` request none: they delete what tables and topics have declared to be over. Most of
+them have `--dry-run`.
 
 **Output.** Tables are for people and may change. `--json` is for programs: [its
 fields](json-output.md) keep their names. Progress is shown on standard error where that is a

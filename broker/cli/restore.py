@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from lakehead.broker.cli.cluster import open_at, place_uri, run, store_uri
+from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.listing import JsonOption, show_fields
 from lakehead.broker.cli.progress import ByteProgress
 from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
@@ -71,6 +72,7 @@ def restore(
         bool, typer.Option("--dry-run", help="Show what would be restored, and write nothing.")
     ] = False,
     as_json: JsonOption = False,
+    yes: YesOption = False,
 ) -> None:
     """Make a cluster of a backup.
 
@@ -89,6 +91,9 @@ def restore(
     if target and plain_address(wanted) == plain_address(place):
         raise SettingsError(f"{wanted} is the SOURCE: for that there is --in-place")
     if replicated and not dry_run:
+        confirm(
+            f"Make {place} a cluster of its own, and fence all nodes that write there?", yes=yes
+        )
         run(_promote(place, as_json))
     else:
         run(_restore(place, wanted, number, dry_run, as_json))

@@ -160,7 +160,7 @@ def cut_off(tmp_path: Path, seed: int) -> tuple[Path, Path, set[str]]:
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_anywhere_it_goes_on_to_one_cluster(tmp_path: Path, step: str) -> None:
     source, copy, late = cut_off(tmp_path, 7)
-    command = ("restore", str(copy), "--in-place", "--replicated", "--json")
+    command = ("restore", str(copy), "--in-place", "--replicated", "--yes", "--json")
     killed = lakehead_command(*command, failpoint=f"promotion_{step}")
     assert killed.returncode == KILLED, killed.stderr
     for name in sorted(late):
@@ -339,10 +339,23 @@ def test_a_place_of_backups_and_a_cluster_are_not_taken_for_a_copy(
     assert "--replicated" in refused
     assert files(source) == before
     back_up(source, backup)
-    refused = command_line.fails("restore", str(backup), "--in-place", "--replicated")
+    refused = command_line.fails("restore", str(backup), "--in-place", "--replicated", "--yes")
     assert "holds backups" in refused
     refused = command_line.fails("restore", str(source), str(tmp_path / "new"), "--replicated")
     assert "--replicated is for --in-place" in refused
+
+
+def test_a_promotion_without_a_confirmation_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy may be the cluster that runs, if an operator names the wrong place."""
+    asyncio.run(grow(tmp_path, 1))
+    before = files(tmp_path)
+    command_line = CommandLine(monkeypatch, capsys)
+    refused = command_line.fails("restore", str(tmp_path), "--in-place", "--replicated")
+    assert "fence all nodes that write there" in refused
+    assert "--yes" in refused
+    assert files(tmp_path) == before
 
 
 def test_what_a_promotion_leaves_out_is_said(
@@ -363,7 +376,7 @@ def test_what_a_promotion_leaves_out_is_said(
     assert shown["objects_missing"] > 0
     assert "meta/promotion" not in "".join(files(copy))
     done = json.loads(
-        command_line("restore", str(copy), "--in-place", "--replicated", "--json").out
+        command_line("restore", str(copy), "--in-place", "--replicated", "--yes", "--json").out
     )
     assert done["entries_left_out"] == shown["entries_left_out"]
     assert done["restored_in"] == f"file:{copy}"
