@@ -15,6 +15,7 @@ from lakehead.storage.errors import (
     StorageError,
     WalCorrupted,
     WalFull,
+    WrongLog,
 )
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
 from lakehead.storage.metadata.state import MetadataImage
@@ -65,6 +66,8 @@ class Incarnation:
         self.rng: random.Random = world.rng
         self.engine: StreamEngine | None = None
         self.is_serving = False
+        self.refused_log = False
+        """It did not start, since its log is not the node's."""
         self._work: asyncio.Task[None] | None = None
         self.clock = clock
         self._open_wal = open_wal
@@ -113,6 +116,7 @@ class Incarnation:
             self.exit(f"did not start: {error!r}")
             return
         except (StorageError, OSError) as error:
+            self.refused_log = isinstance(error, WrongLog)
             self.exit(f"did not start: {error!r}")
             return
         self.note(f"runs, epoch {self.engine.node_epoch}")

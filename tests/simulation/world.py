@@ -236,7 +236,8 @@ class World:
             await self._wait_dead(one, 0.5)
         if one.engine is None:
             await asyncio.sleep(HELD_S_MAX)  # what was held on its way arrives
-            if self._known_log_epoch(node) == known:
+            # The registration of an earlier start may have arrived meanwhile, with its own log.
+            if one.refused_log or self._known_log_epoch(node) == known:
                 node.wal = own
             return
         await self._wait_dead(one, self.mistakes.uniform(0.1, 8.0))
