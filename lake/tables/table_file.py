@@ -52,7 +52,8 @@ class TableFile:
         first = 0
         for fragment in self._fragment.split_by_row_group():
             yield RowGroup(fragment, self._schema, first)
-            first += int(fragment.count_rows())
+            # Not count_rows(): of a part of a file it may be the number of rows of the whole file.
+            first += sum(int(group.num_rows) for group in fragment.row_groups)
 
     def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, all columns or some, as Arrow tables of at most `rows_max`. Row groups

@@ -278,3 +278,25 @@ def test_files_that_get_vectors_while_they_are_rewritten_stay(topic: Topic, job:
         else:
             purge(before, files, file_bytes=1 << 20)
     topic.check()
+
+
+def test_vectors_of_files_with_several_row_groups_delete_the_rows_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of more than a million rows has several. PyArrow counts the rows of the whole file
+    for each.
+    """
+    write = pq.ParquetWriter.write_table
+
+    def in_groups(writer: Any, rows: Any, row_group_size: int | None = None) -> None:
+        write(writer, rows, row_group_size=30)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", in_groups)
+    topic = Topic(tmp_path)
+    topic.round(0, range(100))
+    assert {pq.ParquetFile(one).num_row_groups for one in topic.place.glob("*.parquet")} == {4}
+    topic.round(1, range(5, 95, 10), gone=range(7, 97, 10))
+    assert topic.vectors() == 18
+    topic.check()
+    topic.round(2, range(40, 60), gone=range(90, 100))
+    topic.check()
