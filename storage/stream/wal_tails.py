@@ -14,7 +14,6 @@ moves of partitions and crashes:
 - A task that finds a WAL object gone looks its offsets up again: they are in another object now.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.recovery import uncommitted
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 from lakehead.storage.wal.object import WalName, is_seal_size, sealed_object, wal_key
 from lakehead.storage.wal.object.names import node_prefix
 
@@ -127,16 +126,12 @@ class WalTails:
     async def _indexes(self, keys: Sequence[str]) -> list[ObjectIndex]:
         """Return the indexes of WAL objects. Raises ObjectNotFound: one was deleted meanwhile."""
         found = {key: self.indexes[key] for key in keys if key in self.indexes}
-        slots = asyncio.Semaphore(_READS_AT_ONCE)
 
         async def read(key: str) -> None:
-            async with slots:
-                found[key] = await read_index(self._store, key)
+            found[key] = await read_index(self._store, key)
 
-        async with task_group() as group:
-            for key in keys:
-                if key not in found:
-                    group.create_task(read(key))
+        unread = [key for key in keys if key not in found]
+        await for_each(unread, read, at_once=_READS_AT_ONCE)
         return [found[key] for key in keys]
 
 
