@@ -7,8 +7,6 @@ written when a run begins, every `INTERVAL_S`, and at its end. No work rests on 
 it cannot be written.
 """
 
-import os
-import socket
 import threading
 from types import TracebackType
 from typing import Any, Self
@@ -21,11 +19,12 @@ from lakehead.connectors.runtime.kafka_clients import KafkaConfig, made_client
 from lakehead.connectors.runtime.positions import PositionTopic
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.storage.clock import Clock
+from lakehead.storage.jobs.run_record import one_line
+from lakehead.storage.jobs.run_recorder import this_process
 
 INTERVAL_S = 30.0
 _END_S = 2.0
 """Longest wait of a run for its last status."""
-_TRACE_MAX = 400
 
 
 class RunStatus:
@@ -63,7 +62,7 @@ class RunStatus:
         if error is None or self._stop.is_requested:
             self._write("STOPPED", "")
         else:
-            self._write("FAILED", " ".join(str(error).split()) or type(error).__name__)
+            self._write("FAILED", one_line(str(error)) or type(error).__name__)
         self._producer.flush(left_s)
 
     def _keep(self) -> None:
@@ -74,8 +73,8 @@ class RunStatus:
     def _write(self, state: str, trace: str) -> None:
         value = {
             "state": state,
-            "worker_id": f"{socket.gethostname()}, process {os.getpid()}",
-            "trace": trace[:_TRACE_MAX],
+            "worker_id": this_process(),
+            "trace": trace,
             "starts": self._positions.former_starts + 1,
             "started_ms": self._started_ms,
             "updated_ms": self._clock.now_ms(),
