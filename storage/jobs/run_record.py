@@ -16,9 +16,11 @@ import json
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+import msgspec
 
 from lakehead.storage.errors import CorruptObject, ObjectNotFound
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -124,28 +126,9 @@ class Run:
         CorruptObject.
         """
         try:
-            found = json.loads(body)
-            given = {one.name: found[one.name] for one in fields(cls) if one.name in found}
-            run = cls(**given | {"state": RunState(given.get("state", ""))})
+            return msgspec.convert({"state": ""} | json.loads(body), cls)
         except (ValueError, TypeError, RecursionError) as error:
             raise CorruptObject(key, 0, str(error)) from None
-        for one in fields(cls):
-            value = getattr(run, one.name)
-            if not isinstance(value, _TYPES.get(one.name, str)) or isinstance(value, bool):
-                raise CorruptObject(key, 0, f"{one.name} is of another type")
-        return run
-
-
-_TYPES: Mapping[str, type] = {
-    **dict.fromkeys(
-        (
-            *("started_ms", "updated_ms"),
-            *("done_bytes", "total_bytes", "done_units", "total_units"),
-        ),
-        int,
-    ),
-    "result": Mapping,
-}
 
 
 def one_line(text: str, most: int = TEXT_MAX) -> str:
