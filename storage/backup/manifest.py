@@ -11,9 +11,9 @@ moment: objects of a write-ahead log that count are named as objects with data.
 
 import msgspec
 
-from lakehead.storage.errors import CorruptObject, SettingsError, UnsupportedFormat
+from lakehead.storage.errors import SettingsError
 from lakehead.storage.format import checkpoint as checkpoint_file
-from lakehead.storage.format.checked_json import has_checksum, with_checksum
+from lakehead.storage.format.checked_json import decode_checked, with_checksum
 from lakehead.storage.metadata.checkpoints import state_of
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.state import MetadataImage
@@ -69,10 +69,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return with_checksum(msgspec.json.encode(self))
 
 
-class _Version(msgspec.Struct, frozen=True):
-    version: int
-
-
 def manifest_key(number: int) -> str:
     """Return the key of the manifest of backup `number`."""
     return f"{MANIFESTS}{number:0{_DIGITS}d}{_JSON}"
@@ -87,22 +83,6 @@ def manifest_number(key: str) -> int | None:
 def state_key(number: int, nonce: int) -> str:
     """Return a key for the metadata of backup `number`; `nonce` has 64 bits."""
     return f"{_STATES}{number:0{_DIGITS}d}-{nonce:016x}.parquet"
-
-
-def decode_manifest(key: str, body: bytes) -> Manifest:
-    """Return a manifest. Raises CorruptObject, UnsupportedFormat."""
-    is_checked = has_checksum(key, body)
-    try:
-        version = msgspec.json.decode(body, type=_Version).version
-        if version > _VERSION:
-            raise UnsupportedFormat(
-                f"backup {key} has version {version}, newer than this release: upgrade"
-            )
-        if not is_checked:
-            raise CorruptObject(key, 0, "no checksum")
-        return msgspec.json.decode(body, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(key, 0, str(error)) from error
 
 
 async def list_manifests(store: ObjectStore, *, after: int = -1) -> list[int]:
@@ -129,7 +109,7 @@ async def read_manifest(store: ObjectStore, number: int) -> Manifest:
     UnsupportedFormat.
     """
     key = manifest_key(number)
-    return decode_manifest(key, await store.get(key))
+    return decode_checked(key, await store.get(key), Manifest, newest=_VERSION)
 
 
 async def read_state(store: ObjectStore, manifest: Manifest) -> MetadataImage:

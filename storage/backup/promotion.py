@@ -36,16 +36,14 @@ from lakehead.storage.backup.restore import (
 from lakehead.storage.backup.restored_state import ENTRIES_STEP, restored_state
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
-    CorruptObject,
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
     RequestRefused,
-    UnsupportedFormat,
 )
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format import checkpoint as checkpoint_file
-from lakehead.storage.format.checked_json import has_checksum, with_checksum
+from lakehead.storage.format.checked_json import decode_checked, with_checksum
 from lakehead.storage.garbage import listed
 from lakehead.storage.metadata.beginning import (
     close_below_checkpoint,
@@ -132,16 +130,7 @@ async def read_promotion(store: ObjectStore) -> Promotion | None:
         body = await store.get(key)
     except ObjectNotFound:
         return None
-    has_checksum(key, body)
-    try:
-        found = msgspec.json.decode(body, type=Promotion)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptObject(key, 0, str(error)) from error
-    if found.version > _VERSION:
-        raise UnsupportedFormat(
-            f"{key} has version {found.version}, newer than this release: upgrade"
-        )
-    return found
+    return decode_checked(key, body, Promotion, newest=_VERSION)
 
 
 async def is_promoted(store: ObjectStore) -> bool:
