@@ -12,10 +12,8 @@ moment: objects of a write-ahead log that count are named as objects with data.
 import msgspec
 
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.format.checked_json import decode_checked, with_checksum
-from lakehead.storage.metadata.checkpoints import state_of
-from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.log_reader import read_checkpoint_at
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 
@@ -114,9 +112,7 @@ async def read_manifest(store: ObjectStore, number: int) -> Manifest:
 
 async def read_state(store: ObjectStore, manifest: Manifest) -> MetadataImage:
     """Return the metadata of a backup. Raises as `read_manifest`."""
-    key = manifest.state
-    found = await in_steps(checkpoint_file.decode(key, await store.get(key)))
-    return await in_steps(state_of(key, found))
+    return await read_checkpoint_at(store, manifest.state)
 
 
 def named_objects(state: MetadataImage) -> dict[str, int]:

@@ -42,17 +42,16 @@ from lakehead.storage.errors import (
     RequestRefused,
 )
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.format.checked_json import decode_checked, with_checksum
 from lakehead.storage.garbage import listed
 from lakehead.storage.metadata.beginning import (
+    checkpoint_pieces,
     close_below_checkpoint,
     delete_boundaries_below,
     put_checkpoint,
 )
-from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing
-from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.log_reader import read_checkpoint_at
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 from lakehead.storage.object_store.encrypted import place_of
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -230,7 +229,7 @@ async def _decide(
 ) -> tuple[Promotion, bool]:
     """Put the decision for a state; return the one that was first, and true if it is that."""
     key = f"{PROMOTIONS}{_place(store)}-{rng.getrandbits(64):016x}.parquet"
-    pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
+    pieces = await checkpoint_pieces(state)
     backoff = Backoff(rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
     await put_if_absent(store, key, pieces, backoff)
     failpoint("promotion_state_put")
@@ -256,8 +255,7 @@ async def _publish(store: ObjectStore, promotion: Promotion, rng: random.Random)
     Nothing is done where that is done.
     """
     if not await _is_closed(store, promotion):
-        found = checkpoint_file.decode(promotion.state, await store.get(promotion.state))
-        state = await in_steps(state_of(promotion.state, await in_steps(found)))
+        state = await read_checkpoint_at(store, promotion.state)
         await put_checkpoint(store, state)
         failpoint("promotion_published")
         await close_below_checkpoint(store, state, rng)

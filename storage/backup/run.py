@@ -38,12 +38,10 @@ from lakehead.storage.errors import (
     StoreUnavailable,
 )
 from lakehead.storage.failpoints import failpoint
-from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.garbage import listed
-from lakehead.storage.metadata.checkpoints import tables_of
+from lakehead.storage.metadata.beginning import checkpoint_pieces
 from lakehead.storage.metadata.layout import META
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
@@ -244,7 +242,7 @@ class Backups:
             key = self._last[1].state
         else:
             key = state_key(self._number, self._rng.getrandbits(64))
-            pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
+            pieces = await checkpoint_pieces(state)
             backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
             await put_if_absent(self._target, key, pieces, backoff)
             failpoint("backup_state_put")

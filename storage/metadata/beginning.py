@@ -13,11 +13,16 @@ from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 
 
+async def checkpoint_pieces(state: MetadataImage) -> list[bytes]:
+    """Return the bytes of the checkpoint of a state, in pieces."""
+    return await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
+
+
 async def put_checkpoint(store: ObjectStore, state: MetadataImage) -> None:
     """Put the checkpoint of a state: from this moment it is the log's newest. Raises
     StoreUnavailable, OutcomeUnknown.
     """
-    pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))
+    pieces = await checkpoint_pieces(state)
     try:
         await store.create(checkpoint_key(state.next_entry), pieces)
     except ObjectExists:

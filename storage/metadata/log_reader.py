@@ -290,6 +290,10 @@ async def read_checkpoint(store: ObjectStore, number: int) -> MetadataImage:
     """Return the state of a stored checkpoint. Raises ObjectNotFound, CorruptObject,
     UnsupportedFormat, StoreUnavailable.
     """
-    key = checkpoint_key(number)
+    return await read_checkpoint_at(store, checkpoint_key(number))
+
+
+async def read_checkpoint_at(store: ObjectStore, key: str) -> MetadataImage:
+    """Return the state of a checkpoint under any key. Raises as `read_checkpoint`."""
     found = await in_steps(checkpoint_file.decode(key, await store.get(key)))
     return await in_steps(state_of(key, found))
