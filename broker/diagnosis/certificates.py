@@ -2,15 +2,12 @@
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from cryptography import x509
 
-from lakehead.broker.configs.entries import BrokerValues
 from lakehead.broker.diagnosis.finding import Finding, failed, ok, warning
 from lakehead.broker.network.listeners import Listener
 from lakehead.broker.network.tls_contexts import TlsContexts
-from lakehead.broker.security.key_store import chain_of, load_material
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
 
@@ -23,17 +20,11 @@ def judge_certificates(
 ) -> list[Finding]:
     """Judge the certificates of listeners with TLS, as a start would load them."""
     try:
-        TlsContexts(listeners, settings)
+        chains = TlsContexts(listeners, settings).chains()
     except SettingsError as error:
         return [failed("certificates", str(error), "lakehead settings list ssl has the settings")]
-    values = BrokerValues(settings=settings)
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
-    findings = []
-    for one in listeners:
-        if one.protocol.is_tls:
-            chain = chain_of(load_material(partial(values.of_listener, one.prefix)))
-            findings.append(judge_chain(f"certificate {one.name}", chain, now))
-    return findings
+    return [judge_chain(f"certificate {name}", chain, now) for name, chain in chains.items()]
 
 
 def judge_chain(check: str, chain: Collection[x509.Certificate], now: datetime) -> Finding:

@@ -6,9 +6,10 @@ one stays and an event says why.
 """
 
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -28,6 +29,9 @@ from lakehead.broker.security.principal import KafkaPrincipal
 from lakehead.broker.security.ssl_principal import SslPrincipalMapper
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 _NAMES = (
     *("ssl.keystore.type", "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.key"),
@@ -51,8 +55,8 @@ class _Present:
     client: ssl.SSLContext | None
     mapper: SslPrincipalMapper
     ciphers: frozenset[str]
-    ends_s: float
-    """The end of the first certificate of the chain that ends, in seconds since 1970."""
+    chain: "Sequence[Certificate]"
+    """The certificate of the listener and those that sign it."""
     seen: _Seen
 
 
@@ -70,8 +74,17 @@ class TlsContexts:
         self.refused_total: int = 0
 
     def ends_s(self) -> dict[str, float]:
-        """Return the end of the certificate of each listener, in seconds since 1970."""
-        return {name: present.ends_s for name, present in self._present.items()}
+        """Return the end of the certificate of each listener, or of the first one that ends of
+        those that sign it, in seconds since 1970.
+        """
+        return {
+            name: min(one.not_valid_after_utc.timestamp() for one in chain)
+            for name, chain in self.chains().items()
+        }
+
+    def chains(self) -> "dict[str, Sequence[Certificate]]":
+        """Return the certificate of each listener, and those that sign it."""
+        return {name: present.chain for name, present in self._present.items()}
 
     def follow(self, configs: Configs) -> None:
         """Follow configs that are set while the node runs."""
@@ -140,9 +153,7 @@ class TlsContexts:
                 client=client_context(value) if is_between else None,
                 mapper=SslPrincipalMapper(value("ssl.principal.mapping.rules")),
                 ciphers=allowed_ciphers(value),
-                ends_s=min(
-                    one.not_valid_after_utc.timestamp() for one in chain_of(load_material(value))
-                ),
+                chain=chain_of(load_material(value)),
                 seen=seen,
             )
         except SettingsError as error:
