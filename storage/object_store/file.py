@@ -262,21 +262,22 @@ class FileStore:
             return _read_all(file, start, min(length, max(0, size - start))), size
 
     async def _get_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
-        """Read whole sectors, by the kernel's queue if it can, else by a thread."""
+        """Read whole sectors, by the kernel's queue if it can, else by a thread; through the cache
+        if the file system has no other reads.
+        """
         kernel_reads = self._own_kernel_reads()
-        if kernel_reads is not None:
-            try:
-                return await kernel_reads.read(key, start, length)
-            except _DirectRefused:
-                self._may_read_direct = False
-                return await self._run(lambda: self._read(key, start, length))
-            except OSError:
-                pass  # a thread tries it, and says why if it cannot
-        if self._direct_pool is None:
-            self._direct_pool = ThreadPoolExecutor(READS_MAX, "file-store-read")
-        return await asyncio.get_running_loop().run_in_executor(
-            self._direct_pool, self._read_past_cache, key, start, length
-        )
+        try:
+            if kernel_reads is not None:
+                with contextlib.suppress(OSError):  # a thread tries it, and says why if it cannot
+                    return await kernel_reads.read(key, start, length)
+            if self._direct_pool is None:
+                self._direct_pool = ThreadPoolExecutor(READS_MAX, "file-store-read")
+            return await asyncio.get_running_loop().run_in_executor(
+                self._direct_pool, self._read_past_cache, key, start, length
+            )
+        except _DirectRefused:
+            self._may_read_direct = False
+            return await self._run(lambda: self._read(key, start, length))
 
     def _own_kernel_reads(self) -> KernelReads | None:
         """Return the queue of the running event loop, the first one that reads from this store."""
@@ -294,20 +295,16 @@ class FileStore:
         return self._run(lambda: self._file_to_read(key, os.O_DIRECT))
 
     def _read_past_cache(self, key: str, start: int, length: int) -> tuple[Buffer, int]:
-        """Read whole sectors into memory that begins as one does."""
+        """Read whole sectors into memory that begins as one does. Raises _DirectRefused."""
         first, skipped, target = whole_sectors(start, length)
         filled = 0
-        try:
-            with self._opened_to_read(key, os.O_DIRECT) as file:
-                while filled < len(target):
-                    done = os.preadv(file, [target[filled:]], first + filled)
-                    filled += done
-                    if not done or done % SECTOR:
-                        break  # the end of the file
-                size = os.fstat(file).st_size
-        except _DirectRefused:
-            self._may_read_direct = False
-            return self._read(key, start, length)
+        with self._opened_to_read(key, os.O_DIRECT) as file:
+            while filled < len(target):
+                done = os.preadv(file, [target[filled:]], first + filled)
+                filled += done
+                if not done or done % SECTOR:
+                    break  # the end of the file
+            size = os.fstat(file).st_size
         return target[skipped : min(skipped + length, filled)].toreadonly(), size
 
     def _note_read(self, key: str, length: int, size: int) -> None:
