@@ -161,7 +161,7 @@ class Maintainer:
         done, failed = part.empty, 0
         for number, one in enumerate(items):
             if recorder is not None:
-                recorder.units(1 if number else 0, 0 if number else len(items))
+                recorder.count(number, len(items))
             begun = self._clock.monotonic()
             try:
                 result = await part.run(self._cluster, one.item)
@@ -179,8 +179,8 @@ class Maintainer:
             if part.is_waiting(added):
                 self._hold(one, begun)
             done = done.plus(added)
-        if recorder is not None and items:
-            recorder.units(1, 0)
+        if recorder is not None:
+            recorder.count(len(items), len(items))
             recorder.found({label: getattr(done, one) for label, one in part.figures.items()})
         return done
 
