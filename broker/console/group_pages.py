@@ -1,6 +1,7 @@
 """The pages of groups that this node coordinates, of consumers and of share groups, with lag."""
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -9,8 +10,10 @@ from lakehead.broker.console.lag_history import LagHistory, Lags, LagSampler, la
 from lakehead.broker.console.page_request import Reply, Request, json_reply
 from lakehead.broker.console.renderer import Renderer
 from lakehead.broker.console.viewer import Viewer
+from lakehead.broker.coordinator.group.consumer.consumer_members import ConsumerMember
 from lakehead.broker.coordinator.group.coordinator import GroupDescription
 from lakehead.broker.coordinator.group.group_metadata import GroupKind
+from lakehead.broker.coordinator.group.share.share_group import ShareGroupMember
 from lakehead.broker.observability.group_lag import partition_lags
 from lakehead.broker.observability.share_lag import share_lags
 from lakehead.broker.protocol.errors import KafkaError
@@ -40,7 +43,7 @@ class GroupPages:
         return {**lags_of_topics(self._node), **self._renderer.on_loop(self._share_sample())}
 
     async def _share_sample(self) -> Lags:
-        found: dict[tuple[str, str], int] = {}
+        found = Counter[tuple[str, str]]()
         if not self._node.is_ready:
             return found
         try:
@@ -55,8 +58,7 @@ class GroupPages:
                 continue
             for one in lags:
                 if one.records is not None:
-                    key = group, one.topic
-                    found[key] = found.get(key, 0) + one.records
+                    found[group, one.topic] += one.records
         return found
 
     def groups(self, request: Request) -> Reply:
@@ -65,10 +67,10 @@ class GroupPages:
         groups = self._renderer.on_loop(pages.groups_page(request.viewer, text))
         lags = lags_of_topics(self._node)
         seen = set(self._renderer.seen(request.viewer, {topic for _, topic in lags}))
-        totals: dict[str, int] = {}
+        totals = Counter[str]()
         for (group, topic), lag in lags.items():
             if topic in seen:
-                totals[group] = totals.get(group, 0) + lag
+                totals[group] += lag
         nodes = sum(not node.is_fenced for node in self._node.state.nodes.values())
         return self._renderer.render(
             "groups.html", groups=groups, lags=totals, nodes=nodes, text=text
@@ -148,30 +150,23 @@ class GroupPages:
     async def _members(self, group: GroupDescription) -> list[dict[str, Any]]:
         """Return the members, `_ROWS_MAX` at most, without the names of topics."""
         groups, name = self._node.groups, group.group_id
-        if group.kind is GroupKind.SHARE:
-            share = await groups.share_group(name)
-            return [
-                _member(
-                    one.member_id,
-                    one.metadata.client_id,
-                    one.metadata.client_host,
-                    one.current.assigned,
-                )
-                for one in islice(share.members.values(), _ROWS_MAX)
-            ]
-        if group.kind is GroupKind.CONSUMER:
-            consumer = await groups.describe_consumer_group(name)
-            return [
-                _member(
-                    one.member_id,
-                    one.metadata.client_id,
-                    one.metadata.client_host,
-                    one.current.assigned,
-                )
-                for one in consumer.members[:_ROWS_MAX]
-            ]
-        members = () if group.snapshot is None else group.snapshot.members[:_ROWS_MAX]
-        return [_member(one.member_id, one.client_id, one.client_host, None) for one in members]
+        if group.kind is GroupKind.CLASSIC:
+            members = () if group.snapshot is None else group.snapshot.members[:_ROWS_MAX]
+            return [_member(one.member_id, one.client_id, one.client_host, None) for one in members]
+        assigned: Iterable[ConsumerMember | ShareGroupMember] = (
+            (await groups.share_group(name)).members.values()
+            if group.kind is GroupKind.SHARE
+            else (await groups.describe_consumer_group(name)).members
+        )
+        return [
+            _member(
+                one.member_id,
+                one.metadata.client_id,
+                one.metadata.client_host,
+                one.current.assigned,
+            )
+            for one in islice(assigned, _ROWS_MAX)
+        ]
 
 
 def _member(
