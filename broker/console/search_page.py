@@ -23,8 +23,7 @@ class SearchPage:
 
     def search(self, request: Request) -> Reply:
         """Return what has the text in its name; the page of a topic that has this name."""
-        text = request.query.get("q", "").strip()[:_TEXT_MAX]
-        topics = self._topics(request, text) if text else []
+        text, topics = self._topics(request)
         if text in topics:
             return Reply("302 Found", "text/plain", b"", f"{PREFIX}topics/{text}")
         groups: list[dict[str, Any]] = []
@@ -46,16 +45,18 @@ class SearchPage:
 
     def suggest(self, request: Request) -> Reply:
         """Return the first names of topics, for the search box."""
-        text = request.query.get("q", "").strip()[:_TEXT_MAX]
-        topics = self._topics(request, text) if text else []
+        text, topics = self._topics(request)
         return json_reply({"topics": first_names(topics, text, _SUGGESTED_MAX)})
 
-    def _topics(self, request: Request, text: str) -> list[str]:
-        """Return the topics with the text in their names that the viewer sees: rules are applied to
-        these alone.
+    def _topics(self, request: Request) -> tuple[str, list[str]]:
+        """Return the text that is looked for, and the topics with it in their names that the viewer
+        sees: rules are applied to these alone.
         """
+        text = request.query.get("q", "").strip()[:_TEXT_MAX]
+        if not text:
+            return text, []
         names = pages.with_text(self._node.state.topics, text, internal=text.startswith("_"))
-        return self._renderer.seen(request.viewer, names)
+        return text, self._renderer.seen(request.viewer, names)
 
 
 def first_names(names: Iterable[str], text: str, most: int) -> list[str]:
