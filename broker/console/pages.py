@@ -1,9 +1,9 @@
 """The content of each page, as its template takes it."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from lakehead.broker.cluster.heartbeat import HeartbeatResponse
 from lakehead.broker.cluster.node_status import busiest, node_rows
@@ -26,6 +26,7 @@ _STEP = 200
 """Access rules are applied to this many names between two turns of the event loop."""
 DOLLARS_PER_GIB_MONTH = 0.023
 """List price of S3 standard in us-east-1, November 2026, as are those of `StoreStats.cost`."""
+_Item = TypeVar("_Item")
 
 
 async def allowed(names: Iterable[str], may: Callable[[str], bool]) -> list[str]:
@@ -100,22 +101,28 @@ def with_text(names: Iterable[str], text: str, *, internal: bool) -> list[str]:
 
 def topics_page(state: MetadataImage, names: Collection[str], *, page: int) -> dict[str, Any]:
     """Return a page of the topics with these names."""
-    chosen = sorted(names)
-    first = (page - 1) * PAGE_SIZE
-    shown = (state.topics.get(name) for name in chosen[first : first + PAGE_SIZE])
+    shown = (state.topics.get(name) for name in _of_page(sorted(names), page))
     rows = [_topic_row(state, topic) for topic in shown if topic is not None]
-    pages = -(-len(chosen) // PAGE_SIZE) or 1
-    return {"topics": rows, "total": len(chosen), "page": page, "pages": pages}
+    return {"topics": rows, "total": len(names), "page": page, "pages": _page_count(names)}
 
 
-def _streams(state: MetadataImage, topic: TopicState) -> Iterator[StreamState]:
-    for stream_id in topic.partitions:
+def _of_page(items: Sequence[_Item], page: int) -> Sequence[_Item]:
+    """Return the items of a list that a page of it has."""
+    return items[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+
+
+def _page_count(items: Collection[Any]) -> int:
+    return -(-len(items) // PAGE_SIZE) or 1
+
+
+def _streams(state: MetadataImage, partitions: Iterable[int]) -> Iterator[StreamState]:
+    for stream_id in partitions:
         if (stream := state.streams.get(stream_id)) is not None:
             yield stream
 
 
 def _topic_row(state: MetadataImage, topic: TopicState) -> dict[str, Any]:
-    streams = list(_streams(state, topic))
+    streams = list(_streams(state, topic.partitions))
     return {
         "name": topic.name,
         "partitions": len(streams),
@@ -136,27 +143,32 @@ def topic_page(
     """Return a topic with a page of its partitions. `ends`: high watermarks of those that this node
     leads.
     """
-    live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
-    first = (page - 1) * PAGE_SIZE
-    shown = [
-        stream
-        for stream_id in topic.partitions[first : first + PAGE_SIZE]
-        if (stream := state.streams.get(stream_id)) is not None
-    ]
-    rows = []
-    for stream in shown:
-        facts = asdict(explain(state, topic, stream, live_nodes))
-        facts["high_watermark"] = ends.get(stream.partition)
-        rows.append(facts)
+    shown = _streams(state, _of_page(topic.partitions, page))
     return {
         **_topic_row(state, topic),
         "topic_id": topic.topic_id,
         "configs": dict(sorted(topic.configs.items())) if shows_configs else None,
-        "rows": rows,
+        "rows": _partition_rows(state, topic, shown, ends),
         "page": page,
-        "pages": -(-len(topic.partitions) // PAGE_SIZE) or 1,
+        "pages": _page_count(topic.partitions),
         "tables": [row["key"] for row in _table_rows(state, topic)] if topic.declares_table else [],
     }
+
+
+def _partition_rows(
+    state: MetadataImage,
+    topic: TopicState,
+    streams: Iterable[StreamState],
+    ends: Mapping[int, int],
+) -> list[dict[str, Any]]:
+    live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    return [
+        {
+            **asdict(explain(state, topic, stream, live_nodes)),
+            "high_watermark": ends.get(stream.partition),
+        }
+        for stream in streams
+    ]
 
 
 def partition_page(
@@ -167,13 +179,11 @@ def partition_page(
     stream = state.streams.get(topic.partitions[partition]) if partition < count else None
     if stream is None:
         raise NotFound(f"topic {topic.name} has no partition {partition}: it has {count}")
-    live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
-    first = (page - 1) * PAGE_SIZE
-    extents = stream.extents
-    shown = extents[max(len(extents) - first - PAGE_SIZE, 0) : max(len(extents) - first, 0)]
+    (row,) = _partition_rows(state, topic, [stream], ends)
+    last = max(len(stream.extents) - (page - 1) * PAGE_SIZE, 0)
+    shown = stream.extents[max(last - PAGE_SIZE, 0) : last]
     return {
-        **asdict(explain(state, topic, stream, live_nodes)),
-        "high_watermark": ends.get(partition),
+        **row,
         "extents": [
             {
                 "object": extent.object_key,
@@ -185,7 +195,7 @@ def partition_page(
             for extent in reversed(shown)
         ],
         "page": page,
-        "pages": -(-len(extents) // PAGE_SIZE) or 1,
+        "pages": _page_count(stream.extents),
         "partitions": count,
         "has_table": topic.declares_table,
     }
@@ -241,23 +251,20 @@ def share_row(one: ShareLag) -> dict[str, Any]:
 
 def tables_page(state: MetadataImage, names: Collection[str], *, page: int) -> dict[str, Any]:
     """Return a page of the tables that topics of these names declare, by the metadata alone."""
-    chosen = sorted(names)
-    first = (page - 1) * PAGE_SIZE
-    topics = (state.topics.get(name) for name in chosen[first : first + PAGE_SIZE])
+    topics = (state.topics.get(name) for name in _of_page(sorted(names), page))
     rows = [
         row
         for topic in topics
         if topic is not None and topic.declares_table
         for row in _table_rows(state, topic)
     ]
-    pages = -(-len(chosen) // PAGE_SIZE) or 1
-    return {"tables": rows, "total": len(chosen), "page": page, "pages": pages}
+    return {"tables": rows, "total": len(names), "page": page, "pages": _page_count(names)}
 
 
 def _table_rows(state: MetadataImage, topic: TopicState) -> Iterator[dict[str, Any]]:
     held = state.tables.get(topic.topic_id, TableState())
     behind = 0
-    for stream in _streams(state, topic):
+    for stream in _streams(state, topic.partitions):
         start = max(held.end_offset(stream.partition), stream.start_offset)
         behind += max(stream.end_offset - start, 0)
     row = {
