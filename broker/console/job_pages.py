@@ -102,6 +102,10 @@ class JobPages:
         self._records = RunRecords(renderer.node.engine.metadata.store)
         self._looked_at = -math.inf
         self._runs: list[Run] = []
+        self._commits_read: dict[int, dict[str, Any]] = {}
+        """Rows of the last look, by the numbers of entries, which never change: the page is loaded
+        again every few seconds.
+        """
 
     async def _newest_runs(self) -> list[Run]:
         """Return the last runs; however many viewers there are, the store is listed every
@@ -174,16 +178,21 @@ class JobPages:
 
     async def _commits(self) -> list[dict[str, Any]]:
         store = self._node.engine.metadata.store
-        rows = []
+        rows, read = [], {}
         for kind, name, number in last_writers(self._node.state):
             row = {"kind": kind, "process": name, "number": number, "time": -1, "records": ""}
-            try:
-                entry = await public_entry(store, number)
-                row["time"] = entry.get("time_ms", -1)
-                row["records"] = record_counts(entry.get("records", ()))
-            except (NotFound, StorageError):  # a checkpoint has its records
-                pass
+            if number in self._commits_read:
+                row = read[number] = self._commits_read[number]
+            else:
+                try:
+                    entry = await public_entry(store, number)
+                    row["time"] = entry.get("time_ms", -1)
+                    row["records"] = record_counts(entry.get("records", ()))
+                    read[number] = row
+                except (NotFound, StorageError):  # a checkpoint has its records
+                    pass
             rows.append(row)
+        self._commits_read = read
         return rows
 
     def connectors(self, request: Request) -> Reply:
