@@ -1,6 +1,7 @@
 """`lakehead restore`: a cluster made of a backup, or of a copy of a cluster's prefix."""
 
 import random
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -22,10 +23,7 @@ from lakehead.storage.backup.run import logs_elsewhere
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.format.batch_writer import KeyValue
 from lakehead.storage.jobs.backup import StoredBackup, elsewhere_text
-from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.plain_text import moment
 
 
@@ -120,16 +118,12 @@ async def _restore(
             show_fields(fields, as_json)
             return
         clock = SystemClock()
-
-        async def correct(store: ObjectStore, state: MetadataImage) -> dict[int, list[KeyValue]]:
-            return await corrected_offsets(store, state, clock)
-
         with ByteProgress("copying", shown=not as_json) as progress:
             done = await restore_cluster(
                 point,
                 source,
                 target,
-                correct=correct,
+                correct=partial(corrected_offsets, clock=clock),
                 clock=clock,
                 rng=random.SystemRandom(),
                 on_progress=progress.update,
@@ -150,10 +144,7 @@ async def _restore(
 async def _promote(uri: str, as_json: bool) -> None:
     store, clock = open_at(uri), SystemClock()
     try:
-
-        async def correct(where: ObjectStore, state: MetadataImage) -> dict[int, list[KeyValue]]:
-            return await corrected_offsets(where, state, clock)
-
+        correct = partial(corrected_offsets, clock=clock)
         done = await promote_copy(store, correct=correct, clock=clock, rng=random.SystemRandom())
         fields: dict[str, Any] = {"cluster id": done.promotion.cluster_id}
         if done.point is not None:
