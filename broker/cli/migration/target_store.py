@@ -151,11 +151,7 @@ class TargetStore:
                         f"topic {one.name} has {present} partitions in {self._store.uri}, and "
                         f"{one.partitions} at the source"
                     )
-                changed: dict[str, str | None] = dict.fromkeys(
-                    set(known.configs) - set(one.configs)
-                )
-                changed |= {k: to for k, to in one.configs.items() if known.configs.get(k) != to}
-                if changed:
+                if changed := _changes(known.configs, one.configs):
                     records.append(TopicConfig(topic_id=topic_id, configs=changed))
             for partition in range(present, one.partitions):
                 records.append(
@@ -285,10 +281,7 @@ class TargetStore:
         def plan(state: MetadataImage) -> Sequence[Record]:
             found: list[Record] = []
             for entity in sorted({*state.quotas, *quotas}, key=repr):
-                present: Mapping[str, float] = state.quotas.get(entity, {})
-                wanted = quotas.get(entity, {})
-                changed: dict[str, float | None] = dict.fromkeys(set(present) - set(wanted))
-                changed |= {key: to for key, to in wanted.items() if present.get(key) != to}
+                changed = _changes(state.quotas.get(entity, {}), quotas.get(entity, {}))
                 if changed:
                     found.append(ClientQuota(entity=dict(entity), values=changed))
             return found
@@ -358,6 +351,12 @@ def _topic_id(cluster_id: str, topic: Incarnation) -> str:
 
 
 _Item = TypeVar("_Item")
+
+
+def _changes(present: Mapping[str, _Item], wanted: Mapping[str, _Item]) -> dict[str, _Item | None]:
+    """Return what makes the present values the wanted ones; None: without a value."""
+    changed: dict[str, _Item | None] = dict.fromkeys(set(present) - set(wanted))
+    return changed | {key: to for key, to in wanted.items() if present.get(key) != to}
 
 
 def _pieces(items: Sequence[_Item], streams: Callable[[_Item], int]) -> Iterator[list[_Item]]:
