@@ -9,10 +9,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import NamedTuple
 
-from lakehead.broker.cli.migration.group_positions import imported_positions, stored_positions
+from lakehead.broker.cli.migration.group_positions import (
+    BY_NAMES,
+    imported_positions,
+    stored_positions,
+)
 from lakehead.broker.cli.migration.imported_batch import record_contents
 from lakehead.broker.cli.migration.source_batches import (
     Bounds,
@@ -167,7 +170,7 @@ async def differing_positions(
     there = imported_positions(groups, state, lambda number: state.stream(number).end_offset)
     here = await stored_positions(store, state)
     found = []
-    for key in sorted({*here, *there}, key=attrgetter("group_id", "topic", "partition")):
+    for key in sorted({*here, *there}, key=BY_NAMES):
         ours, theirs = here.get(key), there.get(key)
         if ours != theirs and key.topic in names:
             at_here, at_source = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from lakehead.broker.cli.migration.source_cluster import SourcePosition
 from lakehead.broker.coordinator.group.record_formats import (
@@ -20,6 +21,9 @@ Positions = Mapping[OffsetKey, CommittedOffset]
 """Committed offsets without their times, and without leader epochs: those of the source mean
 nothing here.
 """
+
+BY_NAMES = attrgetter("group_id", "topic", "partition")
+"""The order of keys of committed offsets."""
 
 
 async def stored_positions(

@@ -11,10 +11,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import TypeVar
 
-from lakehead.broker.cli.migration.group_positions import imported_positions, stored_positions
+from lakehead.broker.cli.migration.group_positions import (
+    BY_NAMES,
+    imported_positions,
+    stored_positions,
+)
 from lakehead.broker.cli.migration.imported_batch import as_stored, encode_imported
 from lakehead.broker.cli.migration.source_batches import SourceBatch
 from lakehead.broker.cli.migration.source_brokers import Incarnation
@@ -313,8 +316,7 @@ class TargetStore:
         wanted = imported_positions(groups, self.state, self._end_of)
         wanted = {k: to for k, to in self._positions.items() if k.topic not in topics} | wanted
         changed: dict[str, list[KeyValue]] = {}
-        by_names = attrgetter("group_id", "topic", "partition")
-        for key in sorted({*wanted, *self._positions}, key=by_names):
+        for key in sorted({*wanted, *self._positions}, key=BY_NAMES):
             to = wanted.get(key)
             if to != self._positions.get(key):
                 value = (
