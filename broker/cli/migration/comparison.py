@@ -2,7 +2,6 @@
 offset, with a digest of each side, and the positions of groups.
 """
 
-import asyncio
 import hashlib
 import struct
 from collections import deque
@@ -236,11 +235,8 @@ async def _of_source(
                 position = one.end
     except OldFormat:
         with source.partition(place) as reader:
-            found = reader.records(position)
-            while (some := await asyncio.to_thread(next, found, None)) is not None:
+            async for some in reader.records(position, end):
                 yield some
-                if some[-1].offset >= end - 1:
-                    break
 
 
 class Side:

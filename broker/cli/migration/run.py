@@ -5,7 +5,6 @@ A run may be killed at any moment and repeated: the end of a partition in the st
 on. Offsets without a record (markers of transactions, aborted and compacted records) stay without.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -162,13 +161,9 @@ async def import_records(
     """Copy records from `start` up to `high` one by one, as a partition needs it that has messages
     of a format from before batches; yield how many came.
     """
-    found = reader.records(start)
-    while (some := await asyncio.to_thread(next, found, None)) is not None:
-        wanted = [one for one in some if one.offset < high]
-        await target.add_records(stream, wanted)
-        yield len(wanted)
-        if len(wanted) < len(some):
-            return
+    async for some in reader.records(start, high):
+        await target.add_records(stream, some)
+        yield len(some)
 
 
 async def import_positions(

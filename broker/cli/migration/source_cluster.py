@@ -4,7 +4,7 @@ one, as a client that is made of librdkafka sees them.
 
 import asyncio
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -230,10 +230,17 @@ class SourcePartition:
         self._consumer = consumer
         self._place = place
 
-    def records(self, start: int) -> Iterator[list[KafkaRecord]]:
-        """Yield the records from an offset on, some megabytes at a time. Raises RequestRefused,
-        BrokerUnavailable.
+    async def records(self, start: int, end: int) -> AsyncGenerator[list[KafkaRecord], None]:
+        """Yield the records from an offset up to another one, some megabytes at a time. Raises
+        RequestRefused, BrokerUnavailable.
         """
+        found = self._polled(start)
+        while (some := await asyncio.to_thread(next, found, None)) is not None:
+            yield [one for one in some if one.offset < end]
+            if some[-1].offset >= end - 1:
+                return
+
+    def _polled(self, start: int) -> Iterator[list[KafkaRecord]]:
         place = self._place
         self._consumer.assign([TopicPartition(place.topic.name, place.partition, start)])
         is_ended = False
