@@ -43,7 +43,7 @@ from lakehead.storage.object_store import open_retrying_store
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.rebuild.catalog import Rebuilt, rebuilt_catalog
 from lakehead.storage.rebuild.found import FoundObject, FoundRange, look_into
-from lakehead.storage.tasks import task_group
+from lakehead.storage.tasks import for_each
 from lakehead.storage.wal.object.names import WalName, is_seal_size
 
 
@@ -198,10 +198,7 @@ def read_item(item: RebuildItem) -> FoundObjects:
             except CorruptObject as error:
                 unreadable.append((key, error.reason))
 
-        for first in range(0, len(item.keys), _READS_AT_ONCE):
-            async with task_group() as group:
-                for key in item.keys[first : first + _READS_AT_ONCE]:
-                    group.create_task(read(key))
+        await for_each(item.keys, read, at_once=_READS_AT_ONCE)
         return FoundObjects(
             objects=tuple(sorted(found, key=lambda one: one.key)), unreadable=tuple(unreadable)
         )
