@@ -219,7 +219,7 @@ def test_values_that_are_no_variant_are_faults_of_their_records(root: Path) -> N
     reasons = sorted(letters.column("error").to_pylist())
     assert reasons[0] == "field body: a number beyond DOUBLE"
     assert reasons[1] == "field body: an object that has a name twice, for VARIANT"
-    declare(root, on_error="dead_letter")  # a wider type: all files are written anew
+    declare(root, on_error="dead_letter")  # id is BIGINT now: each file is rewritten
     tables = DeclaredTables(str(root))
     result = tables.replay(TOPIC)
     tables.close()

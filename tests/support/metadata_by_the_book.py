@@ -349,7 +349,8 @@ def _apply_table(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     demand(number in cluster.partitions, "no such topic")
     if kind == "RequestTable":
         demand(number in cluster.tables, "never had a lease")
-        demand(record["requester"] != "" and record["until_ms"] >= 0, "nobody")
+        demand(record["requester"] != "", "no requester")
+        demand(record["until_ms"] >= 0, "a time below 0")
         until = record["until_ms"]
         cluster.tables[number].request = (record["requester"], until) if until else ("", 0)
         return
@@ -357,7 +358,8 @@ def _apply_table(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     table = cluster.tables.get(number, Table("", -1, 0))
     if kind == "TakeTable":
         demand(term == table.term + 1, "term of a table")
-        demand(record["holder"] != "" and record["until_ms"] >= 0, "nobody")
+        demand(record["holder"] != "", "no holder")
+        demand(record["until_ms"] >= 0, "a time below 0")
         request = ("", 0) if record["holder"] == table.request[0] else table.request
         cluster.tables[number] = Table(
             record["holder"], term, record["until_ms"], table.offsets, request

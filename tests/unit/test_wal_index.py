@@ -193,7 +193,7 @@ async def test_no_record_crosses_the_end_of_a_ring_that_is_not_a_multiple_of_its
     keys: MemoryKeys | None, rest: int, size: int
 ) -> None:
     """It would be written over the slice of another node, and be lost to this one. Records of the
-    first two sizes stay within a piece, the rest of a piece is so many sectors.
+    first two sizes stay within one piece. The last piece of the ring has `rest` sectors.
     """
     pieces = replace(INDEXED, block_size=16 * 1024, index_interval=128 * 1024)
     ring_length = 4 * pieces.index_interval + rest * SECTOR
