@@ -205,27 +205,11 @@ def test_duckdb_reads_the_same_rows(tmp_path: Path, catalog: Catalog) -> None:
     assert scanned.execute("SELECT count(*), sum(n) FROM orders").fetchone() == (20, 190)
 
 
+@pytest.mark.parametrize("configs", [{}, {"partition_by": "day(_timestamp)"}])
 def test_a_log_that_lost_its_old_entries_is_shown_as_one_snapshot(
-    tmp_path: Path, catalog: Catalog
+    tmp_path: Path, catalog: Catalog, configs: dict[str, str]
 ) -> None:
-    orders = Orders(tmp_path, partition_by="day(_timestamp)")
-    orders.materialize()
-    orders.publish(catalog)
-    for _ in range(3):
-        orders.write()
-        orders.materialize()
-    DeltaTable(orders.place).create_checkpoint()
-    newest = DeltaTable(orders.place).version()
-    (orders.place / "_delta_log" / f"{newest - 1:020}.json").unlink()
-    assert orders.publish(catalog).version == newest
-    table = catalog.load_table(NAME)
-    assert iceberg_rows(table) == delta_rows(orders.place)
-
-
-def test_a_table_without_partitions_whose_log_lost_old_entries_is_shown_too(
-    tmp_path: Path, catalog: Catalog
-) -> None:
-    orders = Orders(tmp_path)
+    orders = Orders(tmp_path, **configs)
     orders.materialize()
     orders.publish(catalog)
     for _ in range(3):
