@@ -28,6 +28,7 @@ from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.storage.clock import SystemClock
 from tests.support.http_places import HttpPlace
 from tests.support.template_process import lakehead_command
+from tests.support.token_issuer import unsigned_token
 
 pytestmark = pytest.mark.slow
 
@@ -78,17 +79,15 @@ class Source:
     tokens: str
 
 
-def unsigned_token() -> str:
+def token_of_now() -> str:
     now = int(time.time())
-    parts = ({"alg": "none"}, {"sub": USER, "iat": now, "exp": now + 600})
-    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in parts]
-    return b".".join([*texts, b""]).decode()
+    return unsigned_token(sub=USER, iat=now, exp=now + 600)
 
 
 def respond(_: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
     if base64.b64decode(headers["Authorization"].removeprefix("Basic ")) != b"me:s3cret":
         return 401, b""
-    return 200, json.dumps({"access_token": unsigned_token(), "expires_in": 600}).encode()
+    return 200, json.dumps({"access_token": token_of_now(), "expires_in": 600}).encode()
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +151,7 @@ def properties(source: Source, login: str, tmp_path: Path, password: str) -> dic
     options = f'required clientId="me" clientSecret="{secret}"'
     if login.endswith("-FILE"):
         file = tmp_path / "token"
-        file.write_text(unsigned_token() if password == PASSWORD else "e30.e30.")
+        file.write_text(token_of_now() if password == PASSWORD else "e30.e30.")
         url, options = file.as_uri(), "required"
     return found | {
         "sasl.jaas.config": f"{MODULES}.oauthbearer.OAuthBearerLoginModule {options};",

@@ -1,5 +1,6 @@
-"""An issuer of signed tokens on loopback, whose keys brokers fetch."""
+"""An issuer of signed tokens on loopback, whose keys brokers fetch; unsigned tokens."""
 
+import base64
 import json
 import time
 from collections.abc import Mapping
@@ -12,6 +13,13 @@ from tests.support.http_places import HttpPlace
 
 ISSUER, AUDIENCE, SUBJECT = "issuer", "lake", "carol"
 LIFETIME_S = 300
+
+
+def unsigned_token(**claims: object) -> str:
+    """Return a token with these claims and no signature (RFC 7519, section 6)."""
+    parts = ({"alg": "none"}, claims)
+    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in parts]
+    return b".".join([*texts, b""]).decode()
 
 
 class TokenIssuer:

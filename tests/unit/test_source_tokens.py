@@ -11,14 +11,9 @@ from lakehead.broker.cli.migration.source_tokens import SourceTokens
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import BrokerUnavailable, RequestRefused, SettingsError
 from tests.support.http_places import HttpPlace
+from tests.support.token_issuer import unsigned_token
 
 PREFIX = "sasl.oauthbearer."
-
-
-def jwt(**claims: object) -> str:
-    parts = ({"alg": "none"}, claims)
-    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=") for one in parts]
-    return b".".join([*texts, b""]).decode()
 
 
 def tokens_of(url: str, **settings: str) -> SourceTokens:
@@ -28,16 +23,16 @@ def tokens_of(url: str, **settings: str) -> SourceTokens:
 
 def test_a_token_in_a_file_is_read_again_before_it_expires(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(jwt(exp=1) + "\n")
+    file.write_text(unsigned_token(exp=1) + "\n")
     tokens = tokens_of(file.as_uri(), extensions="logicalCluster=lkc-1, pool=p")
     assert tokens.callback("") == (
-        *(jwt(exp=1), 1, ""),
+        *(unsigned_token(exp=1), 1, ""),
         {"logicalCluster": "lkc-1", "pool": "p"},
     )
-    file.write_text(jwt(exp=9_999_999_999))
-    assert tokens.token().value == jwt(exp=9_999_999_999)
+    file.write_text(unsigned_token(exp=9_999_999_999))
+    assert tokens.token().value == unsigned_token(exp=9_999_999_999)
     file.unlink()
-    assert tokens.token().value == jwt(exp=9_999_999_999)
+    assert tokens.token().value == unsigned_token(exp=9_999_999_999)
     with pytest.raises(RequestRefused, match="cannot be read"):
         tokens_of(file.as_uri()).token()
 
@@ -82,7 +77,7 @@ def test_an_endpoint_that_gives_no_token_at_the_moment_is_tried_again_later(stat
 
 def test_a_token_whose_time_is_not_a_number_is_valid_for_a_while(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(jwt(exp="tomorrow"))
+    file.write_text(unsigned_token(exp="tomorrow"))
     found = tokens_of(file.as_uri()).token()
     assert found.expires_s > SystemClock().now_ms() / 1000 + 200
 
