@@ -5,7 +5,6 @@ import json
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.metadata.state import TableState
 from tests.support.command_line import CommandLine
+from tests.support.declared_tables import followed
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.template_process import killed_job
@@ -257,49 +257,22 @@ def test_leases_are_renewed_and_tell_of_progress_while_they_are_held(cluster: Pa
     assert progress(cluster, "orders").until_ms == 0
 
 
-@pytest.fixture
-def following(cluster: Path) -> Iterator[tuple[list[TableOutcome], threading.Event]]:
-    """A follower in a thread, once the test sets the event: what it told, and how to end it."""
-    told: list[TableOutcome] = []
-    begun, stopped = threading.Event(), threading.Event()
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        begun.wait()
-        tables = DeclaredTables(str(cluster))
-        try:
-            tables.follow(stopped, told.append)
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            tables.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield told, begun
-    stopped.set()
-    begun.set()
-    thread.join()
-    assert not failures
-
-
 def test_following_keeps_tables_fresh_and_a_broken_one_does_not_hold_up_others(
-    cluster: Path, following: tuple[list[TableOutcome], threading.Event]
+    cluster: Path,
 ) -> None:
-    told, begun = following
     write_topic(cluster, "good", {0: [order(1)]})
     write_topic(cluster, "bad", {0: [order(1), b"{"]})
     good = declare(cluster, "good", value_format="json", freshness_ms="1000")
     bad = declare(cluster, "bad", value_format="json", freshness_ms="1000")
-    begun.set()
-    wait_until(lambda: any(one.error is not None for one in told))
-    assert {one.topic for one in told if one.error is not None} == {"bad"}
-    for number in range(3):
-        write_topic(cluster, "good", {0: [order(number)]})
-        wait_until(lambda: has_rows(good, number + 2))  # noqa: B023
-    assert len(rows(bad)) == 1
-    configure(cluster, "bad", {f"{PREFIX}on.error": "drop"})
-    wait_until(lambda: any(one.topic == "bad" and one.result.dropped for one in told))
+    with followed(cluster) as told:
+        wait_until(lambda: any(one.error is not None for one in told))
+        assert {one.topic for one in told if one.error is not None} == {"bad"}
+        for number in range(3):
+            write_topic(cluster, "good", {0: [order(number)]})
+            wait_until(lambda: has_rows(good, number + 2))  # noqa: B023
+        assert len(rows(bad)) == 1
+        configure(cluster, "bad", {f"{PREFIX}on.error": "drop"})
+        wait_until(lambda: any(one.topic == "bad" and one.result.dropped for one in told))
 
 
 class PanicException(BaseException):
@@ -311,14 +284,12 @@ class PanicException(BaseException):
 )
 def test_an_unexpected_exception_ends_the_turn_of_its_table_and_of_no_other(
     cluster: Path,
-    following: tuple[list[TableOutcome], threading.Event],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     kind: type[BaseException],
 ) -> None:
     """It is told with the table's name and a traceback in the log, shown by `lakehead tables`, and
     the table is tried again after a pause that grows."""
-    told, begun = following
     tables = {}
     for topic in ("bad", "good"):
         write_topic(cluster, topic, {0: [order(1)]})
@@ -331,23 +302,23 @@ def test_an_unexpected_exception_ends_the_turn_of_its_table_and_of_no_other(
         catch_up(run, *given, **named)
 
     monkeypatch.setattr(TableRun, "catch_up", defective)
-    begun.set()
-    wait_until(lambda: sum(one.topic == "bad" for one in told) >= 2)
-    wait_until(tables["good"].exists)
-    write_topic(cluster, "good", {0: [order(2)]})
-    wait_until(lambda: has_rows(tables["good"], 2))
-    expected = f"table of topic bad: unexpected {kind.__name__}: date value out of range"
-    assert {one.topic for one in told if one.error is not None} == {"bad"}
-    assert str(next(one.error for one in told if one.topic == "bad")).startswith(expected)
-    logged = [record.exc_info for record in caplog.records if record.exc_info]
-    assert logged, "there is a traceback, however it is written"
-    assert "in defective" in "".join(traceback.format_exception(logged[0][1]))
-    wait_until(lambda: problems(cluster)["bad"] is not None)
-    assert problems(cluster)["good"] is None
-    assert (problems(cluster)["bad"] or "").startswith(expected)
-    is_mended.set()
-    wait_until(lambda: has_rows(tables["bad"], 1))
-    wait_until(lambda: problems(cluster)["bad"] is None)
+    with followed(cluster) as told:
+        wait_until(lambda: sum(one.topic == "bad" for one in told) >= 2)
+        wait_until(tables["good"].exists)
+        write_topic(cluster, "good", {0: [order(2)]})
+        wait_until(lambda: has_rows(tables["good"], 2))
+        expected = f"table of topic bad: unexpected {kind.__name__}: date value out of range"
+        assert {one.topic for one in told if one.error is not None} == {"bad"}
+        assert str(next(one.error for one in told if one.topic == "bad")).startswith(expected)
+        logged = [record.exc_info for record in caplog.records if record.exc_info]
+        assert logged, "there is a traceback, however it is written"
+        assert "in defective" in "".join(traceback.format_exception(logged[0][1]))
+        wait_until(lambda: problems(cluster)["bad"] is not None)
+        assert problems(cluster)["good"] is None
+        assert (problems(cluster)["bad"] or "").startswith(expected)
+        is_mended.set()
+        wait_until(lambda: has_rows(tables["bad"], 1))
+        wait_until(lambda: problems(cluster)["bad"] is None)
 
 
 def problems(cluster: Path) -> dict[str, str | None]:

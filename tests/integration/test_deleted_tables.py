@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs import table_run
-from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.declared_tables import TableOutcome
 from lakehead.lake.jobs.materialize import materialize
 from lakehead.lake.jobs.table_item import SharedItem, TableItemResult, make_shared_files
 from lakehead.lake.jobs.table_rebuild import rebuild_table
@@ -23,6 +22,7 @@ from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import MaterializeSettings, Unguarded
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import CommitConflict, Table, TableUnavailable
+from tests.support.declared_tables import followed
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
@@ -118,23 +118,8 @@ def following(settings: MaterializeSettings) -> Iterator[list[TableOutcome]]:
         configs = {"enable": "true", "value.format": "json", "freshness.ms": "1000"}
         named = {f"{PREFIX}{name}": text for name, text in configs.items()}
         configure(Path(settings.path), topic, named)
-    outcomes, stopped, failures = list[TableOutcome](), threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        tables = DeclaredTables(settings.path)
-        try:
-            tables.follow(stopped, outcomes.append)
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            tables.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    yield outcomes
-    stopped.set()
-    thread.join()
-    assert not failures
+    with followed(Path(settings.path)) as outcomes:
+        yield outcomes
 
 
 def test_a_followed_table_that_is_deleted_is_made_again_and_ends_no_other(

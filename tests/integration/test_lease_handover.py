@@ -1,7 +1,6 @@
 """A process that follows tables hands a lease over to a process that requests it."""
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lakehead.lake.declaration.table_declaration import PREFIX
-from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.declared_tables import TableOutcome
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import StoreUnavailable
@@ -18,6 +17,7 @@ from lakehead.storage.metadata.records import Record, RequestTable, TakeTable
 from lakehead.storage.metadata.state import TableState
 from lakehead.storage.wal.holder import HostProcesses
 from tests.support.command_line import CommandLine
+from tests.support.declared_tables import followed
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
@@ -52,22 +52,9 @@ def command_line(
 @pytest.fixture
 def follower(cluster: Path) -> Iterator[list[TableOutcome]]:
     """The outcomes of a process that follows the tables, and has the lease."""
-    outcomes: list[TableOutcome] = []
-    stopped = threading.Event()
-
-    def run() -> None:
-        tables = DeclaredTables(str(cluster))
-        try:
-            tables.follow(stopped, outcomes.append, on_files=lambda _: None)
-        finally:
-            tables.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert wait_until(lambda: has_rows(cluster, 1), 60)
-    yield outcomes
-    stopped.set()
-    thread.join()
+    with followed(cluster, on_files=lambda _: None) as outcomes:
+        assert wait_until(lambda: has_rows(cluster, 1), 60)
+        yield outcomes
 
 
 def has_rows(cluster: Path, count: int) -> bool:
