@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.cluster_table_columns import OFFSETS_FOR
 from lakehead.lake.cluster_tables import CATALOG_SCHEMAS
+from lakehead.lake.declaration.column_types import has_variant, parse_columns
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.decode.modes import Mode, checked_mode
 from lakehead.lake.needs import ALL, Needs
@@ -33,7 +34,7 @@ from lakehead.lake.sql.as_of import AsOf, ending_offsets, find_as_of
 from lakehead.lake.sql.query_needs import Options, options_key
 from lakehead.lake.sql.statements import Call, find_calls
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.ddl import has_variant, parse_schema, to_ddl
+from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.storage.errors import LakeheadError, SettingsError
 
 if TYPE_CHECKING:
@@ -438,13 +439,13 @@ def _json_option(option: str) -> tuple[str, str | None]:
         raise SettingsError(f"--json-values wants TOPIC or TOPIC=SCHEMA, not {option!r}")
     if not equals:
         return topic.strip(), None
-    schema = parse_schema(ddl)
-    if any(has_variant(field.type) for field in schema):
+    schema = to_ddl(parse_schema(ddl))
+    if any(has_variant(column.type) for column in parse_columns(schema)):
         raise SettingsError(
             f"--json-values {topic.strip()}: VARIANT is a type of tables alone: declare it as "
             "lakehead.table.schema of the topic"
         )
-    return topic.strip(), to_ddl(schema)
+    return topic.strip(), schema
 
 
 def _quoted(name: str) -> str:

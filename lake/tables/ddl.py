@@ -89,13 +89,6 @@ def type_name(kind: Any) -> str:
     return _NAMES.get(kind) or str(kind).upper()
 
 
-def has_variant(kind: Any) -> bool:
-    """Return whether values of an Arrow type are VARIANT, or have one inside."""
-    if kind == VARIANT:
-        return True
-    return any(has_variant(kind.field(i).type) for i in range(kind.num_fields))
-
-
 def arrow_type(kind: ColumnType) -> Any:
     """Return the Arrow type of a column type."""
     if isinstance(kind, SimpleType):
