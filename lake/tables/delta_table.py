@@ -204,7 +204,7 @@ class Table:
             end, size = reader.run(reader.store.get_suffix(key, _DIGESTED_BYTES))
         except ObjectNotFound:
             return None
-        return hashlib.sha256(b"%d %b" % (size, end)).hexdigest()[:32]
+        return _digest(end, size)
 
     def txn_version(self, app: str) -> int:
         """Return the version of the `txn` action of an app id, -1 without one. Raises
@@ -684,6 +684,15 @@ def replace_table(
                 f"another run has committed to {uri}: {one_line(error)}"
             ) from error
         raise TableUnavailable(f"cannot replace table {uri}: {one_line(error)}") from error
+
+
+def entry_digest(entry: bytes) -> str:
+    """Return the digest that `Table.commit_digest` has of a log entry."""
+    return _digest(entry[-_DIGESTED_BYTES:], len(entry))
+
+
+def _digest(end: bytes, size: int) -> str:
+    return hashlib.sha256(b"%d %b" % (size, end)).hexdigest()[:32]
 
 
 def location(uri: str) -> tuple[str, dict[str, str] | None]:

@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.delta_table import Table, location, one_line, open_table
+from lakehead.lake.tables.delta_table import Table, entry_digest, location, one_line, open_table
 from lakehead.lake.tables.table_history import CHANGE
 from lakehead.lake.tables.table_root import LOG
 from lakehead.storage.errors import LakeheadError, ObjectNotFound, SettingsError
@@ -69,6 +69,8 @@ class _Commit:
     """The actions of a Delta version that a snapshot has."""
 
     version: int
+    digest: str
+    """See `_COMMIT`; empty if the log does not have the version any more."""
     added: Sequence[Mapping[str, Any]]
     removed: Sequence[str]
     """Paths as the log has them."""
@@ -215,12 +217,11 @@ class _Mirror:
         while version < self._delta.version:
             version += 1
             try:
-                text = self._reader.run(self._reader.store.get(f"{LOG}{version:020}.json"))
+                entry = self._reader.run(self._reader.store.get(f"{LOG}{version:020}.json"))
             except ObjectNotFound:
                 version, commit = self._delta.version, self.difference()
             else:
-                lines = text.splitlines()
-                commit = _commit_of(version, [msgspec.json.decode(line) for line in lines])
+                commit = _commit_of(version, entry)
                 columns = self._delta.partition_columns
                 if (
                     commit.has_vectors  # rows that only a later version has purged
@@ -254,8 +255,7 @@ class _Mirror:
                         spec.remove_field(column)
                     for column in self._delta.partition_columns:
                         spec.add_identity(column)
-            digest = self._delta.commit_digest(commit.version)
-            transaction.set_properties({VERSION: str(commit.version), _COMMIT: digest or ""})
+            transaction.set_properties({VERSION: str(commit.version), _COMMIT: commit.digest})
             self._add_snapshot(transaction, commit)
         self._table = self._table.refresh()
 
@@ -314,6 +314,7 @@ class _Mirror:
         known = {place.removeprefix(self._root) for place in self._known()}
         return _Commit(
             version=self._delta.version,
+            digest=self._delta.commit_digest(self._delta.version) or "",
             added=[
                 {"path": path, "size": one["size_bytes"], "partitionValues": one.get("partition")}
                 for path, one in there.items()
@@ -369,14 +370,16 @@ class _Mirror:
         return file
 
 
-def _commit_of(version: int, actions: Sequence[Mapping[str, Any]]) -> _Commit:
+def _commit_of(version: int, entry: bytes) -> _Commit:
     """Return the snapshot of a log entry. A file that is removed and added again stays."""
+    actions: list[Mapping[str, Any]] = [msgspec.json.decode(line) for line in entry.splitlines()]
     added = {one["add"]["path"]: one["add"] for one in actions if one.get("add")}
     removed = {one["remove"]["path"] for one in actions if one.get("remove")}
     notes: list[Mapping[str, Any]] = [one["commitInfo"] for one in actions if one.get("commitInfo")]
     metadata = next((one["metaData"] for one in actions if one.get("metaData")), None)
     return _Commit(
         version=version,
+        digest=entry_digest(entry),
         added=[action for path, action in added.items() if path not in removed],
         removed=sorted(removed - set(added)),
         is_wider=metadata is not None,
