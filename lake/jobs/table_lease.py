@@ -233,43 +233,45 @@ class TableLeases:
 
     async def _take(self, topic_id: str, wait_s: float) -> None:
         deadline = self._clock.monotonic() + wait_s
-        reason = ""
+        waits_for = holder = lease = ""
         while True:
             begun = self._clock.monotonic()
             term = -1
 
             def plan(state: MetadataImage) -> Sequence[Record]:
-                nonlocal term
+                nonlocal term, holder, lease
                 held = state.tables.get(topic_id, TableState())
                 if not self._is_free(held) or self._is_requested(held):
-                    raise TableTaken(_holder_of(state, topic_id, held, self._clock.now_ms()))
+                    holder, lease = _holder_of(state, topic_id, held, self._clock.now_ms())
+                    advice = "wait for it with --wait SECONDS, or end that process"
+                    raise TableTaken(f"{holder} ({lease}): {advice}")
                 term = held.term + 1
                 return [self._record(topic_id, term, self._until_ms())]
 
             try:
                 state = await self._log.commit_with(plan)
-            except TableTaken as taken:
+            except TableTaken:
                 left_s = deadline - self._clock.monotonic()
                 if left_s <= 0:
                     await self._withdraw(topic_id)
                     raise
-                if (writer := str(taken).partition(" (")[0]) != reason:
-                    reason = writer
-                    self._on_wait(f"{str(taken).rpartition(':')[0]}: waiting {left_s:.0f} s for it")
+                if holder != waits_for:
+                    waits_for = holder
+                    self._on_wait(f"{holder} ({lease}): waiting {left_s:.0f} s for it")
                 await self._request(topic_id, left_s)
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 await self._log.refresh()
                 continue
-            topic, taken_now = state.topic_by_id(topic_id), state.tables[topic_id]
+            topic, taken = state.topic_by_id(topic_id), state.tables[topic_id]
             if topic is None:
                 raise UnknownTopic(f"no topic with id {topic_id}")
             self._held[topic_id] = _Lease(
                 topic=topic.name,
                 term=term,
                 until=begun + self._lease_s,
-                offsets=taken_now.offsets,
-                problem=taken_now.problem,
-                reported=(taken_now.offsets, taken_now.problem),
+                offsets=taken.offsets,
+                problem=taken.problem,
+                reported=(taken.offsets, taken.problem),
             )
             return
 
@@ -396,7 +398,10 @@ def _is_gone(process: str) -> bool:
     return is_running(process.rpartition(" ")[2]) is False
 
 
-def _holder_of(state: MetadataImage, topic_id: str, held: TableState, now_ms: int) -> str:
+def _holder_of(
+    state: MetadataImage, topic_id: str, held: TableState, now_ms: int
+) -> tuple[str, str]:
+    """Return in words which process has a table, or is to have it next, and for how long."""
     topic = state.topic_by_id(topic_id)
     is_held = held.until_ms > 0
     name, until_ms = (
@@ -404,8 +409,6 @@ def _holder_of(state: MetadataImage, topic_id: str, held: TableState, now_ms: in
     )
     lease = f"lease {held.term}, " if is_held else ""
     seconds = max(0, -(-(until_ms - now_ms) // 1000))
-    return (
-        f"the table of topic {topic.name if topic else topic_id} is "
-        f"{'written' if is_held else 'requested'} by {name.partition('/')[0]} ({lease}{seconds} s "
-        "left): wait for it with --wait SECONDS, or end that process"
-    )
+    use = "written" if is_held else "requested"
+    table = f"the table of topic {topic.name if topic else topic_id}"
+    return f"{table} is {use} by {name.partition('/')[0]}", f"{lease}{seconds} s left"
