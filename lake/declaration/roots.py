@@ -102,16 +102,12 @@ class TableRoots:
             (known, topic)
             for name, topic in now.items()
             if (known := before.get(name)) is not topic
+            and (known is None or known.configs != topic.configs)
         ]
         if len(before) + sum(known is None for known, _ in changed) != len(now):
             for name, known in before.items():
                 if name not in now:
                     self._leave(known)
-        changed = [
-            (known, topic)
-            for known, topic in changed
-            if known is None or known.configs != topic.configs
-        ]
         for known, _ in changed:
             if known is not None:
                 self._leave(known)
