@@ -15,7 +15,8 @@ from lakehead.storage.kernel_memory import word_at
 _ONES = np.uint64(0x0101010101010101)
 _QUOTES = np.uint64(0x2222222222222222)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
-_HIGH = np.uint64(0x8080808080808080)
+HIGH_BITS = np.uint64(0x8080808080808080)
+"""The highest bit of each byte of a word."""
 _PLACES = np.uint64(0x0001020304050607)  # times 1 << 8 * n: n in the highest byte
 _ESCAPED = np.arange(256, dtype=np.uint8)  # what the letter behind a backslash stands for
 _ESCAPED[[0x6E, 0x74, 0x72, 0x62, 0x66]] = [0x0A, 0x09, 0x0D, 0x08, 0x0C]
@@ -28,6 +29,23 @@ def is_blank(byte: Any) -> Any:
 
 
 @inlined
+def quotes_and_slashes(word: Any) -> Any:
+    """Return a word whose first byte with the highest bit set is where `word` has its first quote
+    or backslash.
+    """
+    quote = word ^ _QUOTES
+    slash = word ^ _SLASHES
+    return (quote - _ONES) & ~quote | (slash - _ONES) & ~slash
+
+
+@inlined
+def first_of(found: Any) -> Any:
+    """Return the number of the first byte that is 0x80, of a word of 0x80 and 0."""
+    first = (found & (~found + np.uint64(1))) >> np.uint64(7)
+    return np.int64(first * _PLACES >> np.uint64(56))
+
+
+@inlined
 def after_text(data: Any, at: Any) -> Any:
     """Return the position after the text whose opening quote is before `at`, and whether it has
     escapes.
@@ -35,14 +53,11 @@ def after_text(data: Any, at: Any) -> Any:
     escaped = False
     while True:
         if at + 8 <= data.shape[0]:  # eight bytes at once: the first quote or backslash of them
-            quote = word_at(data, at) ^ _QUOTES
-            slash = word_at(data, at) ^ _SLASHES
-            found = ((quote - _ONES) & ~quote | (slash - _ONES) & ~slash) & _HIGH
+            found = quotes_and_slashes(word_at(data, at)) & HIGH_BITS
             if found == 0:
                 at += 8
                 continue
-            first = (found & (~found + np.uint64(1))) >> np.uint64(7)
-            at += np.int64(first * _PLACES >> np.uint64(56))
+            at += first_of(found)
         if data[at] == 0x22:
             return at + 1, escaped
         if data[at] == 0x5C:

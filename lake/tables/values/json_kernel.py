@@ -29,7 +29,14 @@ from lakehead.storage.kernel_compiler import (
     results,
 )
 from lakehead.storage.kernel_memory import word_at
-from lakehead.storage.kernel_text import after_text, is_blank, unescape
+from lakehead.storage.kernel_text import (
+    HIGH_BITS,
+    after_text,
+    first_of,
+    is_blank,
+    quotes_and_slashes,
+    unescape,
+)
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -59,12 +66,7 @@ _IS_PLAIN[:0x20] = 0
 _IS_PLAIN[0x80:] = 0
 _IS_PLAIN[[0x22, 0x5C]] = 0
 
-_ONES = np.uint64(0x0101010101010101)
 _BLANKS = np.uint64(0x2020202020202020)
-_QUOTES = np.uint64(0x2222222222222222)
-_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
-_HIGH = np.uint64(0x8080808080808080)
-_PLACES = np.uint64(0x0001020304050607)  # times 1 << 8 * n: n in the highest byte
 
 
 @inlined
@@ -140,16 +142,12 @@ def _character(data, at, end):
 @inlined
 def _plain_bytes(word):
     """Number of bytes, from the first of a word of eight, that are plain inside a string."""
-    quote = word ^ _QUOTES
-    slash = word ^ _SLASHES
     # The high bit of each byte that is below 0x20, a quote, a backslash or beyond ASCII; above the
     # first such byte there may be others set, by its borrow.
-    found = (word - _BLANKS) & ~word | (quote - _ONES) & ~quote | (slash - _ONES) & ~slash | word
-    found &= _HIGH
+    found = ((word - _BLANKS) & ~word | quotes_and_slashes(word) | word) & HIGH_BITS
     if found == 0:
         return np.int64(8)
-    first = (found & (~found + np.uint64(1))) >> np.uint64(7)
-    return np.int64(first * _PLACES >> np.uint64(56))
+    return first_of(found)
 
 
 @inlined
