@@ -21,6 +21,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 
 _STATUS = b"status-connector-"
+"""Beginning of the keys of statuses, which are no positions."""
 _POLL_S = 0.1
 _AT_ONCE = 500
 
@@ -49,7 +50,7 @@ class PositionTopic:
     @property
     def status_key(self) -> bytes:
         """The key of the record with the status of the connector's runs."""
-        return f"status-connector-{self._name}".encode()
+        return _STATUS + self._name.encode()
 
     def create(self) -> None:
         """Create the topic unless it is there. Raises SettingsError for one that would lose
