@@ -89,6 +89,13 @@ def type_name(kind: Any) -> str:
     return _NAMES.get(kind) or str(kind).upper()
 
 
+def is_struct(kind: Any) -> bool:
+    """Return whether an Arrow type is a STRUCT: VARIANT is another type, though Arrow has it as a
+    struct.
+    """
+    return kind != VARIANT and bool(pa.types.is_struct(kind))
+
+
 def arrow_type(kind: ColumnType) -> Any:
     """Return the Arrow type of a column type."""
     if isinstance(kind, SimpleType):

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lakehead.lake.declaration.table_declaration import PartitionPart, ValueLayout
 from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.decode.invalid import InvalidBatch
-from lakehead.lake.tables.ddl import VARIANT, check_names
+from lakehead.lake.tables.ddl import check_names, is_struct
 from lakehead.lake.tables.partitions import (
     FOLDER_BYTES_MAX,
     check_parts,
@@ -373,8 +373,7 @@ def existing_layout(
     # No other value becomes bytes alone in this column, so they say that it was left as it is.
     if values == RAW_SCHEMA:
         return replace(layout, spec=ValueSpec(value_format="raw"))
-    held = values.field(0).type if values.names == [VALUE] else None
-    is_nested = held is not None and held != VARIANT and pa.types.is_struct(held)
+    is_nested = values.names == [VALUE] and is_struct(values.field(0).type)
     if is_nested != wanted.is_nested or wanted.spec.value_format == "raw":
         held = "in one column" if is_nested else "as columns"
         raise SettingsError(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakehead.lake.tables.ddl import VARIANT, type_name
+from lakehead.lake.tables.ddl import is_struct, type_name
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _WRITTEN_INTEGERS = (pa.int32(), pa.int64())
@@ -133,7 +133,7 @@ def _extended(table: list[Any], found: list[Any]) -> list[Any]:
 def _more(table: Any, found: Any) -> Any:
     if found is None:
         return table
-    if _are_structs(table, found):
+    if is_struct(table) and is_struct(found):
         return pa.struct(_extended(_children(table), _children(found)))
     if pa.types.is_list(table) and pa.types.is_list(found):
         return pa.list_(_more(table.value_type, found.value_type))
@@ -185,7 +185,7 @@ class _Rules:
         """The type that a column of type `table` becomes."""
         if table == found or pa.types.is_null(found):
             return table
-        if _are_structs(table, found):
+        if is_struct(table) and is_struct(found):
             return pa.struct(self.fields(_children(table), _children(found), path))
         if pa.types.is_list(table) and pa.types.is_list(found):
             return pa.list_(self.kind(table.value_type, found.value_type, f"{path}.element"))
@@ -217,13 +217,6 @@ def _wider(table: Any, found: Any) -> Any:
         whole = max(table.precision - table.scale, found.precision - found.scale)
         return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
     return None
-
-
-def _are_structs(table: Any, found: Any) -> bool:
-    """True for two types with fields of their own, which VARIANT has not."""
-    return VARIANT not in (table, found) and bool(
-        pa.types.is_struct(table) and pa.types.is_struct(found)
-    )
 
 
 def _children(kind: Any) -> list[Any]:
