@@ -32,12 +32,14 @@ def test_configs_that_do_not_come_are_waited_for_by_the_next_round(silent: Sourc
         silent._configs(["orders"])
 
 
-def test_records_that_do_not_come_are_waited_for_by_the_next_round(silent: SourceCluster) -> None:
+async def test_records_that_do_not_come_are_waited_for_by_the_next_round(
+    silent: SourceCluster,
+) -> None:
     with (
         silent.partition(Place(Incarnation("orders", ""), 0)) as reader,
         pytest.raises(BrokerUnavailable, match="orders-0: no response"),
     ):
-        next(reader.records(0))
+        await anext(reader.records(0, 1))
 
 
 async def test_a_connection_with_a_wrong_response_is_not_used_again() -> None:
