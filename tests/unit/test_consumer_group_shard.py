@@ -3,6 +3,7 @@ stored did not happen.
 """
 
 import asyncio
+import time
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,8 +14,10 @@ from lakehead.broker.coordinator.group.consumer.consumer_group import (
 )
 from lakehead.broker.coordinator.group.group_metadata import GroupKind
 from lakehead.broker.coordinator.group.members import GroupMemory
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.group.shard import GroupShard
 from lakehead.broker.protocol.errors import KafkaError
+from tests.support.processor_time import check_within, measured
 from tests.support.topic_catalogs import topic_id
 from tests.unit.test_group_memory import Node
 
@@ -112,3 +115,17 @@ async def test_consumer_groups_are_within_the_memory_for_groups() -> None:
         await asyncio.sleep(0)
     assert memory.used == 0
     assert not node.shards[0].groups
+
+
+@measured
+async def test_the_end_of_a_transaction_costs_no_more_in_a_shard_of_many_groups() -> None:
+    node = Node(GroupMemory())
+    shard, count = node.shards[0], 5_000
+    for number in range(count):
+        shard.commit(f"g{number}", {("t", 0): CommittedOffset(offset=1)}, lambda _: None)
+    await asyncio.sleep(0)
+    node.confirm()
+    began = time.thread_time()
+    for producer_id in range(count):
+        shard.transaction_ended(producer_id, is_commit=True)
+    check_within(time.thread_time() - began, 0.2)

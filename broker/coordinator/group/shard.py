@@ -119,6 +119,8 @@ class GroupShard:
         self._consumer_settings = consumer_settings
         self._catalog = catalog
         self._counts = counts
+        self._groups_of: dict[int, set[str]] = {}
+        """Groups with commits in open transactions, by producer id."""
         self._is_closed = False
         self.shares = new_shares(self._gathered, self.groups.__contains__)
         """The share groups."""
@@ -161,8 +163,8 @@ class GroupShard:
         for producer_id, key_bytes in self._log.pending_transactional():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey):
-                pending_transactional = self._live(key.group_id).pending_transactional
-                pending_transactional.setdefault(producer_id, set()).add((key.topic, key.partition))
+                places = self._pending_places(key.group_id, producer_id)
+                places.add((key.topic, key.partition))
         # In the same turn: `delete_topics` knows of all later deletions.
         self._delete_stale({one for one in seen if not self._is_current(*one)})
         for live in self.groups.values():
@@ -179,6 +181,7 @@ class GroupShard:
             self._disarm(live)
             self._let_go(live)
         self.groups.clear()
+        self._groups_of.clear()
 
     # Members.
 
@@ -558,13 +561,12 @@ class GroupShard:
         """Store offsets that count when the producer's transaction is committed; the future gets
         the outcome.
         """
-        live = self._live(group_id)
         records: list[KeyValue] = [
             (_offset_key(group_id, where), encode_offset(offset))
             for where, offset in offsets.items()
         ]
-        places = live.pending_transactional.setdefault(producer_id, set())
-        before = set(places)
+        places = self._pending_places(group_id, producer_id)
+        live, before = self._live(group_id), set(places)
         places.update(offsets)
         future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -580,11 +582,18 @@ class GroupShard:
         self._log.append_transactional(records, producer_id, producer_epoch, on_done)
         return future
 
+    def _pending_places(self, group_id: str, producer_id: int) -> set[TopicPartition]:
+        """Return the partitions of a group with commits in a producer's transaction, to add to."""
+        self._groups_of.setdefault(producer_id, set()).add(group_id)
+        return self._live(group_id).pending_transactional.setdefault(producer_id, set())
+
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """A producer's transaction has its marker: its offsets count, or never will."""
         counted = self._count(self._log.end_transaction(producer_id, is_commit=is_commit))
-        for live in self.groups.values():
-            live.pending_transactional.pop(producer_id, None)
+        for group_id in self._groups_of.pop(producer_id, ()):
+            live = self.groups.get(group_id)
+            if live is not None:
+                live.pending_transactional.pop(producer_id, None)
         self._delete_stale({one for one in counted if not self._is_current(*one)})
 
     def _count(self, decided: Mapping[bytes, bytes | None]) -> set[_TopicName]:
