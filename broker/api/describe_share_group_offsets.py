@@ -124,9 +124,7 @@ async def _partition(group_id: str, name: str, index: int, context: RequestConte
 
 async def _lag(name: str, index: int, state: ShareState, context: RequestContext) -> int:
     """Return the number of records that the group is yet to take."""
-    if context.version < _LAG_VERSION or min(state.start_offset, state.delivery_complete_count) < 0:
+    if context.version < _LAG_VERSION or state.start_offset == NO_START_OFFSET:
         return _NO_LAG
-    end = await context.services.partition_ends.end(name, index)
-    if end is None:
-        return _NO_LAG
-    return max(0, end - state.start_offset - state.delivery_complete_count)
+    lag = state.lag(await context.services.partition_ends.end(name, index))
+    return _NO_LAG if lag is None else lag

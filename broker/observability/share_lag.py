@@ -35,9 +35,7 @@ class ShareLag(NamedTuple):
         """Records that the group is yet to take, as DescribeShareGroupOffsets has it; None if that
         is not known.
         """
-        if self.end is None or min(self.start_offset, self.done) < 0:
-            return None
-        return max(self.end - self.start_offset - self.done, 0)
+        return ShareState(self.start_offset, delivery_complete_count=self.done).lag(self.end)
 
 
 async def share_lags(node: ObservedNode, group_id: str) -> list[ShareLag]:

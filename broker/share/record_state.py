@@ -59,3 +59,11 @@ class ShareState(NamedTuple):
     leader_epoch: int = -1
     delivery_complete_count: int = -1
     batches: tuple[StateBatch, ...] = ()
+
+    def lag(self, end_offset: int | None) -> int | None:
+        """Return the number of records that the group is yet to take of a partition that ends at
+        `end_offset`; None if that is not known, or the group has not begun (KIP-1226).
+        """
+        if end_offset is None or min(self.start_offset, self.delivery_complete_count) < 0:
+            return None
+        return max(end_offset - self.start_offset - self.delivery_complete_count, 0)
