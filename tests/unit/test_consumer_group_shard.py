@@ -14,11 +14,13 @@ from lakehead.broker.coordinator.group.consumer.consumer_group import (
 )
 from lakehead.broker.coordinator.group.group_metadata import GroupKind
 from lakehead.broker.coordinator.group.members import GroupMemory
+from lakehead.broker.coordinator.group.messages import SyncRequest
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.group.shard import GroupShard
 from lakehead.broker.protocol.errors import KafkaError
 from tests.support.processor_time import check_within, measured
 from tests.support.topic_catalogs import topic_id
+from tests.unit.test_classic_group import join_request
 from tests.unit.test_group_memory import Node
 
 EVERY = {topic_id("t"): frozenset(range(4))}
@@ -115,6 +117,54 @@ async def test_consumer_groups_are_within_the_memory_for_groups() -> None:
         await asyncio.sleep(0)
     assert memory.used == 0
     assert not node.shards[0].groups
+
+
+SUBSCRIPTION = 10
+"""Bytes, all zero, of a subscription to no topics, and of an assignment of no partitions."""
+
+
+def sync_request(
+    member_id: str, generation: int, assignments: tuple[tuple[str, bytes], ...] = ()
+) -> SyncRequest:
+    return SyncRequest(
+        member_id=member_id,
+        instance_id=None,
+        generation=generation,
+        protocol_type=None,
+        protocol_name=None,
+        assignments=assignments,
+    )
+
+
+async def test_a_protocol_that_the_group_does_not_use_need_not_be_one_of_consumers() -> None:
+    """A member may name one of its own before those that all speak."""
+    node = Node(GroupMemory())
+    shard, common = node.shards[0], ("range", bytes(SUBSCRIPTION))
+    for protocols in ((common,), (("own", b"?"), common)):
+        shard.join("g0", join_request(protocols=protocols))
+    first, second = (member.member_id for member in shard.groups["g0"].group.members)
+    again = [
+        shard.join("g0", join_request(member_id=member_id, protocols=protocols))
+        for member_id, protocols in ((first, (common,)), (second, (("own", b"?"), common)))
+    ]
+    generation = again[0].result().generation
+    synced = [
+        shard.sync("g0", sync_request(member_id, generation, assignments=((first, b""),)))
+        for member_id in (second, first)
+    ]
+    await asyncio.sleep(0)
+    node.confirm()
+    assert [(await one).error for one in synced] == [ErrorCode.none] * 2
+    await settled(node, shard.consumer_heartbeat("g0", beat("n")))
+    rejoined = shard.join(
+        "g0", join_request(member_id=second, protocols=(("own", b"?"), common))
+    ).result()
+    assert rejoined.error is ErrorCode.unknown_server_error, "it speaks that one first now"
+    code = shard.heartbeat("g0", second, None, generation)
+    assert code in {ErrorCode.none, ErrorCode.rebalance_in_progress}
+    shard.sync("g0", sync_request(second, generation)).result()
+    await settled(node, shard.consumer_heartbeat("g0", beat("n", -1)))
+    assert shard.groups["g0"].kind is GroupKind.CLASSIC
 
 
 @measured

@@ -64,6 +64,13 @@ def read_subscription(data: bytes) -> Subscription:
     return Subscription(version=version, topics=topics, owned=owned, rack_id=rack_id)
 
 
+def subscription_version(data: bytes) -> int:
+    """Return the version of a subscription; 0 of bytes without one, which a protocol that the group
+    does not use may have.
+    """
+    return max(_SHORT.unpack_from(data)[0], 0) if len(data) >= _SHORT.size else 0
+
+
 def read_assignment(data: bytes) -> Assigned:
     """Return an assignment; nothing of empty bytes. Raises UnknownRecord."""
     if not data:

@@ -21,6 +21,7 @@ from lakehead.broker.coordinator.group.consumer_protocol import (
     by_topic_id,
     read_assignment,
     read_subscription,
+    subscription_version,
     write_assignment,
 )
 from lakehead.broker.coordinator.group.members import Member
@@ -88,7 +89,7 @@ def _consumer(
 def _classic(member: ConsumerMember, catalog: TopicCatalog, now: float) -> Member:
     classic = member.metadata.classic
     assert classic is not None
-    version = read_subscription(classic.protocols[0][1]).version
+    version = subscription_version(classic.protocols[0][1])
     return Member(
         member_id=member.member_id,
         instance_id=member.metadata.instance_id,

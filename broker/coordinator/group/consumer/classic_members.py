@@ -24,6 +24,7 @@ from lakehead.broker.coordinator.group.consumer_protocol import (
     Subscription,
     by_topic_id,
     read_subscription,
+    subscription_version,
     write_assignment,
 )
 from lakehead.broker.coordinator.group.messages import (
@@ -106,7 +107,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: float) -> SyncResult:
         raise KafkaError(ErrorCode.rebalance_in_progress)
     member.sync_deadline = None
     group.touch(member, now)
-    version = read_subscription(classic.protocols[0][1]).version
+    version = subscription_version(classic.protocols[0][1])
     return SyncResult(
         protocol_type=CONSUMER,
         protocol_name=name,
