@@ -120,7 +120,7 @@ class CoordinatorLog:
         self._open: dict[int, dict[bytes, _PendingTransaction]] = {}
         """The records of open transactions, by producer id: the last record of each key."""
         self._decided_by: dict[bytes, int] = {}
-        """While the log is replayed: whose transaction wrote a key's last value."""
+        """While the log is only read: whose transaction wrote a key's last value."""
         self._replayed_to = -1
         """The offset up to which the log is replayed; -1: not begun."""
         self._changed: set[bytes] | None = None
@@ -131,6 +131,7 @@ class CoordinatorLog:
         """Keep the last values in this map, to be called before `replay`: for a coordinator whose
         records add to earlier ones. Its values are what a snapshot writes.
         """
+        assert self._replayed_to < 0
         self._latest = values
 
     @property
@@ -153,11 +154,19 @@ class CoordinatorLog:
         return self._partition.stream.next_offset - self._partition.stream.start_offset
 
     async def replay(self) -> None:
-        """Read the log from its start; to be called once, before the first append. Markers may come
-        at any time: `catch_up` follows where transactions are, in one turn with the start of
-        service.
+        """Read the log from its start, before the first append. Markers may come at any time:
+        `catch_up` follows where transactions are, in one turn with the start of service.
+
+        A log that another cluster writes may be read again: what is new, if it `goes_on`. One that
+        could not be read is of no more use.
         """
         await self._read_on()
+
+    def goes_on(self, partition: LogPartition) -> bool:
+        """Return true if this is the log of a partition, of which nothing was trimmed that was not
+        read.
+        """
+        return partition is self._partition and self._replayed_to >= partition.stream.start_offset
 
     async def catch_up(self) -> Mapping[bytes, bytes | None]:
         """Read what the log has got since it was replayed; return the values that this has changed,
@@ -179,7 +188,6 @@ class CoordinatorLog:
                     offset = max(offset, header.end_offset)
                 await asyncio.sleep(0)
         self._replayed_to = offset
-        self._decided_by.clear()
 
     def _replay_batch(self, batch: memoryview, header: BatchHeader, start_offset: int) -> None:
         if header.is_control:
@@ -245,6 +253,7 @@ class CoordinatorLog:
                 (key, _PendingTransaction(offset + delta, value))
                 for delta, (key, value) in enumerate(batch)
             )
+        self._decided_by.clear()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> Mapping[bytes, bytes | None]:
         """A transaction's marker is in the log; return the records that count from now on."""
@@ -276,6 +285,7 @@ class CoordinatorLog:
             self._partition.append(encoded, on_done if number == len(batches) else _ignore)
             for key, value in batch:
                 self._remember(key, value)
+        self._decided_by.clear()
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
         for pending_transactional in self._open.values():

@@ -126,6 +126,8 @@ class Shards(Generic[S]):
         self._make = make
         self._shards: dict[int, S] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
+        self._followed: dict[int, CoordinatorLog] = {}
+        """The logs that another cluster writes, as far as they were read."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -150,8 +152,8 @@ class Shards(Generic[S]):
             shard.close(ErrorCode.not_coordinator)
 
     def on_advance(self, topic: Topic, index: int) -> None:
-        """Read the log of a shard again, which another cluster writes: it has grown. The shard as
-        it was serves until then. An advance while it is read is followed by another reading.
+        """Read what is new in the log of a shard, which another cluster writes. The shard as it was
+        serves until then. An advance while it is read is followed by another reading.
         """
         if topic.name != self._topic.name or self._is_closed:
             return
@@ -172,7 +174,11 @@ class Shards(Generic[S]):
         reading, pause_s = asyncio.current_task(), _READ_AGAIN_S
         try:
             while self._loading.get(index) is reading:  # else a later advance reads it
-                if await self._read(index, partition, name):
+                log = self._followed.pop(index, None)
+                if log is None or not log.goes_on(partition):
+                    log = CoordinatorLog(partition, self._clock, self._scope, name=name)
+                if await self._read(index, partition, name, log):
+                    self._followed[index] = log
                     return
                 # An object was deleted in the copy before the state that replaces it was looked at.
                 await asyncio.sleep(pause_s)
@@ -261,21 +267,24 @@ class Shards(Generic[S]):
 
     async def _read_once(self, index: int, partition: LogPartition, name: str) -> None:
         try:
-            await self._read(index, partition, name)
+            log = CoordinatorLog(partition, self._clock, self._scope, name=name)
+            await self._read(index, partition, name, log)
         finally:
             if self._loading.get(index) is asyncio.current_task():
                 del self._loading[index]
 
-    async def _read(self, index: int, partition: LogPartition, name: str) -> bool:
+    async def _read(
+        self, index: int, partition: LogPartition, name: str, log: CoordinatorLog
+    ) -> bool:
         """Load a shard, and serve it if the partition is still here. Return false if it is, and its
         log could not be read.
         """
-        log = CoordinatorLog(partition, self._clock, self._scope, name=name)
         shard = self._make(index, log)
         try:
             await shard.load()
         except (LakeheadError, ValueError) as error:
             _log.warning("shard_not_loaded", partition=name, error=str(error))
+            shard.close(ErrorCode.not_coordinator)  # what it has read takes memory of groups
             return self._is_closed or self._topic.partition(index) is not partition
         if not self._is_closed and self._topic.partition(index) is partition:
             before = self._shards.get(index)

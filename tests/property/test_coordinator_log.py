@@ -203,6 +203,7 @@ async def write(seed: int) -> None:
     rng, scope, partition = random.Random(seed), TaskScope(crash), ListPartition()
     log, wanted, outcomes = open_log(partition, scope, 8), Wanted(), list[Exception | None]()
     ending: set[int] = set()
+    followed = open_log(partition, scope)
 
     def end(producer_id: int, *, is_commit: bool) -> None:
         def known(_: Exception | None) -> None:
@@ -221,6 +222,18 @@ async def write(seed: int) -> None:
         await again.replay()
         assert dict(again.latest) == wanted.latest()
 
+    async def follow() -> None:
+        """Read what is new, as a standby does; it is as if all had been read at once."""
+        nonlocal followed
+        if not followed.goes_on(partition):
+            followed = open_log(partition, scope)
+        await followed.replay()
+        again = open_log(partition.left(), scope)
+        await again.replay()
+        assert dict(followed.latest) == dict(again.latest)
+        open_places = [sorted(one.pending_transactional()) for one in (followed, again)]
+        assert open_places[0] == open_places[1]
+
     for _ in range(80):
         producer_id = rng.choice([None, None, 7, 8])
         few = [(rng.choice(KEYS), rng.choice([None, b"%d" % rng.randrange(9)]))]
@@ -237,9 +250,12 @@ async def write(seed: int) -> None:
         assert dict(log.latest) == wanted.latest()
         partition.stream.confirm(rng.randrange(3))
         await asyncio.sleep(0)
+        if rng.random() < 0.3:
+            await follow()
         if rng.random() < 0.1:
             await check()
     await check()
+    await follow()
     assert not any(outcomes)
     again = open_log(partition, scope)
     await again.replay()
