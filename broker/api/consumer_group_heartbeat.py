@@ -5,6 +5,7 @@ v1: regular expressions; a member makes its own id. Regular expressions are RE2'
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -120,12 +121,17 @@ def _check_access(request: Any, context: RequestContext) -> None:
     """
     context.check(READ_GROUP, request.group_id)
     topics = request.subscribed_topic_names or ()
+    check_size(topics, context)
+    for topic in topics:
+        context.check(_SUBSCRIBED, topic)
+
+
+def check_size(topics: Iterable[str], context: RequestContext) -> None:
+    """Raise UNKNOWN_SERVER_ERROR for a subscription to topics that cannot be stored."""
     if sum(map(len, topics)) > context.services.settings.message_max_bytes:
         raise KafkaError(
             ErrorCode.unknown_server_error, "The subscription is too large to be stored."
         )
-    for topic in topics:
-        context.check(_SUBSCRIBED, topic)
 
 
 def _check(request: Any, context: RequestContext) -> None:

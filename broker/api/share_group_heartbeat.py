@@ -5,6 +5,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api.consumer_group_heartbeat import check_size
 from lakehead.broker.api.share_acknowledgements import member_of
 from lakehead.broker.coordinator.group.consumer.consumer_members import JOIN_EPOCH, LEAVE_EPOCH
 from lakehead.broker.coordinator.group.messages import TEXT_SIZE_MAX
@@ -24,6 +25,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response once all that it says is durable."""
     try:
         context.check(READ_GROUP, request.group_id)
+        check_size(request.subscribed_topic_names or (), context)
         for topic in request.subscribed_topic_names or ():
             context.check(_SUBSCRIBED, topic)
         _check(request)

@@ -286,7 +286,7 @@ def test_each_partition_has_a_member_and_each_member_its_own(
 class Failing:
     """A node's share groups, over a log that may be full."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: GroupMemory | None = None) -> None:
         self.scope = TaskScope(crash)
         self.catalog = catalog({"t": 2})
         self.partition = ListPartition()
@@ -298,7 +298,7 @@ class Failing:
             BatchingLog(log),
             SystemClock(),
             self.scope,
-            GroupMemory(),
+            memory or GroupMemory(),
             lambda _group: ShareGroupSettings(),
             lambda: self.catalog,
             self,
@@ -355,6 +355,38 @@ async def test_a_change_that_cannot_be_stored_is_undone() -> None:
     assert count(result) == 2
     with pytest.raises(KafkaError):
         world.groups.heartbeat("classic", ShareHeartbeat(member_id="a", epoch=0))
+    await world.scope.close()
+
+
+async def test_members_of_share_groups_are_within_the_memory_for_groups() -> None:
+    memory = GroupMemory(200_000)
+    world = Failing(memory)
+    codes = set()
+    for number in range(100):
+        topics = frozenset(f"{'x' * 100}{index}" for index in range(50))
+        request = ShareHeartbeat(member_id=f"m{number}", epoch=0, topics=topics)
+        try:
+            world.groups.heartbeat(f"g{number % 3}", request)
+        except KafkaError as error:
+            codes.add(error.code)
+        await world.pass_turns()
+    assert codes == {ErrorCode.group_max_size_reached}
+    assert memory.used <= memory.capacity
+    assert 10 < sum(len(group.members) for group in world.groups.groups) < 20
+    alive = ShareHeartbeat(
+        member_id="m0", epoch=world.groups.known("g0").members["m0"].current.epoch
+    )
+    world.groups.heartbeat("g0", alive)
+    with pytest.raises(KafkaError):
+        world.groups.heartbeat("new", ShareHeartbeat(member_id="m", epoch=0, topics=topics))
+    assert "new" not in world.groups
+    for group in world.groups.groups:
+        for member_id in list(group.members):
+            leaving = ShareHeartbeat(member_id=member_id, epoch=-1)
+            world.groups.heartbeat(group.group_id, leaving)
+    assert memory.used == sum(1024 + len(group.group_id) for group in world.groups.groups)
+    world.groups.close()
+    assert memory.used == 0
     await world.scope.close()
 
 

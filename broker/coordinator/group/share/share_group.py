@@ -15,6 +15,7 @@ cannot store the first note was followed by another, and must not touch a state.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -97,11 +98,8 @@ class ShareGroupMember:
     @property
     def cost(self) -> int:
         """The memory that it is counted with, in bytes."""
-        metadata = self.metadata
-        texts = (self.member_id, metadata.rack_id, metadata.client_id, metadata.client_host)
         partitions = cost_of_partitions(self.target) + cost_of_partitions(self.current.assigned)
-        topics = ((topic, b"") for topic in metadata.topics)
-        return MEMBER_OBJECTS + cost_of(texts, topics) + partitions
+        return _cost_of_metadata(self.member_id, self.metadata) + partitions
 
 
 class ShareGroup:
@@ -129,6 +127,13 @@ class ShareGroup:
         self._catalog = catalog
         self._records: list[ShareGroupRecord] = []
         self._stored: set[ShareGroupKey] = set()
+        self._members_cost = 0
+        self._subscribers: Counter[str] = Counter()
+        self._known_catalog: TopicCatalog | None = None
+        """The topics of which the group epoch has the hash."""
+        self._is_unassigned: bool | None = None
+        self._missing: tuple[TopicCatalog, dict[bytes, frozenset[int]]] | None = None
+        """What `_has_unassigned` and `to_initialize` found, until something changes."""
 
     # State.
 
@@ -147,7 +152,7 @@ class ShareGroup:
         """The memory that its members are counted with, in bytes: they are kept, and stored once
         more.
         """
-        return 2 * sum(member.cost for member in self.members.values())
+        return 2 * self._members_cost
 
     def take_records(self) -> list[ShareGroupRecord]:
         """Return the records that were gathered, in the order in which they are to be stored."""
@@ -170,9 +175,12 @@ class ShareGroup:
 
     # Events.
 
-    def heartbeat(self, request: ShareHeartbeat, now: float) -> ShareHeartbeatResult:
-        """Handle a heartbeat of a member that joins or stays. Raises UNKNOWN_MEMBER_ID,
-        FENCED_MEMBER_EPOCH, GROUP_MAX_SIZE_REACHED.
+    def heartbeat(
+        self, request: ShareHeartbeat, now: float, room: float = math.inf
+    ) -> ShareHeartbeatResult:
+        """Handle a heartbeat of a member that joins or stays. `room`: bytes that the groups of the
+        node may still grow by. Raises UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH,
+        GROUP_MAX_SIZE_REACHED.
         """
         member = self._find(request)
         before = member.metadata if member is not None else ShareMemberMetadata()
@@ -184,6 +192,10 @@ class ShareGroup:
         )
         is_pending = self._has_unassigned()
         if member is None or metadata != before:
+            known = 0 if member is None else _cost_of_metadata(member.member_id, before)
+            growth = _cost_of_metadata(request.member_id, metadata) - known
+            if 2 * growth > max(room, 0):
+                raise KafkaError(ErrorCode.group_max_size_reached, "No memory is left for members.")
             self._put(ShareRecordKind.MEMBER, metadata, request.member_id)
         is_new = member is None or metadata.topics != before.topics
         self._refresh(is_changed=is_new or is_pending)
@@ -222,12 +234,16 @@ class ShareGroup:
 
     def to_initialize(self) -> dict[bytes, frozenset[int]]:
         """Return the partitions that members subscribe to and the group has no state of."""
+        catalog = self._catalog()
+        if self._missing is not None and self._missing[0] is catalog:
+            return self._missing[1]
         found = {}
         for topic in self._subscribed():
             known = self.partitions.initialized.get(topic.topic_id)
             missing = frozenset(range(topic.partition_count)) - (known.indexes if known else set())
             if missing:
                 found[topic.topic_id] = missing
+        self._missing = catalog, found
         return found
 
     def initializing(self, partitions: TopicPartitions) -> int:
@@ -322,13 +338,15 @@ class ShareGroup:
         )
 
     def _subscribed(self) -> list[KnownTopic]:
-        names = frozenset().union(*(one.metadata.topics for one in self.members.values()))
-        return self._catalog().found(names)
+        return self._catalog().found(self._subscribers)
 
     def _refresh(self, *, is_changed: bool) -> None:
         """Let the group epoch grow after a change of the group, or of the topics of its members."""
-        names = frozenset().union(*(one.metadata.topics for one in self.members.values()))
-        topics_hash = self._catalog().hash_of(names)
+        catalog = self._catalog()
+        if not is_changed and catalog is self._known_catalog:
+            return
+        self._known_catalog = catalog
+        topics_hash = catalog.hash_of(self._subscribers)
         if is_changed or topics_hash != self._topics_hash:
             epoch = GroupEpoch(epoch=self.epoch + 1, topics_hash=topics_hash)
             self._put(ShareRecordKind.GROUP, epoch)
@@ -339,13 +357,17 @@ class ShareGroup:
         """
         if not self.members or self.target_epoch < self.epoch:
             return False
-        names = frozenset().union(*(one.metadata.topics for one in self.members.values()))
+        if self._is_unassigned is None:
+            self._is_unassigned = self._find_unassigned()
+        return self._is_unassigned
+
+    def _find_unassigned(self) -> bool:
         given: dict[bytes, set[int]] = {}
         for member in self.members.values():
             for topic_id, indexes in member.target.items():
                 given.setdefault(topic_id, set()).update(indexes)
         return any(
-            known.name in names and known.indexes != given.get(topic_id, set())
+            known.name in self._subscribers and known.indexes != given.get(topic_id, set())
             for topic_id, known in self.partitions.initialized.items()
         )
 
@@ -422,11 +444,19 @@ class ShareGroup:
 
     def _apply(self, record: ShareGroupRecord) -> None:
         key, value = record
+        member = self.members.get(key.member_id)
+        self._members_cost -= 0 if member is None else member.cost
+        self._is_unassigned = self._missing = None
         if value is None:
             self._stored.discard(key)
             self._delete(key)
-            return
-        self._stored.add(key)
+        else:
+            self._stored.add(key)
+            self._take_over(key, value)
+        member = self.members.get(key.member_id)
+        self._members_cost += 0 if member is None else member.cost
+
+    def _take_over(self, key: ShareGroupKey, value: ShareGroupValue) -> None:
         match value:
             case GroupEpoch():
                 self.epoch, self._topics_hash = value.epoch, value.topics_hash
@@ -435,7 +465,9 @@ class ShareGroup:
             case StatePartitions():
                 self.partitions = value
             case ShareMemberMetadata():
-                self._member(key.member_id).metadata = value
+                member = self._member(key.member_id)
+                self._subscribe(member.metadata.topics, value.topics)
+                member.metadata = value
             case Target():
                 self._member(key.member_id).target = value.partitions
             case ShareAssignment():
@@ -444,8 +476,9 @@ class ShareGroup:
     def _delete(self, key: ShareGroupKey) -> None:
         member = self.members.get(key.member_id)
         match key.kind:
-            case ShareRecordKind.MEMBER:
-                self.members.pop(key.member_id, None)
+            case ShareRecordKind.MEMBER if member is not None:
+                self._subscribe(member.metadata.topics, frozenset())
+                del self.members[key.member_id]
             case ShareRecordKind.TARGET if member is not None:
                 member.target = {}
             case ShareRecordKind.CURRENT if member is not None:
@@ -453,11 +486,25 @@ class ShareGroup:
             case _:
                 pass
 
+    def _subscribe(self, before: frozenset[str], after: frozenset[str]) -> None:
+        """A member subscribes to other topics than before."""
+        self._subscribers.update(after)
+        for name in before:
+            self._subscribers[name] -= 1
+            if not self._subscribers[name]:
+                del self._subscribers[name]
+
     def _member(self, member_id: str) -> ShareGroupMember:
         member = self.members.get(member_id)
         if member is None:
             member = self.members[member_id] = ShareGroupMember(member_id)
         return member
+
+
+def _cost_of_metadata(member_id: str, metadata: ShareMemberMetadata) -> int:
+    texts = (member_id, metadata.rack_id, metadata.client_id, metadata.client_host)
+    topics = ((topic, b"") for topic in metadata.topics)
+    return MEMBER_OBJECTS + cost_of(texts, topics)
 
 
 def _without(topics: Mapping[bytes, T], gone: Collection[bytes]) -> dict[bytes, T]:

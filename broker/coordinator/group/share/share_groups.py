@@ -144,10 +144,15 @@ class ShareGroups:
             if self._memory.room < GROUP_COST + len(group_id):
                 raise KafkaError(ErrorCode.group_max_size_reached)
             live = self._live(group_id)
-        if request.epoch < JOIN_EPOCH:
-            result = live.group.leave(request.member_id, request.epoch)
-        else:
-            result = live.group.heartbeat(request, self._clock.monotonic())
+        try:
+            if request.epoch < JOIN_EPOCH:
+                result = live.group.leave(request.member_id, request.epoch)
+            else:
+                result = live.group.heartbeat(request, self._clock.monotonic(), self._memory.room)
+        except KafkaError:
+            if not any(live.group.keys):
+                self._forget(live)
+            raise
         stored = self._stored(live, result)
         self._initialize_missing(live)
         return stored
