@@ -8,13 +8,15 @@ import time
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.classic_group import ClassicGroup
 from lakehead.broker.coordinator.group.consumer.consumer_group import (
+    ConsumerGroup,
     HeartbeatRequest,
     HeartbeatResult,
 )
 from lakehead.broker.coordinator.group.group_metadata import GroupKind
 from lakehead.broker.coordinator.group.members import GroupMemory
-from lakehead.broker.coordinator.group.messages import SyncRequest
+from lakehead.broker.coordinator.group.messages import JoinResult, SyncRequest
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.group.shard import GroupShard
 from lakehead.broker.protocol.errors import KafkaError
@@ -123,6 +125,20 @@ SUBSCRIPTION = 10
 """Bytes, all zero, of a subscription to no topics, and of an assignment of no partitions."""
 
 
+async def refused(node: Node, future: "asyncio.Future[HeartbeatResult]") -> None:
+    """Expect that a change could not be stored."""
+    with pytest.raises(KafkaError) as caught:
+        await settled(node, future)
+    assert caught.value.code is ErrorCode.not_coordinator
+
+
+async def classic_member(node: Node) -> JoinResult:
+    """Have a stable classic group g0 with one member."""
+    member = await node.joined(0, size=SUBSCRIPTION)
+    assert (await node.synced(0, member, SUBSCRIPTION)).error is ErrorCode.none
+    return member
+
+
 def sync_request(
     member_id: str, generation: int, assignments: tuple[tuple[str, bytes], ...] = ()
 ) -> SyncRequest:
@@ -136,13 +152,64 @@ def sync_request(
     )
 
 
+def classic_heartbeat(shard: GroupShard, member: JoinResult) -> ErrorCode:
+    return shard.heartbeat("g0", member.member_id, None, member.generation)
+
+
+async def test_an_upgrade_that_could_not_be_stored_leaves_the_classic_group() -> None:
+    """Else its members would be unknown, and their generations begin at the first once more."""
+    node = Node(GroupMemory())
+    shard, stream = node.shards[0], node.partitions[0].stream
+    member = await classic_member(node)
+    stream.is_full = True
+    await refused(node, shard.consumer_heartbeat("g0", beat("n")))
+    stream.is_full = False
+    assert shard.groups["g0"].kind is GroupKind.CLASSIC
+    assert classic_heartbeat(shard, member) is ErrorCode.none
+    await settled(node, shard.consumer_heartbeat("g0", beat("n")))
+    assert set(shard.groups["g0"].group.members) == {member.member_id, "n"}
+
+
+async def test_a_downgrade_that_could_not_be_stored_leaves_the_consumer_group() -> None:
+    """Else a coordinator that follows would have members that the classic group has no more."""
+    node = Node(GroupMemory())
+    shard, stream = node.shards[0], node.partitions[0].stream
+    member = await classic_member(node)
+    await settled(node, shard.consumer_heartbeat("g0", beat("n")))
+    stream.is_full = True
+    await refused(node, shard.consumer_heartbeat("g0", beat("n", -1)))
+    stream.is_full = False
+    members = {member.member_id, "n"}
+    assert isinstance(shard.groups["g0"].group, ConsumerGroup)
+    assert set(shard.groups["g0"].group.members) == members
+    left: GroupShard = node.shard(node.partitions[0].left())
+    await left.load()
+    assert set(left.groups["g0"].group.members) == members
+    await settled(node, shard.consumer_heartbeat("g0", beat("n", -1)))
+    assert shard.groups["g0"].kind is GroupKind.CLASSIC
+
+
+async def test_an_empty_consumer_group_that_could_not_become_classic_goes_on() -> None:
+    node = Node(GroupMemory())
+    shard, stream = node.shards[0], node.partitions[0].stream
+    await settled(node, shard.consumer_heartbeat("g0", beat("n")))
+    await settled(node, shard.consumer_heartbeat("g0", beat("n", -1)))
+    stream.is_full = True
+    await node.joined(0, size=SUBSCRIPTION)
+    stream.is_full = False
+    assert shard.groups["g0"].kind is GroupKind.CONSUMER
+    assert (await settled(node, shard.consumer_heartbeat("g0", beat("n")))).epoch == 4
+
+
 async def test_a_protocol_that_the_group_does_not_use_need_not_be_one_of_consumers() -> None:
     """A member may name one of its own before those that all speak."""
     node = Node(GroupMemory())
     shard, common = node.shards[0], ("range", bytes(SUBSCRIPTION))
     for protocols in ((common,), (("own", b"?"), common)):
         shard.join("g0", join_request(protocols=protocols))
-    first, second = (member.member_id for member in shard.groups["g0"].group.members)
+    group = shard.groups["g0"].group
+    assert isinstance(group, ClassicGroup)
+    first, second = (member.member_id for member in group.members)
     again = [
         shard.join("g0", join_request(member_id=member_id, protocols=protocols))
         for member_id, protocols in ((first, (common,)), (second, (("own", b"?"), common)))
@@ -165,6 +232,52 @@ async def test_a_protocol_that_the_group_does_not_use_need_not_be_one_of_consume
     shard.sync("g0", sync_request(second, generation)).result()
     await settled(node, shard.consumer_heartbeat("g0", beat("n", -1)))
     assert shard.groups["g0"].kind is GroupKind.CLASSIC
+
+
+async def test_a_group_that_could_not_be_deleted_is_there_with_its_offsets() -> None:
+    node = Node(GroupMemory())
+    shard, stream = node.shards[0], node.partitions[0].stream
+    await settled(node, shard.consumer_heartbeat("g", beat("n")))
+    await settled(node, shard.consumer_heartbeat("g", beat("n", -1)))
+    for group_id in ("g", "simple"):
+        shard.commit(group_id, {("t", 0): CommittedOffset(offset=5)}, lambda _: None)
+    await asyncio.sleep(0)
+    node.confirm()
+    stream.is_full = True
+    for group_id in ("g", "simple"):
+        assert shard.delete_group(group_id).result() is not None
+        assert shard.groups[group_id].offsets["t", 0].offset == 5
+    stream.is_full = False
+    await settled(node, shard.consumer_heartbeat("g", beat("n")))
+    stream.is_full = True
+    shard.consumer_heartbeat("g", beat("n", -1))
+    assert shard.delete_group("g").result() is not None, "its member could not leave"
+    stream.is_full = False
+    await settled(node, shard.consumer_heartbeat("g", beat("n", -1)))
+    for group_id in ("g", "simple"):
+        outcome = shard.delete_group(group_id)
+        node.confirm()
+        assert await outcome is None
+    assert not shard.groups
+    left = node.shard(node.partitions[0].left())
+    await left.load()
+    assert not left.groups
+
+
+@measured
+async def test_changes_that_could_not_be_stored_cost_no_more_in_a_shard_of_many_offsets() -> None:
+    """A full log refuses each of many consumers that try to join, while the node goes on."""
+    node = Node(GroupMemory())
+    shard, stream = node.shards[0], node.partitions[0].stream
+    old = CommittedOffset(offset=1)
+    shard.commit("other", {("t", index): old for index in range(40_000)}, lambda _: None)
+    await settled(node, shard.consumer_heartbeat("g", beat("m")))
+    stream.is_full = True
+    began = time.thread_time()
+    for number in range(50):
+        await refused(node, shard.consumer_heartbeat("g", beat(f"n{number}")))
+    check_within(time.thread_time() - began, 0.5)
+    assert set(shard.groups["g"].group.members) == {"m"}
 
 
 @measured

@@ -37,11 +37,13 @@ from lakehead.broker.coordinator.group.share.share_record_formats import (
     encode_share_key,
     encode_share_value,
 )
-from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog
+from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, OnDone
 from lakehead.broker.coordinator.record_reader import UnknownRecord
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import WalFull
+from lakehead.storage.format.records import iter_kafka_records
 from lakehead.storage.tasks import TaskScope
 from tests.property.test_coordinator_log import ListPartition, crash
 from tests.support.topic_catalogs import catalog
@@ -358,12 +360,35 @@ async def test_a_change_that_cannot_be_stored_is_undone() -> None:
     await world.scope.close()
 
 
+async def test_a_group_that_could_not_be_deleted_is_there() -> None:
+    world = Failing()
+    epoch = (await world.heartbeat("a", 0)).epoch
+    await world.heartbeat("a", -1)
+    append = world.partition.append
+
+    def append_no_tombstones(batch: memoryview, on_done: OnDone | None = None) -> None:
+        if any(record.value is None for record in iter_kafka_records(batch)):
+            raise WalFull("full")
+        append(batch, on_done)
+
+    world.partition.append = append_no_tombstones  # type: ignore[method-assign]
+    deletion = asyncio.ensure_future(world.groups.delete("g"))
+    await world.pass_turns()
+    with pytest.raises(KafkaError):
+        await deletion
+    assert [group.group_id for group in world.groups.groups] == ["g"]
+    world.partition.append = append  # type: ignore[method-assign]
+    await world.heartbeat("b", 0)
+    assert world.groups.known("g").epoch > epoch
+    await world.scope.close()
+
+
 async def test_members_of_share_groups_are_within_the_memory_for_groups() -> None:
     memory = GroupMemory(200_000)
     world = Failing(memory)
     codes = set()
+    topics = frozenset(f"{'x' * 100}{index}" for index in range(50))
     for number in range(100):
-        topics = frozenset(f"{'x' * 100}{index}" for index in range(50))
         request = ShareHeartbeat(member_id=f"m{number}", epoch=0, topics=topics)
         try:
             world.groups.heartbeat(f"g{number % 3}", request)

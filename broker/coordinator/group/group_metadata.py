@@ -59,6 +59,8 @@ class GroupMetadata:
     """The outcome of the newest of them, and of all that the same turn brought."""
     last_change: asyncio.Future[Exception | None] | None = None
     """The outcome of the newest records of a consumer group, until they are durable."""
+    unstored: set[bytes] = field(default_factory=set)
+    """Keys of records of what the group is that may not be in the log."""
     empty_since_ms: int = -1
     stored_size: int = 0
     """Bytes of what is stored of its members."""

@@ -158,7 +158,8 @@ class GroupShard:
         # `transaction_ended` is called for all that end later.
         seen |= self._count(await self._log.catch_up())
         for group_id, records in consumers.items():
-            self._restore_consumer(group_id, records, now)
+            group = self._restore_consumer(group_id, records, now)
+            self._store_consumer(self.groups[group_id], group)
         self.shares.restore(shares)
         for producer_id, key_bytes in self._log.pending_transactional():
             key = decode_key(key_bytes)
@@ -363,7 +364,7 @@ class GroupShard:
     def _delete_classic(self, live: GroupMetadata) -> None:
         key = encode_key(GroupKey(group_id=live.group.group_id))
         if live.stored_size or key in self._log.latest:
-            self._gathered.append([(key, None)], _ignore)
+            self._append_change(live, [(key, None)])
 
     def _stored(self, live: GroupMetadata, group: ConsumerGroup, result: T) -> asyncio.Future[T]:
         """Store what an event changed in a consumer group. The future gets the event's result once
@@ -398,40 +399,69 @@ class GroupShard:
         if records:
             if not group.members:
                 live.empty_since_ms = self._clock.now_ms()
-            self._gathered.append(
-                records, lambda error: self._on_consumer_stored(live, group, error)
-            )
-            live.last_change = self._gathered.outcome
+            self._append_change(live, records)
         if is_downgrade_due(group, self._settings.max_size):
             self._downgrade(live, group)
         self._charge(live)
         self._arm(live)
 
-    def _on_consumer_stored(
-        self, live: GroupMetadata, group: ConsumerGroup, error: Exception | None
-    ) -> None:
-        """Go back to what the log has, if a change of a group could not be stored."""
-        if error is None or self._is_closed or live.group is not group:
-            return
-        group_id = group.group_id
+    def _append_change(self, live: GroupMetadata, records: Sequence[KeyValue]) -> None:
+        """Append records, one at least, of what a group is. It goes back to what the log has if
+        they could not be stored.
+        """
+
+        def on_done(error: Exception | None) -> None:
+            if error is not None:
+                self._go_back(live, error)
+            elif live.last_change is outcome:
+                live.unstored.clear()
+
+        live.unstored.update(key for key, _ in records)
+        self._gathered.append(records, on_done)
+        outcome = live.last_change = self._gathered.outcome
+
+    def _go_back(self, live: GroupMetadata, error: Exception) -> None:
+        """Make a group what the log has of it: one of the consumer protocol, or of the classic one,
+        or none. It looks at keys of the group alone: a shard may have very many.
+        """
+        group, keys = live.group, live.unstored
+        group_id, live.unstored = group.group_id, set()
+        if self._is_closed or not keys or self.groups.get(group_id) is not live:
+            return  # of several changes of a turn the first one did so
         _log.warning("group_not_stored", group=group_id, error=str(error))
+        if isinstance(group, ConsumerGroup):
+            keys.update(map(encode_consumer_key, group.store.keys))
+        else:
+            self._perform(live, group.kill(ErrorCode.not_coordinator))
+        latest, now = self._log.latest, self._clock.monotonic()
         records = []
-        for key_bytes, value in self._log.latest.items():
-            key = decode_key(key_bytes)
-            if isinstance(key, ConsumerGroupKey) and key.group_id == group_id:
+        for key_bytes in keys:
+            key, value = decode_key(key_bytes), latest.get(key_bytes)
+            if isinstance(key, ConsumerGroupKey) and value is not None:
                 known = decode_consumer_value(key.kind, value)
                 if known is not None:
                     records.append(ConsumerGroupRecord(key, known))
-        self._restore_consumer(group_id, records, self._clock.monotonic())
+        classic = latest.get(encode_key(GroupKey(group_id=group_id)))
+        if records:
+            self._restore_consumer(group_id, records, now)
+        elif classic is not None:
+            self._restore(group_id, decode_group(classic), len(classic), now)
+        else:
+            live.group = ClassicGroup(group_id, self._settings, self._new_member_id)
+            live.stored_size = 0
+        self._charge(live)
+        self._arm(live)
+        if not (records or classic or live.places):
+            self._forget(live)
 
     def _restore_consumer(
         self, group_id: str, records: Sequence[ConsumerGroupRecord], now: float
-    ) -> None:
+    ) -> ConsumerGroup:
         live = self._live(group_id)
         live.group = group = self._new_consumer_group(group_id)
         live.stored_size = 0
         group.restore(records, now)
-        self._store_consumer(live, group)
+        return group
 
     def _downgrade(self, live: GroupMetadata, group: ConsumerGroup) -> None:
         """Make a group whose members are all classic a classic one, which rebalances unless each
@@ -454,7 +484,7 @@ class GroupShard:
         value = encode_group(snapshot)
         live.stored_size = len(value)
         key = encode_key(GroupKey(group_id=group.group_id))
-        self._gathered.append([(key, value)], _ignore)
+        self._append_change(live, [(key, value)])
         if not is_stable:
             self._perform(live, classic.rebalance(now))
 
@@ -467,10 +497,9 @@ class GroupShard:
 
     def _become(self, live: GroupMetadata, group: ConsumerGroup, classic: ClassicGroup) -> None:
         records: list[KeyValue] = [(encode_consumer_key(key), None) for key in group.store.keys]
-        if records:
-            self._gathered.append(records, _ignore)
-            live.last_change = self._gathered.outcome
         live.group = classic
+        if records:
+            self._append_change(live, records)
 
     # Offsets.
 
@@ -662,21 +691,32 @@ class GroupShard:
                 self._append([(_offset_key(group_id, place), None) for place in gone])
 
     def delete_group(self, group_id: str) -> asyncio.Future[Exception | None]:
-        """Delete a group without members, and its offsets; the future gets the outcome."""
+        """Delete a group without members, and its offsets; the future gets the outcome. The group
+        stays if that could not be begun.
+        """
         self._gathered.flush()
-        live = self.groups.pop(group_id)
-        assert not live.group.members
+        live = self.groups.get(group_id)
+        if live is None or live.group.members:  # its last change could not be stored
+            refused: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+            refused.set_result(KafkaError(ErrorCode.not_coordinator))
+            return refused
         keys = [_offset_key(group_id, where) for where in live.places]
         if isinstance(live.group, ConsumerGroup):
             keys += map(encode_consumer_key, live.group.store.keys)
+        group_key = encode_key(GroupKey(group_id=group_id))
+        if group_key in self._log.latest:
+            keys.append(group_key)
+        outcome = self._append([(key, None) for key in keys])
+        self._gathered.flush()
+        if outcome.done() and outcome.result() is not None:
+            return outcome
+        del self.groups[group_id]
+        if isinstance(live.group, ConsumerGroup):
             self._disarm(live)
         else:
             self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
         self._let_go(live)
-        group_key = encode_key(GroupKey(group_id=group_id))
-        if group_key in self._log.latest:
-            keys.append(group_key)
-        return self._append([(key, None) for key in keys])
+        return outcome
 
     def expire(self, retention_ms: int) -> None:
         """Forget offsets that have lived their time, and groups that have neither offsets nor
@@ -807,10 +847,6 @@ class GroupShard:
             self._store_consumer(live, live.group)
         else:
             self._perform(live, live.group.tick(self._clock.monotonic()))
-
-
-def _ignore(_error: Exception | None) -> None:
-    """The outcome of later records says it: completions are in order."""
 
 
 def _cost_of_group(group_id: str) -> int:

@@ -59,7 +59,15 @@ class ShareStateStore(Protocol):
 class _LiveGroup:
     """A group with its timer."""
 
-    __slots__ = ("charged", "group", "state_changes", "timer", "timer_deadline")
+    __slots__ = (
+        "charged",
+        "group",
+        "last_change",
+        "state_changes",
+        "timer",
+        "timer_deadline",
+        "unstored",
+    )
 
     def __init__(self, group: ShareGroup) -> None:
         self.group = group
@@ -68,6 +76,10 @@ class _LiveGroup:
         self.timer: asyncio.TimerHandle | None = None
         self.timer_deadline = 0.0
         self.charged = 0
+        self.last_change: asyncio.Future[Exception | None] | None = None
+        """The outcome of its newest records."""
+        self.unstored: set[bytes] = set()
+        """Keys of records that may not be in the log."""
 
 
 class ShareGroups:
@@ -217,12 +229,17 @@ class ShareGroups:
             return
         _refuse_members(group)
         records = [(encode_share_key(key), None) for key in group.keys]
-        self._forget(live)
-        if records:
-            self._log.append(records, _ignore)
-            error = await self._log.outcome
-            if error is not None:
-                raise refusal(error)
+        if not records:
+            self._forget(live)
+            return
+        self._log.append(records, _ignore)
+        outcome = self._log.outcome
+        self._log.flush()
+        if not outcome.done():  # else nothing of it is in the log: the group stays
+            self._forget(live)
+        error = await outcome
+        if error is not None:
+            raise refusal(error)
 
     def known(self, group_id: str) -> ShareGroup:
         """Return a group. Raises GROUP_ID_NOT_FOUND."""
@@ -270,21 +287,32 @@ class ShareGroups:
         self._arm(live)
         if not records:
             return None
-        group = live.group
-        self._log.append(records, lambda error: self._on_stored(live, group, error))
-        return self._log.outcome
 
-    def _on_stored(self, live: _LiveGroup, group: ShareGroup, error: Exception | None) -> None:
-        """Go back to what the log has, if a change of a group could not be stored."""
-        group_id = group.group_id
-        is_known = self._groups.get(group_id) is live and live.group is group
-        if error is None or self._is_closed or not is_known:
-            return
+        def on_done(error: Exception | None) -> None:
+            if error is not None:
+                self._go_back(live, error)
+            elif live.last_change is outcome:
+                live.unstored.clear()
+
+        live.unstored.update(key for key, _ in records)
+        self._log.append(records, on_done)
+        outcome = live.last_change = self._log.outcome
+        return outcome
+
+    def _go_back(self, live: _LiveGroup, error: Exception) -> None:
+        """Make a group what the log has of it, after a change of it could not be stored. It looks
+        at keys of the group alone: a shard may have very many.
+        """
+        group_id, keys = live.group.group_id, live.unstored
+        live.unstored = set()
+        if self._is_closed or not keys or self._groups.get(group_id) is not live:
+            return  # of several changes of a turn the first one did so
         _log.warning("group_not_stored", group=group_id, error=str(error))
+        keys.update(map(encode_share_key, live.group.keys))
         records = []
-        for key_bytes, value in self._log.latest.items():
-            key = decode_key(key_bytes)
-            if isinstance(key, ShareGroupKey) and key.group_id == group_id:
+        for key_bytes in keys:
+            key, value = decode_key(key_bytes), self._log.latest.get(key_bytes)
+            if isinstance(key, ShareGroupKey) and value is not None:
                 records.append(ShareGroupRecord(key, decode_share_value(key.kind, value)))
         live.group = self._new(group_id)
         live.group.restore(records, self._clock.monotonic())
