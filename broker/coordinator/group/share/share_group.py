@@ -133,7 +133,7 @@ class ShareGroup:
         """The topics of which the group epoch has the hash."""
         self._is_unassigned: bool | None = None
         self._missing: tuple[TopicCatalog, dict[bytes, frozenset[int]]] | None = None
-        """What `_has_unassigned` and `to_initialize` found, until something changes."""
+        """The results of `_has_unassigned` and `to_initialize`, until something changes."""
 
     # State.
 
