@@ -6,7 +6,7 @@ listener with SASL a command authenticates as nodes do, by the secret that the m
 import os
 import random
 import ssl
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +29,8 @@ from lakehead.storage.metadata.state import MetadataImage
 _COMMAND_ID = 2**31 - 1
 """The id by which a command authenticates to nodes: the last one, which no node should have."""
 _MECHANISM = "SCRAM-SHA-512"  # nodes take each other by any SCRAM mechanism
-_CERTIFICATE = "ssl.keystore.location"
+_CERTIFICATES = ("ssl.keystore.location", "ssl.keystore.key")
+"""Settings of a client that give it a certificate, of which it needs one."""
 _DEFAULTS = {
     "ssl.enabled.protocols": "TLSv1.2,TLSv1.3",
     "ssl.endpoint.identification.algorithm": "https",
@@ -96,14 +97,15 @@ def _tcp_network(protocols: Collection[SecurityProtocol]) -> TcpNetwork | None:
     if not file:
         _report(
             "nodes of this cluster talk by TLS: name the settings of a client with a certificate "
-            f"by --command-config ({_CERTIFICATE}), else nodes are not reached"
+            f"by --command-config ({_CERTIFICATES[0]}), else nodes are not reached"
         )
         return None
-    context = client_tls(Path(file))
-    if SecurityProtocol.SSL in protocols and not has_certificate(Path(file)):
+    given = _client_settings(Path(file))
+    context = _context(Path(file), given)
+    if SecurityProtocol.SSL in protocols and not any(given.get(name) for name in _CERTIFICATES):
         _report(
-            f"{file} names no certificate ({_CERTIFICATE}), and nodes of this cluster let in none "
-            "without: they are not reached"
+            f"{file} names no certificate ({_CERTIFICATES[0]}), and nodes of this cluster let in "
+            "none without: they are not reached"
         )
         return None
     return TcpNetwork(lambda: context)
@@ -119,21 +121,24 @@ def _report(line: str) -> None:
         typer.echo(f"lakehead: {line}", err=True)
 
 
-def has_certificate(file: Path) -> bool:
-    """Return true if a client's settings name a certificate."""
-    given = parse_properties(file.read_text(encoding="utf-8"))
-    return any(given.get(name) for name in ("ssl.keystore.location", "ssl.keystore.key"))
-
-
 def client_tls(file: Path) -> ssl.SSLContext:
     """Return the context of a client by a file of its settings. Raises SettingsError."""
+    return _context(file, _client_settings(file))
+
+
+def _client_settings(file: Path) -> dict[str, str]:
+    """Return the settings in a client's file, with references replaced. Raises SettingsError."""
     try:
         given = parse_properties(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SettingsError(f"cannot read {file}: {reason}") from None
     providers = ConfigProviders(os.environ)
-    found = {name: str(providers.resolved(name, value)) for name, value in given.items()}
+    return {name: str(providers.resolved(name, value)) for name, value in given.items()}
+
+
+def _context(file: Path, found: Mapping[str, str]) -> ssl.SSLContext:
+    """Return the context of a client with the settings in a file. Raises SettingsError."""
     protocol = found.get("security.protocol", "SSL").upper()
     if protocol not in SecurityProtocol.__members__ or not SecurityProtocol[protocol].is_tls:
         raise SettingsError(f"{file}: security.protocol is {protocol}, and nodes talk by SSL")
