@@ -6,7 +6,6 @@ connections that no thread serves. So `ForcedEnd` closes them, and only then end
 as possible.
 """
 
-import asyncio
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import structlog
 
@@ -80,6 +79,13 @@ def _shut_down(fd: int) -> None:
         one.detach()
 
 
+class Settable(Protocol):
+    """An event, of asyncio or of threads."""
+
+    def set(self) -> None:
+        """Set it."""
+
+
 class StopSignals:
     """The signals that stop a process: the first one sets `events`, a later one ends it at once,
     after `before_exit`.
@@ -93,7 +99,7 @@ class StopSignals:
     def __init__(
         self,
         monotonic: Callable[[], float],
-        *events: asyncio.Event,
+        *events: Settable,
         before_exit: Callable[[], None] = lambda: None,
     ) -> None:
         self._monotonic = monotonic

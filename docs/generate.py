@@ -116,6 +116,10 @@ standard error.
 | 2 | wrong usage: an unknown option, a value out of its bounds |
 | 130 | it was interrupted (Ctrl-C) |
 
+A command with `--follow` ends in order by the first Ctrl-C or SIGTERM: a line says what it does
+until then, and the status is 0 unless something failed. A second one, a second or more later, ends
+it at once.
+
 A node has [more of them](operations.md#reasons-for-a-nodes-end). Programs that call jobs tell
 failures apart by [their classes](adding-a-job.md#failures).
 

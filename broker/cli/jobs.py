@@ -5,7 +5,6 @@
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -137,32 +136,25 @@ class JobCall:
             self._show_plan(spark)
             return
         has_damage = False
-        with self._recorded() as recorder:
+        with recorded_run(_shown_name(job), self.store) as recorder:
             result = self._performed(recorder, spark)
             result.check()
             try:
                 job.finish(result.as_fields())
             except DamageFound as damage:
                 has_damage = True
-                if recorder is not None:
-                    recorder.failed(str(damage))
+                recorder.failed(str(damage))
         if has_damage:
             raise typer.Exit(1)  # the report has shown it
 
-    def _performed(self, recorder: RunRecorder | None, spark: Runner | None) -> Any:
+    def _performed(self, recorder: RunRecorder, spark: Runner | None) -> Any:
         job = self.job
         with ByteProgress(_shown_name(job), shown=not self.as_json) as progress:
-            context = self.context(progress.update, spark)
-            if recorder is not None:
-                context = replace(
-                    context,
-                    runner=recorder.counting(context.runner),
-                    on_progress=to_both(progress.update, recorder.progress),
-                )
+            context = self.context(to_both(progress.update, recorder.progress), spark)
+            context = replace(context, runner=recorder.counting(context.runner))
             result = job.perform(context, self.options, job.plan(context, self.options))
         report = job.show(result)
-        if recorder is not None:
-            recorder.found(report.fields or {})
+        recorder.found(report.fields or {})
         show_report(report, self.as_json)
         return result
 
@@ -177,12 +169,6 @@ class JobCall:
         show_report(job.report_of_plan(planned), self.as_json)
         if planned.found is not None:
             planned.found.check()
-
-    def _recorded(self) -> AbstractContextManager[RunRecorder | None]:
-        """Leave records of the run in the cluster's store, unless the cluster may be broken."""
-        if self.job.is_for_broken_clusters:
-            return nullcontext()
-        return recorded_run(_shown_name(self.job), self.store)
 
 
 def _shown_name(job: Job[Any, Any]) -> str:

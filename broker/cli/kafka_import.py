@@ -2,9 +2,7 @@
 quotas.
 """
 
-import asyncio
 import random
-import signal
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from lakehead.broker.cli.cluster import (
 )
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.recorded_run import recorded_run
+from lakehead.broker.cli.stop_signals import stopped_by_signal
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import RequestRefused, SettingsError
@@ -211,8 +210,8 @@ async def _import(
                 from_start=options.from_start,
             )
             if options.follow:
-                await whole.follow(_stopped_by_signal(), _show_line)
-                _show_line("imports what came since, and ends")
+                stopped = stopped_by_signal("imports what came since, and ends")
+                await whole.follow(stopped, _show_line)
             await whole.copy()
             groups, access = await whole.finish(options.without, options.offsets_partitions)
     finally:
@@ -228,21 +227,6 @@ async def _import(
         if one.is_gone:
             _show_line(f"topic {one.topic} was deleted at the source meanwhile, and stays here")
     _show_access(access, groups, options.as_json)
-
-
-def _stopped_by_signal() -> asyncio.Event:
-    """Return an event that the first Ctrl-C or SIGTERM sets; the next one ends the process."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        stopped.set()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return stopped
 
 
 def _show(results: Iterable["ImportedTopic"], as_json: bool) -> None:

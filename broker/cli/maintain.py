@@ -6,7 +6,6 @@
 import asyncio
 import os
 import random
-import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -26,6 +25,7 @@ from lakehead.broker.cli.cluster import (
 from lakehead.broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.broker.cli.recorded_run import recorded_run
+from lakehead.broker.cli.stop_signals import stopped_by_signal
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceStatistics
 from lakehead.broker.maintenance.tables_beside import is_lake_installed
@@ -129,10 +129,8 @@ def maintain(
 
 
 async def _until_stopped() -> None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    await stopped.wait()
+    words = "" if is_supervised(os.environ) else "ends after the table that it is at"
+    await stopped_by_signal(words).wait()
 
 
 def _table_figures(turn: TableTurn) -> dict[str, int]:
@@ -161,7 +159,14 @@ def _tables_due(path: str) -> list[dict[str, object]]:
 async def _maintain(path: str, settings: Settings, *, follow: bool) -> MaintenanceStatistics:
     async with opened_maintainer(path, settings) as maintainer:
         if follow:
-            await maintainer.run()
+            stopped = stopped_by_signal("ends: the next run goes on with what it is at")
+            running = asyncio.ensure_future(maintainer.run())
+            ending = asyncio.ensure_future(stopped.wait())
+            await asyncio.wait([running, ending], return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+            running.cancel()
+            await asyncio.wait([running])
         else:
             await maintainer.turn()
         return maintainer.figures

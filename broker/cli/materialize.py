@@ -1,8 +1,7 @@
 """`lakehead materialize`: bring topics' Delta tables up to what lies in the object store."""
 
-import signal
-import threading
-from contextlib import closing
+from collections import Counter
+from contextlib import closing, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,8 @@ import typer
 from lakehead.broker.cli.jobs import JobCall, job_command
 from lakehead.broker.cli.listing import show_fields
 from lakehead.broker.cli.progress import ByteProgress
+from lakehead.broker.cli.recorded_run import recorded_run
+from lakehead.broker.cli.stop_signals import thread_stopped_by_signal
 from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from lakehead.lake.declaration.table_declaration import default_table_uri
 from lakehead.lake.jobs.table_jobs import (
@@ -25,6 +26,8 @@ from lakehead.lake.jobs.table_jobs import (
     with_topic,
 )
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import Progress, to_both
+from lakehead.storage.jobs.run_recorder import RunRecorder
 
 if TYPE_CHECKING:
     from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
@@ -180,8 +183,9 @@ def _materialize(
                 runner=runner,
             )
         ) as tables,
+        recorded_run(MATERIALIZE.name, call.store) as recorder,
     ):
-        _follow(tables, call.as_json, with_upkeep=upkeep)
+        _follow(tables, call.as_json, recorder, with_upkeep=upkeep)
 
 
 materialize = job_command(MATERIALIZE, extended_by=_materialize)
@@ -207,18 +211,22 @@ def _begin(call: JobCall, begin: str, runner: "Runner | None") -> None:
     BACKFILL.perform(context, of_table, BACKFILL.plan(context, of_table))
 
 
-def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> None:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-
+def _follow(
+    tables: "DeclaredTables", as_json: bool, recorder: RunRecorder, *, with_upkeep: bool
+) -> None:
+    stopped = thread_stopped_by_signal("ends after the tables that it is at")
+    counts = Counter[str]()
     typer.echo(f"lakehead: {_followed(tables)}; Ctrl-C ends it", err=True)
 
     def report(outcome: "TableOutcome") -> None:
         if outcome.error is not None:
             typer.echo(f"lakehead: {with_topic(outcome.topic, outcome.error)}", err=True)
+            recorder.at(f"{outcome.topic}: {outcome.error}")
         if outcome.result.commits:
             show_fields(row_of(outcome), as_json)
+            counts.update(commits=outcome.result.commits, records=outcome.result.records)
+            recorder.at(f"{outcome.topic}: {outcome.result.records} records more")
+            recorder.found(counts)
 
     def report_files(result: "MaintenanceResult") -> None:
         if result.error is not None:
@@ -259,8 +267,16 @@ def _materialize_by_options(
         workers=call.workers,
         dry_run=call.dry_run,
     )
-    with ByteProgress(f"materialize {topic}", shown=not call.as_json) as progress:
-        result = run_job(settings, on_progress=progress.update, runner=runner)
+    with (
+        nullcontext() if call.dry_run else recorded_run(MATERIALIZE.name, call.store) as recorder,
+        ByteProgress(f"materialize {topic}", shown=not call.as_json) as progress,
+    ):
+        on_progress: Progress = progress.update
+        if recorder is not None:
+            on_progress = to_both(on_progress, recorder.progress)
+        result = run_job(settings, on_progress=on_progress, runner=runner)
+        if recorder is not None:
+            recorder.found({"topic": topic, "records": result.records, "commits": result.commits})
     figures = {
         "table": settings.table,
         "records": result.records,

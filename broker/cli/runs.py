@@ -34,8 +34,8 @@ def list_runs(
 
     STATE is running, succeeded, failed or abandoned (no record for a minute: the process was
     killed). DONE is the part of the bytes or, where these are not known, of the units of work. Runs
-    of Airflow's tasks are among them. Tables that are kept by materialize --follow have their
-    commits instead: see lakehead tables.
+    of Airflow's tasks are among them. A command that follows is one run until it is stopped: those
+    that left a record last come first.
     """
     runs = run(_newest(path, count))
     show_rows([_fields(one) if as_json else _row(one) for one in runs], _COLUMNS, as_json)

@@ -7,7 +7,7 @@ Objects below `runs/`, JSON, each written once::
 The first number is the time at which the run began, in milliseconds since the epoch; the second is
 random; the last numbers the records of the run, of which the last one counts. A run leaves a record
 at once, then every `INTERVAL_S`, and one at its end, and deletes those before. So a run has one or
-two objects, a listing has the runs in their order, and the newest `RUNS_MAX` are kept.
+two objects. The `RUNS_MAX` runs are kept whose last records are the newest.
 
 The records are for people. No work rests on them: a run goes on if they cannot be written.
 """
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lakehead.storage.errors import CorruptObject, ObjectNotFound
-from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.tasks import for_each
 
 PREFIX = "runs/"
@@ -147,21 +147,25 @@ def plain_result(found: Mapping[str, Any]) -> dict[str, Any]:
     return dict(list(plain.items())[:RESULTS_MAX])
 
 
-def newest_of(keys: Iterable[str]) -> dict[str, RunKey]:
-    """Return the last record of each run, the newest run first."""
-    newest: dict[str, RunKey] = {}
-    for key in keys:
-        name = RunKey.parse(key)
-        if name is not None and name.number >= newest.get(name.run, name).number:
-            newest[name.run] = name
-    return dict(sorted(newest.items(), reverse=True))
-
-
-def outdated(keys: Sequence[str]) -> list[str]:
-    """Return the records that are to be deleted: those of runs beyond the newest `RUNS_MAX`, and of
-    the others those before the last one.
+def newest_of(objects: Iterable[ObjectMeta]) -> dict[str, RunKey]:
+    """Return the last record of each run, the run whose last record is the newest first: one that
+    began long ago and still goes on is among the first.
     """
-    kept = {one.key for one in list(newest_of(keys).values())[:RUNS_MAX]}
+    newest: dict[str, tuple[int, RunKey]] = {}
+    for one in objects:
+        name = RunKey.parse(one.key)
+        if name is not None and (name.run not in newest or name > newest[name.run][1]):
+            newest[name.run] = one.modified_ms, name
+    in_order = sorted(newest.values(), reverse=True)
+    return {name.run: name for _, name in in_order}
+
+
+def outdated(objects: Sequence[ObjectMeta]) -> list[str]:
+    """Return the keys of the records that are to be deleted: those of runs beyond the newest
+    `RUNS_MAX`, and of the others those before the last one.
+    """
+    kept = {one.key for one in list(newest_of(objects).values())[:RUNS_MAX]}
+    keys = [one.key for one in objects]
     return [key for key in keys if RunKey.parse(key) is not None and key not in kept]
 
 
@@ -173,9 +177,11 @@ class RunRecords:
         self._known: OrderedDict[str, Run | None] = OrderedDict()
 
     async def newest(self, count: int, now_ms: int) -> list[Run]:
-        """Return the runs that began last, the newest first. Raises StoreUnavailable."""
+        """Return the runs whose last records are the newest, in that order. Raises
+        StoreUnavailable.
+        """
         listed = await self._store.list(PREFIX)
-        wanted = [one.key for one in list(newest_of(one.key for one in listed).values())[:count]]
+        wanted = [one.key for one in list(newest_of(listed).values())[:count]]
         unknown = [key for key in wanted if key not in self._known]
         await for_each(unknown, self._read, at_once=_READS_AT_ONCE)
         found = [run for key in wanted if (run := self._known.get(key)) is not None]

@@ -187,12 +187,12 @@ async def _holds_cluster(store: ObjectStore) -> bool:
 
 async def _prune(store: ObjectStore) -> None:
     with suppress(LakeheadError):  # the next run does it
-        if gone := outdated([one.key for one in await store.list(PREFIX)]):
+        if gone := outdated(await store.list(PREFIX)):
             await store.delete(gone)
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         return "stopped"
     words = one_line(str(error))
     if isinstance(error, LakeheadError) and words:

@@ -183,16 +183,32 @@ def test_a_run_whose_records_end_was_abandoned() -> None:
 
 
 def test_the_newest_runs_are_kept_with_their_last_records() -> None:
-    keys = [
-        RunKey(f"{run:013d}-{0:016x}", number).key
+    objects = [
+        ObjectMeta(key=RunKey(f"{run:013d}-{0:016x}", number).key, size=1, modified_ms=run + number)
         for run in range(RUNS_MAX + 5)
         for number in range(2)
     ]
-    gone = outdated([*keys, "runs/README", "data/00/x"])
+    others = [
+        ObjectMeta(key=key, size=1, modified_ms=1 << 40) for key in ("runs/README", "data/00/x")
+    ]
+    gone = outdated([*objects, *others])
+    keys = [one.key for one in objects]
     assert len(gone) == len(keys) - RUNS_MAX
     assert set(keys[:10]) <= set(gone)
-    assert next(iter(newest_of(keys).values())).key == keys[-1]
+    assert next(iter(newest_of(objects).values())).key == keys[-1]
     assert not {"runs/README", "data/00/x"} & set(gone)
+
+
+def test_a_run_that_began_long_ago_and_goes_on_is_kept_and_comes_first() -> None:
+    """`backup --follow` runs for weeks, beside hundreds of runs of other jobs."""
+    lasting = RunKey(f"{0:013d}-{0:016x}", 9000)
+    last_ms = 10 * RUNS_MAX
+    objects = [ObjectMeta(key=lasting.key, size=1, modified_ms=last_ms)] + [
+        ObjectMeta(key=RunKey(f"{run:013d}-{0:016x}", 1).key, size=1, modified_ms=run)
+        for run in range(1, 2 * RUNS_MAX)
+    ]
+    assert next(iter(newest_of(objects).values())) == lasting
+    assert lasting.key not in outdated(objects)
 
 
 def test_a_record_that_cannot_be_read_hides_no_other(folder: Path) -> None:
