@@ -31,7 +31,12 @@ from lakehead.storage.jobs.job import DamageFound
 from lakehead.storage.jobs.run_recorder import RunRecorder
 
 if TYPE_CHECKING:
-    from lakehead.broker.cli.migration.run import ImportedAccess, ImportedTopic, Progress
+    from lakehead.broker.cli.migration.run import (
+        ImportedAccess,
+        ImportedPositions,
+        ImportedTopic,
+        Progress,
+    )
     from lakehead.broker.cli.migration.source_cluster import SourceCluster
 
 _PROGRESS_S = 10.0
@@ -213,7 +218,7 @@ async def _import(
                 stopped = stopped_by_signal("imports what came since, and ends")
                 await whole.follow(stopped, _show_line)
             await whole.copy()
-            groups, access = await whole.finish(options.without, options.offsets_partitions)
+            positions, access = await whole.finish(options.without, options.offsets_partitions)
     finally:
         source.brokers.close()
         await store.close()
@@ -226,7 +231,12 @@ async def _import(
     for one in results:
         if one.is_gone:
             _show_line(f"topic {one.topic} was deleted at the source meanwhile, and stays here")
-    _show_access(access, groups, options.as_json)
+    _show_access(access, positions, options.as_json)
+    if problems := whole.problems:
+        for one in problems[1:]:
+            _show_line(one.problem)
+        others = f" ({len(problems)} topics were not imported whole)" if problems[1:] else ""
+        raise RequestRefused(f"{problems[0].problem}{others}")
 
 
 def _show(results: Iterable["ImportedTopic"], as_json: bool) -> None:
@@ -250,7 +260,7 @@ def _show(results: Iterable["ImportedTopic"], as_json: bool) -> None:
     show_rows(rows, columns, as_json)
 
 
-def _show_access(access: "ImportedAccess", groups: int, as_json: bool) -> None:
+def _show_access(access: "ImportedAccess", positions: "ImportedPositions", as_json: bool) -> None:
     if access.users:
         users = [
             {"user": one.user, "mechanism": one.mechanism, "iterations": one.iterations}
@@ -259,9 +269,14 @@ def _show_access(access: "ImportedAccess", groups: int, as_json: bool) -> None:
         headings = {"user": "USER WITHOUT A PASSWORD", "mechanism": "MECHANISM"}
         show_rows(users, headings | {"iterations": "ITERATIONS"}, as_json)
     _show_line(
-        f"positions of {groups} groups, {access.acls} ACLs and quotas of {access.quotas} "
-        "entities are those of the source"
+        f"positions of {positions.groups} groups and {positions.share_groups} share groups, "
+        f"{access.acls} ACLs and quotas of {access.quotas} entities are those of the source"
     )
+    if positions.not_served:
+        _show_line(
+            f"left out: positions of {positions.not_served} share groups, since the source does "
+            "not serve DescribeShareGroupOffsets: set them by kafka-share-groups --reset-offsets"
+        )
     for quota in access.left_out:
         _show_line(f"left out: quota {quota}")
     if access.users:

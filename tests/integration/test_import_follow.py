@@ -21,13 +21,16 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from lakehead.broker.cli.cluster import open_at, read_state
 from lakehead.broker.cli.migration.group_positions import stored_positions
+from lakehead.broker.cli.migration.share_positions import stored_share_positions
 from lakehead.broker.cli.migration.source_batches import _KNOWS_LOCAL, _LIST_OFFSETS, _is_tiered
-from lakehead.broker.cli.migration.source_brokers import Place, SourceBrokers
+from lakehead.broker.cli.migration.source_brokers import Fields, Place, SourceBrokers
+from lakehead.broker.protocol.messages import entity
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.jobs.run_record import Run, RunRecords, RunState
 from lakehead.storage.metadata.state import MetadataImage
 from tests.integration.test_kafka_import import has_committed, run_import
 from tests.support.broker_process import KEEPING, BrokerProcess, server_under_test
+from tests.support.share_consumer_process import ShareConsumerProcess
 from tests.support.template_process import ROOT, ForkedPython, job_environment, lakehead_command
 from tests.support.waiting import wait_until
 
@@ -369,5 +372,81 @@ def test_a_source_that_restarts_is_waited_for(tmp_path: Path) -> None:
             send(broker.bootstrap, "lasting", "2", "3", partition=1)
             running.wait_told("2 records came")
         assert is_same(broker.bootstrap, folder, "lasting")
+    finally:
+        broker.stop()
+
+
+async def _share_request(bootstrap: str, key: int, name: str, fields: Fields) -> Any:
+    brokers = SourceBrokers({"bootstrap.servers": bootstrap}, None, random.Random(1))
+    try:
+        return await brokers.request(key, 0, name, fields)
+    finally:
+        brokers.close()
+
+
+def alter_share_offset(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    """Have a share group without members begin partition 0 of a topic at an offset."""
+
+    def fields(module: Any) -> Mapping[str, Any]:
+        place = {"partition_index": 0, "start_offset": offset}
+        one = entity(module, "AlterShareGroupOffsetsRequestPartition", **place)
+        named = entity(
+            module, "AlterShareGroupOffsetsRequestTopic", topic_name=topic, partitions=[one]
+        )
+        return {"group_id": group, "topics": [named]}
+
+    def is_done() -> bool:
+        name = "AlterShareGroupOffsetsRequest"
+        response = asyncio.run(_share_request(bootstrap, 91, name, fields))
+        return bool(response.error_code == 0)
+
+    assert wait_until(is_done, 60)
+
+
+def share_offsets(folder: Path) -> dict[tuple[str, str, int], int]:
+    """Return the positions of share groups here, by group, topic and partition."""
+
+    async def read() -> dict[tuple[str, str, int], int]:
+        store = open_at(f"file:{folder / 'store'}")
+        state = await read_state(store)
+        found = await stored_share_positions(store, state)
+        names = {bytes.fromhex(one.topic_id): name for name, one in state.topics.items()}
+        return {(key.group_id, names[key.topic_id], key.partition): to for key, to in found.items()}
+
+    return asyncio.run(read())
+
+
+def test_share_groups_go_on_where_they_were_at_the_source(source: str, tmp_path: Path) -> None:
+    create(source, "shared", 2)
+    send(source, "shared", *map(str, range(10)))
+    commit(source, "plain", "shared", 1)  # makes __consumer_offsets
+    alter_share_offset(source, "team", "shared", 3)
+    alter_share_offset(source, "passing", "shared", 5)
+    folder = tmp_path / "data"
+    done = lakehead_command(
+        *("import", source, "--path", str(folder), "--topic", "shared"),
+        *("--offsets-partitions", "4"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "positions of 1 groups and 2 share groups" in done.stderr
+    assert share_offsets(folder) == {("team", "shared", 0): 3, ("passing", "shared", 0): 5}
+    assert is_same(source, folder, "shared")
+    alter_share_offset(source, "team", "shared", 4)
+    admin = AdminClient({"bootstrap.servers": source})
+    admin.delete_consumer_groups(["passing"])["passing"].result(30)
+    differing = lakehead_command(
+        "import", source, "--path", str(folder), "--topic", "shared", "--verify"
+    )
+    assert differing.returncode == 1
+    assert "share group team at shared-0: 3 here, and 4 at the source" in differing.stderr
+    assert "share group passing at shared-0: 5 here, and none at the source" in differing.stderr
+    run_import(source, folder, "--topic", "shared")
+    assert share_offsets(folder) == {("team", "shared", 0): 4}
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    try:
+        member = ShareConsumerProcess(broker.bootstrap, "team", "shared")
+        assert wait_until(lambda: set(member.values) == set(range(4, 10)), LIMIT_S), member.values
+        member.close(LIMIT_S)
     finally:
         broker.stop()

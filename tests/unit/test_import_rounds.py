@@ -1,16 +1,29 @@
 """Rounds of an import into a store, and its comparison with topics that change meanwhile."""
 
+import asyncio
+import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from lakehead.broker.cli.migration import comparison
+from lakehead.broker.cli.migration import comparison, follow, run, source_cluster
+from lakehead.broker.cli.migration.follow import Import
+from lakehead.broker.cli.migration.share_positions import source_share_positions
 from lakehead.broker.cli.migration.source_batches import Bounds
-from lakehead.broker.cli.migration.source_brokers import Incarnation, Place, TopicGone
+from lakehead.broker.cli.migration.source_brokers import (
+    Incarnation,
+    ListedGroup,
+    Place,
+    SourceBrokers,
+    TopicGone,
+)
 from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
 from lakehead.broker.cli.migration.target_store import TargetStore, opened_target
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import RequestRefused
 from lakehead.storage.format.records import KafkaRecord
 from lakehead.storage.object_store.memory import MemoryStore
 from tests.support.command_line import CommandLine
@@ -93,3 +106,142 @@ def test_a_comparison_imports_nothing(
 ) -> None:
     line = CommandLine(monkeypatch, capsys).fails("import", "localhost:1", "--verify", *flags)
     assert "--verify imports nothing" in line
+
+
+class ShrinkingSource:
+    """A source without ids of topics, which has no records but offsets: their bounds by topic, of
+    each partition.
+    """
+
+    brokers = None
+
+    def __init__(self, bounds: dict[str, list[Bounds]], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bounds = bounds
+        monkeypatch.setattr(run, "partition_bounds", self._known)
+        monkeypatch.setattr(run, "fetched_batches", self._fetched)
+
+    async def topics(self, _: object, *, is_quick: bool = False) -> list[SourceTopic]:
+        assert is_quick in {True, False}
+        return [
+            SourceTopic(topic=Incarnation(name, ""), partitions=len(some), configs={})
+            for name, some in self.bounds.items()
+        ]
+
+    async def _known(self, _: object, places: Collection[Place]) -> dict[Place, Bounds]:
+        return {one: self.bounds[one.topic.name][one.partition] for one in places}
+
+    async def _fetched(self, _: object, place: Place, *__: int) -> AsyncGenerator[Any, None]:
+        if place.topic.name == "refused":
+            raise RequestRefused("TOPIC_AUTHORIZATION_FAILED")
+        for nothing in self.bounds.get("", ()):
+            yield nothing
+
+
+def importing(source: ShrinkingSource, target: TargetStore) -> Import:
+    return Import(
+        cast("SourceCluster", source),
+        target,
+        (),
+        clock=SystemClock(),
+        on_progress=lambda _: None,
+        from_start=False,
+    )
+
+
+async def test_topics_that_shrank_are_left_out_and_the_others_go_on(
+    target: TargetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has grown beyond its end here looks as if it went on, with other records."""
+    ten = Bounds(0, 10)
+    source = ShrinkingSource({"lost": [ten], "fewer": [ten, ten], "well": [ten]}, monkeypatch)
+    whole = importing(source, target)
+    await whole.copy()
+    assert whole.problems == []
+    source.bounds = {"lost": [Bounds(0, 4)], "fewer": [ten], "well": [Bounds(0, 12)]}
+    await whole.copy()
+    assert whole.results["well"].end_offsets == 12
+    problems = {one.topic: one.problem for one in whole.problems}
+    assert "lost-0 ends at 10 here and at 4 at the source" in problems["lost"]
+    assert "topic fewer has 2 partitions in" in problems["fewer"]
+    assert all(f"--topic {name} --from-start" in text for name, text in problems.items())
+    source.bounds = {name: [Bounds(0, 30)] for name in ("lost", "fewer", "well")}
+    await whole.copy()
+    assert {one.topic for one in whole.problems} == {"lost", "fewer"}
+    await target.upload()
+    ends = {
+        name: [target.state.stream(number).end_offset for number in topic.partitions]
+        for name, topic in target.state.topics.items()
+    }
+    assert ends == {"lost": [10], "fewer": [10, 10], "well": [30]}
+
+
+async def test_following_shows_a_topic_that_cannot_be_imported_once(
+    target: TargetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_PAUSE_MIN_S", 0.0)
+    source = ShrinkingSource({"refused": [Bounds(0, 1)], "well": [Bounds(0, 0)]}, monkeypatch)
+    whole, shown, stop = importing(source, target), list[str](), asyncio.Event()
+    rounds = iter(range(5))
+
+    async def topics(_: object, *, is_quick: bool = False) -> list[SourceTopic]:
+        number = next(rounds)
+        source.bounds["well"] = [Bounds(0, number)]
+        if number == 4:
+            source.bounds.pop("refused")
+            stop.set()
+        return await ShrinkingSource.topics(source, (), is_quick=is_quick)
+
+    monkeypatch.setattr(source, "topics", topics)
+    await whole.follow(stop, shown.append)
+    assert shown == ["TOPIC_AUTHORIZATION_FAILED; the others go on"]
+    assert whole.results["well"].end_offsets == 4
+    assert whole.results["refused"].is_gone
+
+
+def test_a_topic_that_was_not_imported_fails_the_command_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ShrinkingSource({"refused": [Bounds(0, 1)], "well": [Bounds(0, 3)]}, monkeypatch)
+    monkeypatch.setattr(
+        source_cluster.SourceCluster, "topics", lambda _, *__, **___: source.topics(())
+    )
+    flags = ("--without", "acls", "--without", "quotas", "--without", "users")
+    done = CommandLine(monkeypatch, capsys)(
+        *(
+            "import",
+            "localhost:1",
+            "--path",
+            str(tmp_path),
+            *flags,
+            "--without",
+            "positions",
+            "--json",
+        )
+    )
+    assert done.status == 1
+    assert done.err.strip().splitlines()[-1] == "lakehead: TOPIC_AUTHORIZATION_FAILED"
+    rows = {one["topic"]: one["end_offsets"] for one in map(json.loads, done.out.splitlines())}
+    assert rows == {"refused": 0, "well": 3}
+
+
+async def test_share_groups_of_a_source_that_gives_no_positions_away_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Older:
+        def supports(self, key: int, version: int) -> bool:
+            return (key, version) != (90, 0)
+
+    brokers = SourceBrokers({"bootstrap.servers": "localhost:1"}, None, random.Random(1))
+
+    async def listed() -> list[ListedGroup]:
+        kinds = {"a": "share", "b": "share", "c": "classic"}
+        return [ListedGroup(name, kind, 0) for name, kind in kinds.items()]
+
+    async def channel(_: int) -> Older:
+        return Older()
+
+    monkeypatch.setattr(brokers, "listed_groups", listed)
+    monkeypatch.setattr(brokers, "channel", channel)
+    assert await brokers.groups() == ["c"]
+    found = await source_share_positions(brokers, {"orders"})
+    assert (found.groups, found.not_served) == ({}, 2)

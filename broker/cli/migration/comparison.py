@@ -16,6 +16,11 @@ from lakehead.broker.cli.migration.group_positions import (
     stored_positions,
 )
 from lakehead.broker.cli.migration.imported_batch import record_contents
+from lakehead.broker.cli.migration.share_positions import (
+    imported_share_positions,
+    source_share_positions,
+    stored_share_positions,
+)
 from lakehead.broker.cli.migration.source_batches import (
     Bounds,
     OldFormat,
@@ -161,25 +166,40 @@ def _not_imported(place: Place, bounds: Bounds) -> ComparedPartition:
 async def differing_positions(
     source: SourceCluster, store: ObjectStore, state: MetadataImage, topics: Sequence[SourceTopic]
 ) -> list[str]:
-    """Return in words which committed offsets of groups on these topics differ. Raises as
-    `compared`.
+    """Return in words which positions of groups on these topics differ: committed offsets, and
+    those of share groups. Raises as `compared`.
     """
     names = {one.name for one in topics}
-    groups = await source.positions(names)
-    there = imported_positions(groups, state, lambda number: state.stream(number).end_offset)
+
+    def end_of(number: int) -> int:
+        return state.stream(number).end_offset
+
+    there = imported_positions(await source.positions(names), state, end_of)
     here = await stored_positions(store, state)
     found = []
     for key in sorted({*here, *there}, key=BY_NAMES):
         ours, theirs = here.get(key), there.get(key)
         if ours != theirs and key.topic in names:
-            at_here, at_source = (
-                "none" if one is None else f"{one.offset}" for one in (ours, theirs)
-            )
+            place = f"group {key.group_id} at {key.topic}-{key.partition}"
+            ends = (None if one is None else one.offset for one in (ours, theirs))
+            found.append(_differing(place, *ends))
+    shares = await source_share_positions(source.brokers, names)
+    begun_there = imported_share_positions(shares.groups, state, end_of)
+    begun_here = await stored_share_positions(store, state)
+    by_id = {bytes.fromhex(state.topics[name].topic_id): name for name in names}
+    for share in sorted({*begun_here, *begun_there}):
+        name = by_id.get(share.topic_id)
+        begun = begun_here.get(share), begun_there.get(share)
+        if begun[0] != begun[1] and name is not None and not shares.not_served:
             found.append(
-                f"group {key.group_id} at {key.topic}-{key.partition}: {at_here} here, and "
-                f"{at_source} at the source"
+                _differing(f"share group {share.group_id} at {name}-{share.partition}", *begun)
             )
     return found
+
+
+def _differing(place: str, here: int | None, there: int | None) -> str:
+    at_here, at_source = ("none" if one is None else f"{one}" for one in (here, there))
+    return f"{place}: {at_here} here, and {at_source} at the source"
 
 
 async def _compared_partition(

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Sequence
 from lakehead.broker.cli.migration.run import (
     POSITIONS,
     ImportedAccess,
+    ImportedPositions,
     ImportedTopic,
     OnProgress,
     import_access,
     import_positions,
     import_topics,
 )
+from lakehead.broker.cli.migration.source_brokers import Incarnation
 from lakehead.broker.cli.migration.source_cluster import OWN_TOPICS, SourceCluster, SourceTopic
 from lakehead.broker.cli.migration.target_store import TargetStore
 from lakehead.storage.clock import Clock
@@ -60,31 +62,41 @@ class Import:
         self._topics: list[SourceTopic] = []
         self.results: dict[str, ImportedTopic] = {}
         """By topic, with the records of all rounds."""
+        self._changed: set[Incarnation] = set()
+        """Topics that are not what was imported of them: left out from then on, since one that has
+        grown beyond the end that it has here would look as if it went on.
+        """
+        self._shown: set[str] = set()
 
     async def copy(self, *, is_quick: bool = False) -> int:
-        """Copy what is new of the topics; return how many records that is. A quick copy may take
-        the configs of the last one.
+        """Copy what is new of the topics; return how many records that is, and leave the
+        `problems`. A quick copy may take the configs of the last one.
         """
         topics = await self._source.topics(self._names, is_quick=is_quick)
         there = {one.name for one in topics}
         for name in self._names:
             if name not in there and name not in self.results:
                 raise RequestRefused(f"the source has no topic {name}, or not for this user")
+        topics = [one for one in topics if one.topic not in self._changed]
         done = await import_topics(
             self._source, self._target, topics, self._on_progress, from_start=self._from_start
         )
-        self._topics = topics
         records = sum(one.records for one in done)
-        for one in done:
+        for topic, one in zip(topics, done, strict=True):
             known = self.results.get(one.topic)
             one.records += 0 if known is None else known.records
             self.results[one.topic] = one
+            if one.has_changed:
+                self._changed.add(topic.topic)
+        self._topics = [one for one in topics if not self.results[one.name].problem]
         for name, result in self.results.items():
             result.is_gone = result.is_gone or name not in there
         return records
 
     async def follow(self, stop: asyncio.Event, show: ShowLine) -> None:
-        """Copy round by round until `stop` is set. A source that does not respond is waited for."""
+        """Copy round by round until `stop` is set. A source that does not respond is waited for;
+        a topic that cannot be imported is shown once, and the others go on.
+        """
         configs_read_s = -_CONFIGS_S
         while not stop.is_set():
             began_s = self._clock.monotonic()
@@ -98,6 +110,7 @@ class Import:
             else:
                 took_s = self._clock.monotonic() - began_s
                 pause_s = min(max(_PAUSE_MIN_S, took_s), _PAUSE_MAX_S)
+                self._show_news(show)
                 if records:
                     show(f"{records} records came: all that the source had a moment ago")
             try:
@@ -106,19 +119,36 @@ class Import:
             except TimeoutError:
                 pass
 
+    def _show_news(self, show: ShowLine) -> None:
+        news = [f"{one.problem}; the others go on" for one in self.problems]
+        news += [
+            f"topic {name} was created again at the source: it is imported from its start"
+            for name in sorted(self._target.made_again)
+            if not self._from_start
+        ]
+        for text in news:
+            if text not in self._shown:
+                self._shown.add(text)
+                show(text)
+
+    @property
+    def problems(self) -> list[ImportedTopic]:
+        """The topics of which not all came."""
+        return [one for one in self.results.values() if one.problem]
+
     async def finish(
         self, without: Collection[str], offsets_partitions: int
-    ) -> tuple[int, ImportedAccess]:
+    ) -> tuple[ImportedPositions, ImportedAccess]:
         """Have the positions of groups, ACLs and quotas of the source, but for the parts in
-        `without`, and commit all; return how many groups there are, and the others.
+        `without`, and commit all.
         """
         await self._target.upload()
         failpoint("import_topics_uploaded")
-        groups = 0
+        positions = ImportedPositions()
         if POSITIONS not in without:
-            groups = await import_positions(
+            positions = await import_positions(
                 self._source, self._target, self._topics, offsets_partitions
             )
             await self._target.upload()
             failpoint("import_positions_uploaded")
-        return groups, await import_access(self._source.brokers, self._target, without)
+        return positions, await import_access(self._source.brokers, self._target, without)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from lakehead.broker.cli.migration.share_positions import source_share_positions
 from lakehead.broker.cli.migration.source_access import (
     ScramUser,
     source_acls,
@@ -21,7 +22,12 @@ from lakehead.broker.cli.migration.source_batches import (
     fetched_batches,
     partition_bounds,
 )
-from lakehead.broker.cli.migration.source_brokers import Place, SourceBrokers, TopicGone
+from lakehead.broker.cli.migration.source_brokers import (
+    Place,
+    SourceBrokers,
+    TopicChanged,
+    TopicGone,
+)
 from lakehead.broker.cli.migration.source_cluster import (
     SourceCluster,
     SourcePartition,
@@ -52,6 +58,10 @@ class ImportedTopic:
     left_out: tuple[str, ...] = ()
     is_gone: bool = False
     """It was deleted at the source while it was imported."""
+    problem: str = ""
+    """The reason that not all of it came; the other topics are imported nevertheless."""
+    has_changed: bool = False
+    """It is not what was imported of it before, and may look so again once it has grown."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,26 +85,35 @@ async def import_topics(
     *,
     from_start: bool = False,
 ) -> list[ImportedTopic]:
-    """Import what is new of topics; with `from_start` everything. Raises RequestRefused,
-    BrokerUnavailable, StorageError.
+    """Import what is new of topics; with `from_start` everything. A topic that cannot be imported
+    has a `problem`, and the others are imported. Raises RequestRefused, BrokerUnavailable,
+    StorageError.
     """
     done, known = [], []
     for topic in topics:
         configs, left_out = _known_configs(topic)
-        known.append(replace(topic, configs=configs))
-        done.append(ImportedTopic(topic=topic.name, partitions=topic.partitions, left_out=left_out))
+        result = ImportedTopic(topic=topic.name, partitions=topic.partitions, left_out=left_out)
+        done.append(result)
+        if lacking := "" if from_start else target.lacking_partitions(topic):
+            result.problem, result.has_changed = lacking, True
+        else:
+            known.append(replace(topic, configs=configs))
     streams = await target.topics(known, from_start=from_start)
     failpoint("import_topics_made")
-    places = [(one, streams[topic.name][one.partition]) for topic in topics for one in topic.places]
+    places = [(one, streams[topic.name][one.partition]) for topic in known for one in topic.places]
     bounds = await partition_bounds(source.brokers, [one for one, _ in places])
     there = [(one, stream, bounds[one]) for one, stream in places if one in bounds]
+    results = {one.topic: one for one in done}
     for place, stream, (_, high) in there:
-        if stream.next_offset > high:
-            raise RequestRefused(
+        result = results[place.topic.name]
+        if stream.next_offset > high and not result.problem:
+            result.has_changed = True
+            result.problem = (
                 f"{place} ends at {stream.next_offset} here and at {high} at the source, which has "
                 "lost records or has another topic of this name: import it from its start by "
                 f"--topic {place.topic.name} --from-start"
             )
+    there = [one for one in there if not results[one[0].topic.name].problem]
     await target.begin([(stream, low) for _, stream, (low, _) in there])
     progress = Progress(topics=len(topics))
 
@@ -104,7 +123,7 @@ async def import_topics(
 
     for topic, result in zip(topics, done, strict=True):
         try:
-            for place in topic.places:
+            for place in () if result.problem else topic.places:
                 if place not in bounds:
                     raise TopicGone
                 stream = streams[topic.name][place.partition]
@@ -114,6 +133,8 @@ async def import_topics(
                 result.end_offsets += stream.next_offset
         except TopicGone:
             result.is_gone = True
+        except RequestRefused as error:
+            result.problem, result.has_changed = str(error), isinstance(error, TopicChanged)
         progress.topics_read += 1
     await target.trim(
         [
@@ -166,17 +187,32 @@ async def import_records(
         yield len(some)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedPositions:
+    """The number of groups with committed offsets, of share groups with positions, and of share
+    groups of which the source does not serve them.
+    """
+
+    groups: int = 0
+    share_groups: int = 0
+    not_served: int = 0
+
+
 async def import_positions(
     source: SourceCluster, target: TargetStore, topics: Sequence[SourceTopic], partitions: int
-) -> int:
-    """Have the committed offsets of the source's groups; return how many groups there are.
+) -> ImportedPositions:
+    """Have the committed offsets of the source's groups, and the positions of its share groups.
 
     `partitions` is the number of `__consumer_offsets` if it has to be made.
     """
     names = {topic.name for topic in topics}
     groups = await source.positions(names)
     await target.set_positions(groups, names, partitions)
-    return len(groups)
+    shares = await source_share_positions(source.brokers, names)
+    await target.set_share_positions(shares.groups, names, partitions)
+    return ImportedPositions(
+        groups=len(groups), share_groups=len(shares.groups), not_served=shares.not_served
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from lakehead.broker.cli.migration.source_brokers import (
     SourceBrokers,
     SourceChannel,
     SourceMoved,
+    TopicChanged,
     TopicGone,
     check_partition,
 )
@@ -182,7 +183,7 @@ async def fetched_batches(
                 if bounds is None:
                     raise TopicGone(f"{place} is not at the source any more")
                 if bounds.low <= position:
-                    raise RequestRefused(
+                    raise TopicChanged(
                         f"{place} ends at {bounds.high} at the source, and had offset {position} "
                         "before: the source has lost records, or it is another topic"
                     )

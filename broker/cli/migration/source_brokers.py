@@ -59,13 +59,14 @@ _MOVED = frozenset(
     }
 )
 """Errors after which another try, with the leader of then, helps, unless the topic is gone."""
-_LOADING = frozenset(
+LOADING = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
         ErrorCode.not_coordinator,
     }
 )
+"""Errors of a coordinator after which another try helps."""
 Fields = Callable[[Any], Mapping[str, Any]]
 """Returns the fields of a request; it gets the module of the request's classes."""
 _Result = TypeVar("_Result")
@@ -100,12 +101,28 @@ class ListedTopic:
     is_internal: bool
 
 
+class ListedGroup(NamedTuple):
+    """A group, its kind in lower case ("share", "classic"; empty where the source has one kind
+    only), and the node that coordinates it.
+    """
+
+    name: str
+    kind: str
+    node: int
+
+
 class SourceMoved(Exception):
     """A partition has another leader, or none at the moment."""
 
 
 class TopicGone(Exception):
     """A topic was deleted at the source, and perhaps created again."""
+
+
+class TopicChanged(RequestRefused):
+    """A topic of the source is not what was imported of it: it has lost records, or is another one
+    of the same name.
+    """
 
 
 def check_partition(code: ErrorCode, place: Place) -> None:
@@ -150,31 +167,33 @@ class SourceBrokers:
 
     async def groups(self) -> list[str]:
         """Return the groups that may have committed offsets: all but share groups."""
+        found = await self.tried(self.listed_groups)
+        return sorted({one.name for one in found if one.kind != "share"})
 
-        async def send() -> list[str]:
-            await self._listed()
-            found: set[str] = set()
-            for node in self._addresses:
-                response = await (await self.channel(node)).send(
-                    _LIST_GROUPS,
-                    _LIST_GROUPS_NEWEST,
-                    "ListGroupsRequest",
-                    lambda _: {"states_filter": [], "types_filter": []},
+    async def listed_groups(self) -> list[ListedGroup]:
+        """Return all groups, each with the node that coordinates it. Raises OSError, TimeoutError,
+        SourceMoved, RequestRefused: one try of several.
+        """
+        await self._listed()
+        found = []
+        for node in self._addresses:
+            response = await (await self.channel(node)).send(
+                _LIST_GROUPS,
+                _LIST_GROUPS_NEWEST,
+                "ListGroupsRequest",
+                lambda _: {"states_filter": [], "types_filter": []},
+            )
+            if response.error_code in LOADING:
+                raise SourceMoved(f"node {node}: {response.error_code.name.upper()}")
+            if response.error_code is not ErrorCode.none:
+                raise RequestRefused(
+                    f"consumer groups: the source responds {response.error_code.name.upper()}"
                 )
-                if response.error_code in _LOADING:
-                    raise SourceMoved(f"node {node}: {response.error_code.name.upper()}")
-                if response.error_code is not ErrorCode.none:
-                    raise RequestRefused(
-                        f"consumer groups: the source responds {response.error_code.name.upper()}"
-                    )
-                found |= {
-                    str(one.group_id)
-                    for one in response.groups
-                    if getattr(one, "group_type", "").lower() != "share"
-                }
-            return sorted(found)
-
-        return await self.tried(send)
+            found += [
+                ListedGroup(str(one.group_id), getattr(one, "group_type", "").lower(), node)
+                for one in response.groups
+            ]
+        return found
 
     async def at_leader(
         self, place: Place, send: Callable[["SourceChannel"], Awaitable[_Result]]

@@ -19,18 +19,27 @@ from lakehead.broker.cli.migration.group_positions import (
     stored_positions,
 )
 from lakehead.broker.cli.migration.imported_batch import as_stored, encode_imported
+from lakehead.broker.cli.migration.share_positions import (
+    ShareOffsets,
+    group_records,
+    imported_share_positions,
+    state_record,
+    stored_share_positions,
+)
 from lakehead.broker.cli.migration.source_batches import SourceBatch
 from lakehead.broker.cli.migration.source_brokers import Incarnation
 from lakehead.broker.cli.migration.source_cluster import SourcePosition, SourceTopic
-from lakehead.broker.cluster.replication_control import OFFSETS_CONFIGS
+from lakehead.broker.cluster.replication_control import OFFSETS_CONFIGS, SHARE_STATES_CONFIGS
 from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     OffsetKey,
     encode_key,
     encode_offset,
 )
+from lakehead.broker.coordinator.group.share.share_record_formats import KnownPartitions
 from lakehead.broker.coordinator.shards import partition_of
-from lakehead.broker.partition.partition import OFFSETS_TOPIC
+from lakehead.broker.partition.partition import OFFSETS_TOPIC, SHARE_STATES_TOPIC
+from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.compaction.batches import GAP_MAX, filler
 from lakehead.storage.errors import RequestRefused
@@ -52,7 +61,7 @@ from lakehead.storage.metadata.records import (
     TopicConfig,
     TrimStream,
 )
-from lakehead.storage.metadata.state import MetadataImage, QuotaEntity
+from lakehead.storage.metadata.state import MetadataImage, QuotaEntity, TopicState
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -71,6 +80,8 @@ _UPLOAD_AGE_S = 300.0
 """The log is in memory, and what a kill loses of it is fetched again: fewer and larger objects are
 better than early ones.
 """
+_SHARE_STATE_PARTITIONS = 50
+"""Kafka's default of share.coordinator.state.topic.num.partitions."""
 _ENCODED = CODECS.index("zstd")
 """The codec of batches that are built again, where others are left as they are."""
 
@@ -84,6 +95,8 @@ class TargetStore:
         self._codec = codec
         self._positions: dict[OffsetKey, CommittedOffset] | None = None
         """The committed offsets of groups here, without their times; None: not read yet."""
+        self._share_positions: dict[SharePartitionKey, int] | None = None
+        """The positions of share groups here; None: not read yet."""
         self.made_again: set[str] = set()
         """Topics that were here, and were deleted and made again by this run."""
         self._begun_again: set[str] = set()
@@ -100,8 +113,7 @@ class TargetStore:
         """Return the streams of topics, with their configs: a topic is made if it is not there, and
         gets partitions that were added at the source. One that was created again at the source,
         and each of them when this run first gets it with `from_start`, is deleted here and made
-        again; see `made_again`. Raises RequestRefused for a topic that has more partitions than at
-        the source.
+        again; see `made_again`.
         """
         for some in _pieces(wanted, lambda one: one.partitions):
             again = {one.name for one in some if from_start} - self._begun_again
@@ -125,6 +137,21 @@ class TargetStore:
             for name, numbers in found.items()
         }
 
+    def lacking_partitions(self, topic: SourceTopic) -> str:
+        """Return, in words, that a topic of the source has fewer partitions than here, as one that
+        was created again may; empty if it has not, or is known to be another one by its id.
+        """
+        known = self.state.topics.get(topic.name)
+        if known is None or len(known.partitions) <= topic.partitions:
+            return ""
+        if _is_other(known, _topic_id(self.state.cluster_id, topic.topic)):
+            return ""
+        return (
+            f"topic {topic.name} has {len(known.partitions)} partitions in {self._store.uri}, and "
+            f"{topic.partitions} at the source, which has another topic of this name: import it "
+            f"from its start by --topic {topic.name} --from-start"
+        )
+
     def _planned(
         self, wanted: Sequence[SourceTopic], again: Collection[str], state: MetadataImage
     ) -> list[Record]:
@@ -136,8 +163,7 @@ class TargetStore:
         for one in wanted:
             topic_id = _topic_id(state.cluster_id, one.topic)
             known = state.topics.get(one.name)
-            is_other = bool(topic_id) and known is not None and known.topic_id != topic_id
-            if known is not None and (is_other or one.name in again):
+            if known is not None and (_is_other(known, topic_id) or one.name in again):
                 records.append(DeleteTopic(topic_id=known.topic_id))
                 self.made_again.add(one.name)
                 known = None
@@ -149,11 +175,6 @@ class TargetStore:
                 present = 0
             else:
                 topic_id, present = known.topic_id, len(known.partitions)
-                if present > one.partitions:
-                    raise RequestRefused(
-                        f"topic {one.name} has {present} partitions in {self._store.uri}, and "
-                        f"{one.partitions} at the source"
-                    )
                 if changed := _changes(known.configs, one.configs):
                     records.append(TopicConfig(topic_id=topic_id, configs=changed))
             for partition in range(present, one.partitions):
@@ -303,15 +324,9 @@ class TargetStore:
         """
         if self._positions is None:
             self._positions = await stored_positions(self._store, self.state)
-        known = self.state.topics.get(OFFSETS_TOPIC)
-        if known is None and not groups:
+        if OFFSETS_TOPIC not in self.state.topics and not groups:
             return
-        topic = SourceTopic(
-            topic=Incarnation(OFFSETS_TOPIC, ""),
-            partitions=partitions if known is None else len(known.partitions),
-            configs=OFFSETS_CONFIGS,
-        )
-        logs = (await self.topics([topic]))[OFFSETS_TOPIC]
+        logs = await self._internal_topic(OFFSETS_TOPIC, partitions, OFFSETS_CONFIGS)
         now_ms = SystemClock().now_ms()
         wanted = imported_positions(groups, self.state, self._end_of)
         wanted = {k: to for k, to in self._positions.items() if k.topic not in topics} | wanted
@@ -324,12 +339,67 @@ class TargetStore:
                 )
                 changed.setdefault(key.group_id, []).append((encode_key(key), value))
         for group, records in changed.items():
-            stream = logs[partition_of(group, len(logs))]
-            for first in range(0, len(records), _BATCH_RECORDS):
-                some = records[first : first + _BATCH_RECORDS]
-                self._append(stream, memoryview(encode_batch(some, now_ms)), len(some), now_ms)
+            self._append_keyed(logs[partition_of(group, len(logs))], records, now_ms)
         await self._settle()
         self._positions = wanted
+
+    async def set_share_positions(
+        self, groups: ShareOffsets, topics: Collection[str], partitions: int
+    ) -> None:
+        """Have share groups begin at these offsets, and no others of these topics; as
+        `set_positions`.
+        """
+        if self._share_positions is None:
+            self._share_positions = await stored_share_positions(self._store, self.state)
+        stored = self._share_positions
+        if not stored and not groups:
+            return
+        states = await self._internal_topic(
+            SHARE_STATES_TOPIC, _SHARE_STATE_PARTITIONS, SHARE_STATES_CONFIGS
+        )
+        logs = await self._internal_topic(OFFSETS_TOPIC, partitions, OFFSETS_CONFIGS)
+        now_ms = SystemClock().now_ms()
+        names = {bytes.fromhex(one.topic_id): name for name, one in self.state.topics.items()}
+        wanted = {
+            key: to
+            for key, to in stored.items()
+            if key.topic_id in names and names[key.topic_id] not in topics
+        }
+        wanted |= imported_share_positions(groups, self.state, self._end_of)
+        changed = [key for key in {*wanted, *stored} if wanted.get(key) != stored.get(key)]
+        for key in sorted(changed):
+            record = state_record(key, wanted.get(key), now_ms)
+            self._append_keyed(states[partition_of(key.text, len(states))], [record], now_ms)
+        for group in sorted({key.group_id for key in changed}):
+            begun: dict[bytes, set[int]] = {}
+            for key in wanted:
+                if key.group_id == group:
+                    begun.setdefault(key.topic_id, set()).add(key.partition)
+            known = {
+                topic_id: KnownPartitions(names[topic_id], frozenset(indexes))
+                for topic_id, indexes in begun.items()
+            }
+            stream = logs[partition_of(group, len(logs))]
+            self._append_keyed(stream, group_records(group, known), now_ms)
+        await self._settle()
+        self._share_positions = wanted
+
+    async def _internal_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> list[Stream]:
+        """Return the streams of a topic of the cluster itself, which may have to be made."""
+        known = self.state.topics.get(name)
+        topic = SourceTopic(
+            topic=Incarnation(name, ""),
+            partitions=partitions if known is None else len(known.partitions),
+            configs=configs,
+        )
+        return (await self.topics([topic]))[name]
+
+    def _append_keyed(self, stream: Stream, records: Sequence[KeyValue], now_ms: int) -> None:
+        for first in range(0, len(records), _BATCH_RECORDS):
+            some = records[first : first + _BATCH_RECORDS]
+            self._append(stream, memoryview(encode_batch(some, now_ms)), len(some), now_ms)
 
     def _end_of(self, number: int) -> int:
         stream = self._engine.streams.get(number)
@@ -350,6 +420,11 @@ def _topic_id(cluster_id: str, topic: Incarnation) -> str:
     if not topic.topic_id:
         return ""
     return hashlib.sha256(f"{cluster_id} {topic.topic_id}".encode()).hexdigest()[:32]
+
+
+def _is_other(known: TopicState, topic_id: str) -> bool:
+    """Return true if a topic here is another one than that of the source with this id here."""
+    return bool(topic_id) and known.topic_id != topic_id
 
 
 _Item = TypeVar("_Item")
