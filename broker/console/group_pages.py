@@ -32,6 +32,10 @@ class GroupPages:
         self._renderer = renderer
         self._node = renderer.node
         self._history = LagHistory()
+        self._share_lags: Lags = {}
+        """Those of the last sample: to look at them takes a request to the leader of each
+        partition.
+        """
         self._sampler = LagSampler(self._history, self._sample, renderer.node.clock.now_ms)
         self._sampler.start()
 
@@ -40,7 +44,8 @@ class GroupPages:
         self._sampler.close()
 
     def _sample(self) -> Lags:
-        return {**lags_of_topics(self._node), **self._renderer.on_loop(self._share_sample())}
+        self._share_lags = self._renderer.on_loop(self._share_sample())
+        return {**lags_of_topics(self._node), **self._share_lags}
 
     async def _share_sample(self) -> Lags:
         found = Counter[tuple[str, str]]()
@@ -65,7 +70,7 @@ class GroupPages:
         """Return the groups that the viewer sees."""
         text = request.query.get("q", "")
         groups = self._renderer.on_loop(pages.groups_page(request.viewer, text))
-        lags = lags_of_topics(self._node)
+        lags = {**lags_of_topics(self._node), **self._share_lags}
         seen = set(self._renderer.seen(request.viewer, {topic for _, topic in lags}))
         totals = Counter[str]()
         for (group, topic), lag in lags.items():

@@ -1,7 +1,9 @@
 """Pages of the console of a large cluster, and the jobs that have changed one."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +17,13 @@ from lakehead.broker.console.renderer import Renderer
 from lakehead.connectors.pipelines import dead_letter_topic
 from lakehead.connectors.runtime.positions import default_topic
 from lakehead.connectors.settings import ConnectorSettings
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.jobs.run_record import Run, RunKey
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CreateTopic
 from lakehead.storage.metadata.state import MetadataImage, WriterState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.protocol import ObjectMeta
 from tests.support.topic_catalogs import image
 
 TOPICS = 10_000
@@ -90,3 +98,47 @@ def test_connectors_are_found_by_the_names_that_they_give_to_topics() -> None:
     )
     assert default_topic("orders") == f"{CONNECTOR}orders"
     assert dead_letter_topic(settings).endswith(DEAD_LETTERS)
+
+
+class CountingStore(MemoryStore):
+    """Counts the objects that are read, and the listings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets = self.lists = 0
+
+    async def get(self, key: str) -> bytes:
+        self.gets += 1
+        return await super().get(key)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        self.lists += 1
+        return await super().list(prefix, start_after=start_after)
+
+
+async def test_the_page_of_jobs_reads_each_commit_and_each_record_of_a_run_once() -> None:
+    """It is loaded again every few seconds, by each of its viewers."""
+    store, clock = CountingStore(), SystemClock()
+    log = await MetadataLog.open(store, writer_id="sweep/1", clock=clock, rng=Random(1))
+    await log.commit([CreateTopic(name="t", topic_id="ab" * 16)])
+    for number in range(3):
+        run = Run(job="sweep", holder="h", started_ms=number, updated_ms=clock.now_ms())
+        await store.create(RunKey(f"{number:013d}-{'a' * 16}", 0).key, [run.body()])
+    now_s = 0.0
+    shown_clock = SimpleNamespace(now_ms=clock.now_ms, monotonic=lambda: now_s)
+    node = SimpleNamespace(engine=SimpleNamespace(metadata=log), state=log.state, clock=shown_clock)
+    pages = JobPages(cast(Any, SimpleNamespace(node=node)))
+
+    async def load() -> tuple[int, int]:
+        """Return the numbers of objects that are read, and of listings, for a page."""
+        store.gets = store.lists = 0
+        assert [row["kind"] for row in await pages._commits()] == ["sweep"]
+        assert len(await pages._newest_runs()) == 3
+        return store.gets, store.lists
+
+    assert await load() == (1 + 3, 1)
+    assert await load() == (0, 0)
+    now_s = 10.0
+    assert await load() == (0, 1)
+    node.state = await log.commit([CreateTopic(name="u", topic_id="cd" * 16)])
+    assert await load() == (1, 0)

@@ -34,6 +34,21 @@ function localize(place) {
   }
 }
 
+// A field with a time in UTC takes one of the viewer's zone, whose name is beside it, and sends UTC.
+function localizeField(label) {
+  const field = label.parentElement.querySelector("input");
+  const sent = document.createElement("input");
+  sent.type = "hidden";
+  sent.name = field.name;
+  field.removeAttribute("name");
+  field.after(sent);
+  label.textContent = ZONE;
+  if (field.value) field.value = timeText(new Date(field.value + "Z")).slice(0, 19).replace(" ", "T");
+  field.form.addEventListener("submit", () => {
+    sent.value = field.value ? new Date(field.value).toISOString().slice(0, 19) : "";
+  });
+}
+
 function timeElement(milliseconds) {
   const element = document.createElement("time");
   const moment = new Date(milliseconds);
@@ -286,6 +301,8 @@ function suggest(input, list) {
 }
 
 localize(document);
+const fieldZone = document.getElementById("time-zone");
+if (fieldZone) localizeField(fieldZone);
 const zone = document.getElementById("zone");
 if (zone && ZONE !== "UTC" && ZONE !== "Etc/UTC") zone.textContent = "Times are those of " + ZONE + "; UTC is shown by pointing at one.";
 suggest(document.getElementById("find"), document.getElementById("suggestions"));
