@@ -285,6 +285,10 @@ EXAMPLES: Mapping[str, Sequence[Example]] = {
             "A prefix that S3 has replicated becomes the cluster",
             "lakehead restore s3://copies/orders --in-place --replicated",
         ),
+        Example(
+            "The same of a region that was lost this minute",
+            "lakehead restore s3://copies/orders --in-place --replicated --force",
+        ),
     ),
     "runs": (
         Example("The last runs of jobs, on any machine", "lakehead runs -p s3://bucket/prefix"),

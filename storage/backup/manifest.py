@@ -2,6 +2,7 @@
 
 backup/manifest/<20-digit number>.json             backup `number`: put last, so it is complete
 backup/state/<20-digit number>-<nonce>.parquet     the metadata of a backup, as a checkpoint
+backup/restoring                                   a restore in place has begun
 data/…, wal/…                                      the objects that the metadata name
 
 A manifest is a JSON object with its CRC-32C in front (`lakehead.storage.format.checked_json`). No
@@ -20,6 +21,10 @@ from lakehead.storage.object_store.protocol import ObjectStore
 PREFIX = "backup/"
 MANIFESTS = "backup/manifest/"
 _STATES = "backup/state/"
+RESTORING = "backup/restoring"
+"""The key of the mark that a restore in place puts before it looks at the backups for the last
+time. A process that deletes objects looks for it after it has deleted the manifest that named them.
+"""
 _JSON = ".json"
 _DIGITS = 20
 _VERSION = 1
@@ -91,6 +96,11 @@ async def list_manifests(store: ObjectStore, *, after: int = -1) -> list[int]:
     found = await store.list(MANIFESTS, start_after=start_after)
     numbers = [manifest_number(one.key) for one in found]
     return sorted(number for number in numbers if number is not None)
+
+
+async def is_restoring(store: ObjectStore) -> bool:
+    """Return true if a restore in place has begun among these backups. Raises StoreUnavailable."""
+    return bool(await store.list(RESTORING))
 
 
 async def refuse_backups(store: ObjectStore) -> None:

@@ -5,6 +5,8 @@ from some position of the metadata on up to another one, and never again: so wha
 names, its neighbours among the kept ones do not.
 
 A manifest is deleted before the objects that it alone named: a backup that is listed is complete.
+Between both it is looked for a restore in place, which marks the place and then looks for the
+manifest: one of them sees the other, and the objects of what becomes the cluster stay.
 
 A user may keep other files beside the backups. So an object that no backup names is deleted only if
 it says itself that it is of the cluster.
@@ -15,7 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lakehead.storage.backup.manifest import (
+    RESTORING,
     Manifest,
+    is_restoring,
     manifest_key,
     named_objects,
     read_manifest,
@@ -24,12 +28,14 @@ from lakehead.storage.backup.manifest import (
 from lakehead.storage.errors import (
     CorruptObject,
     ObjectNotFound,
+    RequestRefused,
     SettingsError,
     UnsupportedFormat,
 )
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.format.stream_object import read_index
+from lakehead.storage.metadata.layout import META
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import for_each
@@ -98,6 +104,7 @@ class Pruner:
             doomed -= await self._named(one)
         await self._target.delete([manifest_key(manifest.number)])
         failpoint("backup_manifest_deleted")
+        await refuse_restored(self._target)
         del self._backups[at]
         if all(one.state != manifest.state for one in self._backups):
             await self._target.delete([manifest.state])
@@ -116,6 +123,7 @@ class Pruner:
                 break
             doomed = doomed - await self._named(manifest)
         doomed = await objects_of(self._target, doomed, self._backups[-1].cluster_id)
+        await refuse_restored(self._target)
         await self._delete(doomed)
         return doomed
 
@@ -130,6 +138,22 @@ class Pruner:
         doomed = sorted(keys)
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             await self._target.delete(doomed[first : first + _DELETED_AT_ONCE])
+
+
+async def refuse_restored(target: ObjectStore) -> None:
+    """Raise RequestRefused if the place of backups is a cluster, or about to be one: it takes no
+    more backups, and nothing is deleted there.
+    """
+    if await target.list(META):
+        raise RequestRefused(
+            f"{target.uri} holds a cluster, perhaps one that was restored there: make backups in a "
+            "place of their own"
+        )
+    if await is_restoring(target):
+        raise RequestRefused(
+            f"a restore in place has begun in {target.uri}: run lakehead restore --in-place again, "
+            f"or delete {RESTORING} there to go on with backups"
+        )
 
 
 async def objects_of(store: ObjectStore, keys: Iterable[str], cluster_id: str) -> set[str]:

@@ -10,7 +10,8 @@ have not arrived. There the newest entry counts at which everything is there.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -19,6 +20,7 @@ from lakehead.storage.backup.completeness import Completeness
 from lakehead.storage.backup.copying import Progress, copy_objects, no_progress
 from lakehead.storage.backup.manifest import (
     PREFIX,
+    RESTORING,
     Manifest,
     list_manifests,
     named_objects,
@@ -31,6 +33,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
     NotFound,
+    ObjectExists,
     ObjectNotFound,
     RequestRefused,
 )
@@ -67,7 +70,7 @@ class RestorePoint:
 
     `entries_left` entries after it are there and were left out, the last of them of `left_until_ms`
     (-1: none, or not known): the objects `missing` that they name are not there, or an entry before
-    them.
+    them. `damaged` are the newer backups that cannot be read, by number.
     """
 
     state: MetadataImage
@@ -76,6 +79,7 @@ class RestorePoint:
     entries_left: int = 0
     left_until_ms: int = -1
     missing: tuple[str, ...] = ()
+    damaged: Mapping[int, CorruptObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +106,30 @@ async def find_point(source: ObjectStore, number: int | None = None) -> RestoreP
     if not numbers:
         found = await newest_in_copy(source, there)
         return replace(found, state=await copied_tails(source).of_copy(found.state))
+    damaged: dict[int, CorruptObject] = {}
     for one in reversed(numbers if number is None else [number]):
         try:
             manifest = await read_manifest(source, one)
             state = await read_state(source, manifest)
         except ObjectNotFound:
             continue  # it was pruned meanwhile
+        except CorruptObject as error:
+            if number is not None:
+                raise
+            damaged[one] = error
+            continue
         missing = [key for key in named_objects(state) if key not in there]
         if not missing:
-            return RestorePoint(state=state, position_ms=manifest.position_ms, manifest=manifest)
+            return RestorePoint(
+                state=state,
+                position_ms=manifest.position_ms,
+                manifest=manifest,
+                damaged=damaged,
+            )
         if number is not None:
             raise CorruptObject(missing[0], 0, f"backup {one} names it, and it is missing")
+    for reason in damaged.values():
+        raise NotFound(f"no backup in {source.uri} is whole; the newest: {reason}")
     raise NotFound(f"no backup in {source.uri} has all of its objects")
 
 
@@ -213,8 +230,8 @@ async def restore_cluster(
     """Make the cluster of a restore point in `target`; the same store as `source`: in place.
 
     Raises CorruptObject (an object has vanished from the source), RequestRefused (a cluster was
-    made there meanwhile), SettingsError (the target has objects that are not of this cluster),
-    StoreUnavailable, OutcomeUnknown.
+    made there meanwhile, or the backup was deleted), SettingsError (the target has objects that are
+    not of this cluster), StoreUnavailable, OutcomeUnknown.
     """
     copied_objects = copied_bytes = 0
     if source is not target:
@@ -227,6 +244,8 @@ async def restore_cluster(
         for key in copied.gone:
             raise CorruptObject(key, 0, "it was deleted while the backup was restored")
         copied_objects, copied_bytes = copied.objects, copied.bytes
+    elif point.manifest is not None:
+        await _mark_restoring(target, point.manifest)
     failpoint("restore_objects_copied")
     secret = f"{rng.getrandbits(256):064x}"
     now_ms = clock.now_ms()
@@ -238,12 +257,27 @@ async def restore_cluster(
     await put_checkpoint(target, state)
     failpoint("restore_published")
     await close_below_checkpoint(target, state, rng)
+    if source is target:
+        await target.delete([RESTORING])  # the metadata keep backups away by now
     return Restored(
         state=state,
         copied_objects=copied_objects,
         copied_bytes=copied_bytes,
         corrections=sum(map(len, corrections.values())),
     )
+
+
+async def _mark_restoring(store: ObjectStore, manifest: Manifest) -> None:
+    """Mark a place of backups, of which one becomes the cluster: a process that follows deletes
+    nothing of it after that. Raises RequestRefused if it has begun to.
+    """
+    with suppress(ObjectExists):  # of an earlier try
+        await store.create(RESTORING, [b""])
+    if manifest.number not in await list_manifests(store):
+        raise RequestRefused(
+            f"backup {manifest.number} was deleted just now: stop the process that makes backups "
+            f"in {store.uri}, and run this again"
+        )
 
 
 async def append_corrections(

@@ -27,7 +27,7 @@ from lakehead.storage.backup.manifest import (
     read_manifest,
     state_key,
 )
-from lakehead.storage.backup.pruning import Kept, Pruner, refuse_others
+from lakehead.storage.backup.pruning import Kept, Pruner, refuse_others, refuse_restored
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import (
     CorruptObject,
@@ -40,7 +40,6 @@ from lakehead.storage.errors import (
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.garbage import listed
 from lakehead.storage.metadata.beginning import checkpoint_pieces
-from lakehead.storage.metadata.layout import META
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -140,7 +139,7 @@ class Backups:
         StoreUnavailable, CorruptObject, UnsupportedFormat.
         """
         backups = cls(source, target, log, clock=clock, rng=rng, kept=kept)
-        await backups._refuse_cluster()
+        await refuse_restored(target)
         numbers = await list_manifests(target)
         if numbers:
             last = await read_manifest(target, numbers[-1])
@@ -148,6 +147,13 @@ class Backups:
                 raise SettingsError(
                     f"{target.uri} has backups of another cluster, {last.cluster_id}: give this "
                     "one a place of its own"
+                )
+            if last.next_entry > log.state.next_entry:
+                raise SettingsError(
+                    f"{target.uri} has backups of a newer state of this cluster, up to entry "
+                    f"{last.next_entry} where {source.uri} has {log.state.next_entry}: it was "
+                    "restored elsewhere, or its catalog was rebuilt; give this one a place of its "
+                    "own"
                 )
             backups._number = last.number + 1
         held = {one.key: one.size for one in await listed(target)}
@@ -190,7 +196,7 @@ class Backups:
                 f"objects of {self._source.uri} are deleted faster than they are copied"
             )
         failpoint("backup_objects_copied")
-        await self._refuse_cluster()
+        await refuse_restored(self._target)
         manifest = await self._publish(state, moment.position_ms, copied)
         removed = await self._pruner.prune(manifest, state)
         self._held -= removed
@@ -219,13 +225,6 @@ class Backups:
                 return moment, state
             await backoff.wait()
             moment = None
-
-    async def _refuse_cluster(self) -> None:
-        if await self._target.list(META):
-            raise RequestRefused(
-                f"{self._target.uri} holds a cluster, perhaps one that was restored there: make "
-                "backups in a place of their own"
-            )
 
     async def _refuse_lost(self, gone: Sequence[str], moment: _Moment) -> None:
         """Raise CorruptObject if objects that are gone are named by the newest metadata."""

@@ -34,7 +34,7 @@ from lakehead.storage.jobs.verify import JOB as VERIFY
 from lakehead.storage.object_store import FileStore
 from tests.support.backups import back_up, bring_back
 from tests.support.broker_process import HASTY, BrokerProcess
-from tests.support.template_process import ForkedPython, job_environment
+from tests.support.template_process import ForkedPython, job_environment, lakehead_command
 from tests.support.traffic import read_log
 from tests.support.waiting import wait_until
 
@@ -357,3 +357,20 @@ def test_an_offset_that_is_committed_beyond_the_records_becomes_the_end(tmp_path
         assert committed(new.bootstrap) == {0: 100, 1: 0, 2: 0}
     finally:
         new.stop()
+
+
+def test_the_prefix_of_a_cluster_that_runs_is_not_promoted(tmp_path: Path) -> None:
+    """Its node responds, so the command names it, and fences nothing."""
+    broker = BrokerProcess(tmp_path, (*HASTY, "--wal", "object:"))
+    broker.start()
+    try:
+        first_acknowledged(broker.bootstrap)
+        store = next(tmp_path.rglob("store"))
+        refused = lakehead_command("restore", str(store), "--in-place", "--replicated", "--yes")
+        assert refused.returncode == 1
+        (line,) = refused.stderr.strip().splitlines()
+        assert f"node 0 responds at {broker.bootstrap}" in line
+        assert "--force" in line
+        first_acknowledged(broker.bootstrap)
+    finally:
+        broker.stop()

@@ -52,9 +52,11 @@ async def _back_up(
     return done
 
 
-def bring_back(source: Path, target: Path | None = None, number: int | None = None) -> Restored:
+def bring_back(
+    source: Path | ObjectStore, target: Path | None = None, number: int | None = None
+) -> Restored:
     """Restore a cluster, in place without a target."""
-    return asyncio.run(_bring_back(source, target, number))
+    return asyncio.run(_bring_back(_store(source), target, number))
 
 
 def promote(copy: Path | ObjectStore) -> Promoted:
@@ -72,8 +74,7 @@ async def promoted(store: ObjectStore, *, seed: int | None = None) -> Promoted:
     return await promote_copy(store, correct=correct, clock=clock, rng=rng)
 
 
-async def _bring_back(source: Path, target: Path | None, number: int | None) -> Restored:
-    store = FileStore(source)
+async def _bring_back(store: ObjectStore, target: Path | None, number: int | None) -> Restored:
     place = store if target is None else FileStore(target)
     clock = SystemClock()
     await refuse_occupied(place, is_in_place=target is None)

@@ -7,8 +7,10 @@ import functools
 import json
 import random
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,8 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.object_store import FileStore
+from lakehead.storage.object_store import FileStore, ObjectStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta
 from lakehead.storage.stream.wal_tails import WalListing
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
@@ -568,3 +571,115 @@ def test_as_a_job_it_keeps_the_newest(tmp_path: Path) -> None:
     assert bring_back(target, tmp_path / "new" / "store").state.topics
     with pytest.raises(SettingsError, match="needs a target"):
         run_job(BACKUP, store)
+
+
+def test_a_cluster_that_comes_back_makes_no_backups_beside_those_of_its_restored_twin(
+    tmp_path: Path,
+) -> None:
+    """Both have one id and one target, where the newest backup is the one to restore."""
+    write(tmp_path / "old")
+    back_up(tmp_path / "old" / "store", tmp_path / "backup")
+    bring_back(tmp_path / "backup", tmp_path / "new" / "store")
+    write(tmp_path / "new", seed=1)
+    newest = rows(tmp_path / "new" / "store")
+    back_up(tmp_path / "new" / "store", tmp_path / "backup")
+    write(tmp_path / "old", seed=2)
+    with pytest.raises(SettingsError, match="a newer state of this cluster"):
+        back_up(tmp_path / "old" / "store", tmp_path / "backup")
+    bring_back(tmp_path / "backup", tmp_path / "again")
+    assert rows(tmp_path / "again") == newest
+
+
+@pytest.mark.parametrize("part", ["manifest", "state"])
+def test_a_damaged_backup_is_passed_over_and_named(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line = CommandLine(monkeypatch, capsys)
+    source, target = tmp_path / "store", tmp_path / "backup"
+    write(tmp_path)
+    before = rows(source)
+    back_up(source, target)
+    write(tmp_path, seed=1)
+    back_up(source, target)
+    damaged = max((target / "backup" / part).iterdir())
+    damaged.chmod(0o600)
+    damaged.write_bytes(damaged.read_bytes()[:-5] + b"xxxxx")
+    done = command_line("restore", str(target), str(tmp_path / "new"))
+    assert done.status == 0, done.err
+    assert f"backup 1 is damaged and was passed over: object backup/{part}/" in done.err
+    assert rows(tmp_path / "new") == before
+    wanted = command_line.fails("restore", str(target), str(tmp_path / "newer"), "--backup", "1")
+    assert f"backup/{part}/" in wanted
+    damaged = min((target / "backup" / "manifest").iterdir())
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"x")
+    assert "no backup" in command_line.fails("restore", str(target), str(tmp_path / "none"))
+
+
+class Interrupted(FileStore):
+    """A store at whose call number `at` something else is done first."""
+
+    def __init__(self, root: Path, at: int, between: Callable[[], None]) -> None:
+        super().__init__(root)
+        self.left = at
+        self._between = between
+
+    async def _call(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            await asyncio.to_thread(self._between)
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        await self._call()
+        await super().create(key, pieces)
+
+    async def get(self, key: str) -> bytes:
+        await self._call()
+        return await super().get(key)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        await self._call()
+        return await super().list(prefix, start_after=start_after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._call()
+        await super().delete(keys)
+
+
+@pytest.mark.parametrize("interrupted", ["backup", "restore"])
+def test_a_restore_in_place_and_pruning_do_not_meet(tmp_path: Path, interrupted: str) -> None:
+    """A process that keeps one backup ends the one that becomes the cluster, with what it alone
+    names: at whichever moment of one the other comes, the restore is refused, or objects stay.
+    """
+    source, first = tmp_path / "store", tmp_path / "first"
+    write(tmp_path, uploads=2)
+    back_up(source, first)
+    before = rows(source)
+    write(tmp_path, seed=1, uploads=2)
+    replace_objects(source)
+    after, restored = rows(source), 0
+    for at in count():
+        target = tmp_path / f"backup {at}"
+        shutil.copytree(first, target)
+
+        def back_up_once(place: Path | ObjectStore = target) -> None:
+            with suppress(RequestRefused):
+                back_up(source, place, kept=Kept(newest=1, hours=0))
+
+        def restore_once(place: Path | ObjectStore = target) -> None:
+            with suppress(RequestRefused, CorruptObject, NotFound):
+                bring_back(place)
+
+        if interrupted == "backup":
+            store = Interrupted(target, at, restore_once)
+            back_up_once(store)
+        else:
+            store = Interrupted(target, at, back_up_once)
+            restore_once(store)
+        if (target / "meta").exists():
+            restored += 1
+            assert rows(target) in (before, after), at
+            assert is_sound(target), at
+        if store.left >= 0:
+            break
+    assert restored > 5

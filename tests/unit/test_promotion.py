@@ -4,18 +4,23 @@ once, whatever arrives later and wherever the command is killed.
 
 import asyncio
 import json
+import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from immutables import Map
 
 import lakehead
+from lakehead.broker.cli import restore
 from lakehead.storage.backup.followed_copy import PrefixCopy, follow_copy
 from lakehead.storage.backup.manifest import named_objects
 from lakehead.storage.backup.promotion import promote_copy
+from lakehead.storage.backup.signs_of_life import WatchedPrefix
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import (
     CopyPromoted,
@@ -27,6 +32,7 @@ from lakehead.storage.errors import (
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.format.batch_writer import KeyValue
 from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.run_record import Run, RunKey
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, find_leaks
 from lakehead.storage.jobs.verify import JOB as VERIFY
@@ -34,6 +40,7 @@ from lakehead.storage.metadata.entry import decode_entry, entry_key
 from lakehead.storage.metadata.layout import Listing
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import read_checkpoint
+from lakehead.storage.metadata.records import TakeTable
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
@@ -145,6 +152,18 @@ def test_what_has_arrived_becomes_the_newest_state_that_is_whole(tmp_path: Path,
     assert offsets(copy, tail=True) == after
 
 
+def without_runs(folder: Path) -> set[str]:
+    """Return the files but for records of runs."""
+    return {name for name in files(folder) if not name.startswith("runs/")}
+
+
+def make_old(folder: Path, age_s: float = 120.0) -> None:
+    """Have all objects be written this long ago, as in a region that was lost a while ago."""
+    at = SystemClock().now_ms() / 1000 - age_s
+    for name in files(folder):
+        os.utime(folder / name, (at, at))
+
+
 def cut_off(tmp_path: Path, seed: int) -> tuple[Path, Path, set[str]]:
     """Return a cluster, a copy of it, and the newest objects, which have not arrived there."""
     source, copy = tmp_path / "source", tmp_path / "copy"
@@ -160,7 +179,7 @@ def cut_off(tmp_path: Path, seed: int) -> tuple[Path, Path, set[str]]:
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_anywhere_it_goes_on_to_one_cluster(tmp_path: Path, step: str) -> None:
     source, copy, late = cut_off(tmp_path, 7)
-    command = ("restore", str(copy), "--in-place", "--replicated", "--yes", "--json")
+    command = ("restore", str(copy), "--in-place", "--replicated", "--force", "--yes", "--json")
     killed = lakehead_command(*command, failpoint=f"promotion_{step}")
     assert killed.returncode == KILLED, killed.stderr
     for name in sorted(late):
@@ -349,7 +368,9 @@ def test_a_promotion_without_a_confirmation_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The copy may be the cluster that runs, if an operator names the wrong place."""
+    monkeypatch.setattr(restore, "WATCH_S", 0.0)
     asyncio.run(grow(tmp_path, 1))
+    make_old(tmp_path)
     before = files(tmp_path)
     command_line = CommandLine(monkeypatch, capsys)
     refused = command_line.fails("restore", str(tmp_path), "--in-place", "--replicated")
@@ -375,8 +396,58 @@ def test_what_a_promotion_leaves_out_is_said(
     assert shown["left_out_until"] > shown["last_entry_at"]
     assert shown["objects_missing"] > 0
     assert "meta/promotion" not in "".join(files(copy))
-    done = json.loads(
-        command_line("restore", str(copy), "--in-place", "--replicated", "--yes", "--json").out
-    )
+    promoting = ["restore", str(copy), "--in-place", "--replicated", "--yes", "--json"]
+    done = json.loads(command_line(*promoting, "--force").out)
     assert done["entries_left_out"] == shown["entries_left_out"]
     assert done["restored_in"] == f"file:{copy}"
+
+
+def test_a_prefix_that_looks_alive_is_promoted_by_force_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The place may be that of a cluster that runs: its objects are fresh, and nothing is sealed,
+    fenced or decided there. Once it is promoted, the command is repeated without a look.
+    """
+    monkeypatch.setattr(restore, "WATCH_S", 0.0)
+    command_line = CommandLine(monkeypatch, capsys)
+    asyncio.run(grow(tmp_path, 1))
+    before = files(tmp_path)
+    promoting = ["restore", str(tmp_path), "--in-place", "--replicated", "--yes"]
+    refused = command_line.fails(*promoting)
+    assert "was written 0 s ago" in refused
+    assert "--force" in refused
+    assert files(tmp_path) == before
+    assert command_line(*promoting, "--force").status == 0
+    promoted_files = without_runs(tmp_path)
+    assert command_line(*promoting).status == 0
+    assert without_runs(tmp_path) == promoted_files
+    refused = command_line.fails("restore", str(tmp_path), str(tmp_path / "new"), "--force")
+    assert "--force is for" in refused
+
+
+async def test_signs_of_life_are_what_is_fresh_and_what_moves(tmp_path: Path) -> None:
+    await grow(tmp_path, 3)
+    clock, store = SystemClock(), FileStore(tmp_path)
+    log = await MetadataLog.open(store, writer_id="t", clock=clock, rng=random.Random(1))
+    make_old(tmp_path)
+    assert await WatchedPrefix(store, clock).first_sign(log.state) == ""
+    prefix = WatchedPrefix(store, clock)
+    assert await prefix.first_sign(log.state) == ""
+    assert await prefix.change() == ""
+    oldest = min(name for name in files(tmp_path) if name.startswith("meta/log/"))
+    (tmp_path / oldest).unlink()
+    assert await prefix.change() == f"{oldest} was deleted while it was watched"
+    topic = log.state.topics["t"].topic_id
+    lease = TakeTable(topic_id=topic, holder="host/7", term=0, until_ms=clock.now_ms() + 30_000)
+    state = await log.commit([lease])
+    assert "was written while it was watched" in await prefix.change()
+    make_old(tmp_path)
+    found = await WatchedPrefix(store, clock).first_sign(state)
+    assert found.startswith("host/7 has the lease of the table of t until ")
+    over = replace(state, tables=Map())
+    for job, sign in (("restore", ""), ("backup", "the job backup runs on it (host/8, ")):
+        run = Run(job=job, holder="host/8", started_ms=1, updated_ms=clock.now_ms())
+        await store.create(RunKey(f"{len(job):013d}-{'a' * 16}", 0).key, [run.body()])
+        found = await WatchedPrefix(store, clock).first_sign(over)
+        assert found.startswith(sign)
+        assert bool(found) == bool(sign)
