@@ -44,16 +44,16 @@ _DIFFERENCES = """\
   refused with INVALID_RECORD. Without it a batch that no reader can read is taken:
   [scans](scan.md#records-that-cannot-be-read), [tables](tables.md) and [`verify`](jobs.md#verify)
   report it.
-- **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
-  partition of the cluster; one that carries no records may have 16 MiB. A larger request closes the
-  connection: the announced size decides, and the request is not read. APIs that are handled or
-  begun in one turn of the event loop (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete,
-  ConsumerGroupHeartbeat, AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders,
-  AlterConfigs, IncrementalAlterConfigs,
-  AlterPartitionReassignments, DescribeQuorum, those of quotas and SCRAM) take 2,000 and two for
-  each partition: a consumer that owns every partition still commits them all at once. CreateTopics
-  and CreatePartitions make 10,000 partitions in one request at most (POLICY_VIOLATION). A group
-  that one OffsetFetch names twice gets INVALID_REQUEST.
+- **Sizes of requests**: one request may have 20,000 array elements and tagged fields in all and
+  four more for each partition of the cluster, and its header 100 tagged fields; one that carries
+  no records may have 16 MiB. A larger request closes the connection: the announced size decides,
+  and the request is not read. APIs that are handled or begun in one turn of the event loop
+  (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, ConsumerGroupHeartbeat,
+  AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs,
+  IncrementalAlterConfigs, AlterPartitionReassignments, DescribeQuorum, those of quotas and SCRAM)
+  take 2,000 and two for each partition: a consumer that owns every partition still commits them
+  all at once. CreateTopics and CreatePartitions make 10,000 partitions in one request at most
+  (POLICY_VIOLATION). A group that one OffsetFetch names twice gets INVALID_REQUEST.
 - **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
   have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
   Members whose metadata (of all their protocols) come to more than twice that are refused with

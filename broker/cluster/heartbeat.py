@@ -261,7 +261,7 @@ def _tagged(data: bytes) -> bytes:
 
 def _extra(cursor: Cursor) -> memoryview | None:
     found = None
-    for _ in range(cursor.uvarint()):
+    for _ in range(cursor.tags()):
         tag, size = cursor.uvarint(), cursor.uvarint()
         data = cursor.take(size)
         if tag == _TAG:

@@ -4,7 +4,8 @@ allocated.
 kio's own reader reserves room for as many elements as an array's length field says, so that five
 bytes from a stranger would end the process. This one is built from the same classes, but takes an
 array's length only when the frame has at least a byte for each element, and stops at
-`elements_max` elements in all. Strings have Kafka's limit in every encoding.
+`elements_max` elements in all. Tagged fields count as elements, the unknown ones too: a frame of
+16 MiB has room for eight million of them. Strings have Kafka's limit in every encoding.
 """
 
 import struct
@@ -90,12 +91,22 @@ class Cursor:
         if number < -1 or number > self.end - self.position:
             raise MalformedFrame(f"an array of {number} elements does not fit in the frame")
         if number > 0:
-            self._elements_left -= number
-            if self._elements_left < 0:
-                raise MalformedFrame(
-                    f"more than {self._elements_max} array elements in one request"
-                )
+            self._count(number)
         return number
+
+    def tags(self) -> int:
+        """Read the number of tagged fields, which is 0 nearly always."""
+        number = self.uvarint()
+        if number:
+            self._count(number)
+        return number
+
+    def _count(self, number: int) -> None:
+        self._elements_left -= number
+        if self._elements_left < 0:
+            raise MalformedFrame(
+                f"more than {self._elements_max} array elements and tagged fields in one request"
+            )
 
     def text(self, *, compact: bool) -> str | None:
         """Read a nullable string."""
@@ -115,7 +126,7 @@ class Cursor:
 
     def skip_tags(self) -> None:
         """Read past the tagged fields."""
-        for _ in range(self.uvarint()):
+        for _ in range(self.tags()):
             self.uvarint()
             self.take(self.uvarint())
 
@@ -161,7 +172,7 @@ def _entity_reader(cls: Any) -> Reader:
                 values += cursor.numbers(layout)
         if flexible:
             values += defaults
-            if count := cursor.uvarint():
+            if count := cursor.tags():
                 _read_tags(cursor, count, tags, values)
         entity = object.__new__(cls)
         for set_slot, value in zip(setters, values, strict=True):
@@ -200,11 +211,14 @@ def _read_tags(
     cursor: Cursor, count: int, tags: dict[int | None, tuple[int, Reader]], values: list[Any]
 ) -> None:
     for _ in range(count):
-        tag = cursor.uvarint()
-        body = Cursor(cursor.take(cursor.uvarint()))
+        tag, size = cursor.uvarint(), cursor.uvarint()
+        begin, whole = cursor.position, cursor.end
+        cursor.take(size)
         if tag in tags:
             place, reader = tags[tag]
-            values[place] = reader(body)
+            cursor.position, cursor.end = begin, begin + size
+            values[place] = reader(cursor)
+            cursor.position, cursor.end = begin + size, whole
 
 
 def _field_reader(field: EntityField, flexible: bool) -> Reader:

@@ -16,6 +16,8 @@ from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof, proof_in_ta
 
 FRAME_MIN = 8
 """Shortest frame: key, version and correlation id."""
+HEADER_TAGS_MAX = 100
+"""Tagged fields of a header. Kafka has none; a header is read before a client is known."""
 
 _FIXED = struct.Struct(">hhi")
 _CLIENT_ID_LENGTH = struct.Struct(">h")
@@ -68,7 +70,7 @@ def read_header(frame: memoryview, registry: Registry) -> RequestHeader:
         if body < len(frame) and frame[body] == 0:
             body += 1
         else:
-            cursor = Cursor(frame, body)
+            cursor = Cursor(frame, body, HEADER_TAGS_MAX)
             proof = proof_in_tags(cursor)
             body = cursor.position
     return RequestHeader(key, version, correlation_id, client_id, body, message, proof)

@@ -62,7 +62,7 @@ def proof_in_tags(cursor: Cursor) -> bytes:
     MalformedFrame.
     """
     found = b""
-    for _ in range(cursor.uvarint()):
+    for _ in range(cursor.tags()):
         tag, size = cursor.uvarint(), cursor.uvarint()
         data = cursor.take(size)
         if tag == _TAG and size == _SIZE:

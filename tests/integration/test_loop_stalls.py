@@ -343,3 +343,16 @@ def test_metadata_and_assignments_of_members_are_within_the_record_of_a_group(
         answer = client.ask(joining(Asker(client, "plain", 1), "small", b"small"))
         assert answer is not None
         assert struct.unpack_from(">h", answer, 4)[0] == 0
+
+
+@pytest.mark.parametrize(("key", "version"), [(18, 3), (0, 9)])
+def test_a_frame_of_tagged_fields_alone_does_not_hold_the_loop(
+    node: WatchedNode, key: int, version: int
+) -> None:
+    """ApiVersions comes before authentication, and a Produce request may be the longest of all."""
+    count = 7_000_000
+    head = struct.pack(">hhih", key, version, 7, -1) + encode_uvarint(count)
+    with Wire(node.port) as client:
+        node.longest_stall()
+        assert client.ask(head + b"\x63\x00" * count) is None
+        check(node)
