@@ -16,6 +16,7 @@ import structlog
 
 from lakehead.broker.api.turns import elements_max, is_long
 from lakehead.broker.network.connection import Connection, Slot
+from lakehead.broker.network.request_memory import UNCHARGED_FRAME
 from lakehead.broker.protocol.api import Registry, Route
 from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they delay no other request."""
+OPENING_MAX = UNCHARGED_FRAME
+"""A longer header is read each time: a connection keeps its opening as long as it lasts, and no
+memory is charged for that.
+"""
 
 _UNLIMITED = nullcontext()
 _log = structlog.get_logger("broker.network")
@@ -126,7 +131,8 @@ class Dispatcher:
         if not connection.is_authenticated:
             raise MalformedFrame(f"api key {header.key} before authentication")
         context = self._context(connection, header, frame, found)
-        if found.start is not None and context.quota is None and not header.proof:
+        is_short = header.body <= OPENING_MAX and not header.proof
+        if found.start is not None and context.quota is None and is_short:
             opening = RequestOpening(bytes(frame[: header.body]), header, found, context)
             connection.last_opening = opening
         return header, found, context

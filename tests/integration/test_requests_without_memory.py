@@ -17,8 +17,10 @@ from lakehead.broker.network.server import DEAF_S
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
+from lakehead.storage.format.varint import encode_uvarint
 from tests.integration.test_node_protocol import GatedStore, batch, running, until, with_topic
 from tests.support.node_client import LIMIT_S, Client
+from tests.support.wire import frame
 
 MIB = 1 << 20
 SIZE = 8 * MIB
@@ -334,3 +336,21 @@ async def test_frames_in_pieces_of_any_size_wait_and_arrive_whole(cut: int) -> N
         await until(lambda: frames.waiting == 1)
         frames.give_back(frames.capacity)
         assert [await client.produced() for _ in range(2)] == [(0, 0), (0, 1)]
+
+
+async def test_a_connection_keeps_the_opening_of_its_requests_only_if_that_is_short() -> None:
+    """No memory is charged for it, and it lasts as long as the connection."""
+
+    def without_topics(tagged: int) -> bytes:
+        tags = b"\x01\x63" + encode_uvarint(tagged) + bytes(tagged)
+        body = b"\x00" + struct.pack(">hi", 1, 1000) + b"\x01\x00"
+        return frame(struct.pack(">hhih", PRODUCE, 9, 7, -1) + tags + body)
+
+    async with small_node() as node:
+        client = await with_topic(node)
+        for tagged, is_kept in ((MIB, False), (8, True)):
+            client.writer.write(without_topics(tagged))
+            size = int.from_bytes(await client.reader.readexactly(4), "big")
+            await client.reader.readexactly(size)
+            (connection,) = node.server.connections
+            assert (connection.last_opening is not None) is is_kept
