@@ -61,7 +61,10 @@ def super_users(text: str) -> frozenset[str]:
 
 
 class StandardAuthorizer:
-    """Decides by the rules of one metadata image; `follow` brings the next one."""
+    """Decides by the rules of one metadata image; `follow` brings the next one. `authorize` may be
+    called in any thread: a decision that is made beside `follow` is by the rules before, by the new
+    ones or by some of both, and is not remembered.
+    """
 
     is_enabled = True
 
@@ -91,11 +94,15 @@ class StandardAuthorizer:
         if state.acls is self._acls:
             return
         self._acls = state.acls
-        self._decisions.clear()
-        self._type_decisions.clear()
         if entry is None:
             self._rebuild(state)
-            return
+        else:
+            self._change(entry)
+        # Others, and not these without their content: a thread may be about to remember a decision
+        # by the rules before.
+        self._decisions, self._type_decisions = {}, {}
+
+    def _change(self, entry: Entry) -> None:
         for record in entry.records:
             if isinstance(record, AclCreate):
                 for acl in record.acls:
@@ -105,9 +112,10 @@ class StandardAuthorizer:
                     self._index.remove(acl)
 
     def _rebuild(self, state: MetadataImage) -> None:
-        self._index = AclIndex()
+        index = AclIndex()
         for acl in state.acls:
-            self._index.add(acl)
+            index.add(acl)
+        self._index = index
 
     def authorize(
         self,
@@ -119,14 +127,15 @@ class StandardAuthorizer:
     ) -> bool:
         """See `Authorizer.authorize`."""
         key = (principal, host, operation, resource_type, name)
-        decision = self._decisions.get(key)
+        decisions = self._decisions
+        decision = decisions.get(key)
         if decision is None:
             self.misses_total += 1
             decision = self._decide(principal, host, operation, resource_type, name)
             if len(name) <= KEPT_NAME_MAX:
-                if len(self._decisions) >= DECISIONS_MAX:
-                    self._decisions.clear()
-                self._decisions[key] = decision
+                if len(decisions) >= DECISIONS_MAX:
+                    decisions.clear()
+                decisions[key] = decision
         return decision
 
     def authorize_by_resource_type(
@@ -163,7 +172,7 @@ class StandardAuthorizer:
         for by_principal in self._index.patterns(word(resource_type), name):
             is_found = True
             for acls in (by_principal.get(user), by_principal.get(EVERY_USER)):
-                for acl in acls or ():
+                for acl in tuple(acls or ()):  # which may change meanwhile, in another thread
                     is_allowing = acl.permission == "allow"
                     if is_allowing and is_allowed:
                         continue  # only a denial can change that

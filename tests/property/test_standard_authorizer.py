@@ -3,11 +3,14 @@ Kafka's documentation have it.
 """
 
 import ipaddress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from lakehead.broker.security import standard_authorizer
 from lakehead.broker.security.acls import (
     AclFilter,
     PatternType,
@@ -338,3 +341,60 @@ def test_a_client_that_makes_up_names_takes_little_memory() -> None:
         authorizer.authorize(principal, "::1", AclOperation.READ, ResourceType.GROUP, f"{number}")
     authorizer.authorize(principal, "::1", AclOperation.READ, ResourceType.GROUP, "x" * 30_000)
     assert authorizer.kept <= 16_384
+
+
+RULE = AclBinding(
+    resource_type="topic",
+    resource_name="a",
+    pattern_type="literal",
+    principal="User:alice",
+    host="*",
+    operation="describe",
+    permission="allow",
+)
+WITH_RULE = apply(MetadataImage(), [AclCreate(acls=(RULE,))], 0)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_decision_made_in_a_thread_beside_a_change_of_rules_is_not_remembered(
+    is_deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics that a regular expression matches are checked off the event loop."""
+    before = WITH_RULE if is_deleted else MetadataImage()
+    record = (AclDelete if is_deleted else AclCreate)(acls=(RULE,))
+    after = apply(before, [record], 0)
+    authorizer = StandardAuthorizer(before, frozenset(), by_default=False)
+    decide = authorizer._decide
+
+    def beside(*action: Any) -> bool:
+        decision: bool = decide(*action)
+        authorizer.follow(after, _entry(record))  # before the thread remembers its decision
+        return decision
+
+    def may() -> bool:
+        alice, operation = KafkaPrincipal("User", "alice"), AclOperation.DESCRIBE
+        return authorizer.authorize(alice, "10.0.0.1", operation, ResourceType.TOPIC, "a")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(authorizer, "_decide", beside)
+        assert may() is is_deleted
+    assert may() is not is_deleted
+
+
+def test_rules_may_change_while_a_thread_looks_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = tuple(replace(RULE, host=f"10.0.0.{number}") for number in range(3))
+    before, record = (
+        apply(MetadataImage(), [AclCreate(acls=rules[:2])], 0),
+        AclCreate(acls=rules[2:]),
+    )
+    after = apply(before, [record], 0)
+    authorizer = StandardAuthorizer(before, frozenset(), by_default=False)
+
+    def beside(rule: str, host: str) -> bool:
+        authorizer.follow(after, _entry(record))
+        return rule == host
+
+    monkeypatch.setattr(standard_authorizer, "host_matches", beside)
+    alice, operation = KafkaPrincipal("User", "alice"), AclOperation.DESCRIBE
+    assert authorizer.authorize(alice, "10.0.0.1", operation, ResourceType.TOPIC, "a")
+    assert authorizer.authorize(alice, "10.0.0.2", operation, ResourceType.TOPIC, "a")
