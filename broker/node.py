@@ -30,7 +30,12 @@ from lakehead.broker.cluster.broker_lifecycle import (
     refuse_other_cluster,
 )
 from lakehead.broker.cluster.controller import Controller, ControllerSettings
-from lakehead.broker.cluster.inter_broker_client import InterBrokerClient, PeerNetwork, TcpNetwork
+from lakehead.broker.cluster.inter_broker_client import (
+    RESPONSE_MAX,
+    InterBrokerClient,
+    PeerNetwork,
+    TcpNetwork,
+)
 from lakehead.broker.cluster.listener_network import ListenerNetwork
 from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
 from lakehead.broker.cluster.log_recovery import LogRecovery
@@ -881,7 +886,11 @@ def _peer_network(
     """Return the network to other nodes, by each listener that one of them may have for nodes."""
     networks: dict[str, PeerNetwork] = {}
     for one in listeners.all.values():
-        networks[one.name] = TcpNetwork(partial(tls.client_context, one.name))
+        networks[one.name] = TcpNetwork(
+            partial(tls.client_context, one.name),
+            # A response to a read replica has the first batch whole, as long as a request could be.
+            response_max=RESPONSE_MAX + settings.socket_request_max_bytes,
+        )
         if one.protocol.is_sasl:
             mechanism = settings.sasl_mechanism_inter_broker_protocol
             inner = networks[one.name]

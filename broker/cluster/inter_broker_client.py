@@ -28,7 +28,8 @@ from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
 from lakehead.storage.metadata.state import MetadataImage, NodeState
 
 _LENGTH = struct.Struct(">i")
-_RESPONSE_MAX = 1 << 20
+RESPONSE_MAX = 1 << 20
+"""Bytes of a response without records, and of what a response has beside records."""
 _CORRELATION_SIZE = 4
 
 HandleLocally = Callable[[int, int, Any], Awaitable[Any]]
@@ -75,7 +76,7 @@ class TcpNetwork:
     def __init__(
         self,
         context: Callable[[], ssl.SSLContext | None] = lambda: None,
-        response_max: int = _RESPONSE_MAX,
+        response_max: int = RESPONSE_MAX,
     ) -> None:
         self._context = context
         self._response_max = response_max

@@ -327,13 +327,23 @@ class ReadReplicas:
             self._copying.discard(leader_id)
 
     async def _fetch(self, leader_id: int, replicas: list[ReadReplica]) -> bool:
-        """Copy what the leader has; false if it does not send it."""
+        """Copy what the leader has; false if it does not send it. A response has room for some of
+        the partitions: those that got records come last in the next request, and those that are
+        not in this one come first.
+        """
+        named = replicas[:_PARTITIONS_AT_ONCE]
+        self._put_last(named)
         try:
-            request = _request(replicas[:_PARTITIONS_AT_ONCE])
-            response = await self._client.send(leader_id, _FETCH, _VERSION, request)
+            response = await self._client.send(leader_id, _FETCH, _VERSION, _request(named))
         except (OSError, TimeoutError, MalformedFrame):
             return False
-        return await self._take(replicas, response)
+        return await self._take(named, response)
+
+    def _put_last(self, replicas: Iterable[ReadReplica]) -> None:
+        for replica in replicas:
+            if self._is_known(replica):
+                stream_id = replica.stream.stream_id
+                self._known[stream_id] = self._known.pop(stream_id)
 
     async def _read_log(self, node: NodeState) -> None:
         """Read a leader's log as it grows, in one epoch of the leader."""
@@ -378,7 +388,7 @@ class ReadReplicas:
             await asyncio.sleep(0)
 
     def _open_of(self, leader_id: int) -> list[ReadReplica]:
-        """Return the replicas to copy tails for; those that waited for longest first."""
+        """Return the replicas to copy tails for, in the order of their turns."""
         return [
             replica
             for replica in self._known.values()
@@ -399,6 +409,7 @@ class ReadReplicas:
                 is_well = is_well and result.error_code is ErrorCode.none
                 if result.error_code is ErrorCode.none and result.records:
                     self.copied_bytes_total += self._add(replica, memoryview(result.records))
+                    self._put_last((replica,))
                     await asyncio.sleep(0)
         return is_well
 

@@ -81,6 +81,48 @@ async def test_what_consumers_read_crosses_no_zone(tail: TailSource) -> None:
                 await asyncio.to_thread(reader.close)
 
 
+async def test_a_batch_longer_than_other_responses_comes_to_readers_of_other_zones() -> None:
+    """And keeps nothing else of its leader from them."""
+    size = 3 << 20
+    async with zones(upload_age_ms=600_000, message_max_bytes=2 * size) as cluster:
+        servers = bootstrap(cluster)
+        reader = ZoneReader(servers, RACKS[1])
+        try:
+            await in_thread(produce, servers, range(1))
+            await cluster.until(lambda: reader.has(1))
+
+            def produce_long() -> None:
+                producer = Producer({"bootstrap.servers": servers, "message.max.bytes": 2 * size})
+                for partition in range(PARTITIONS):
+                    producer.produce(TOPIC, bytes(size), partition=partition)
+                assert producer.flush(LIMIT_S) == 0
+
+            await in_thread(produce_long)
+            await cluster.until(lambda: reader.has(2))
+            assert all(len(reader.found[one][1]) == size for one in range(PARTITIONS))
+            assert sent(cluster, FetchedTo.OTHER_ZONE) == 0
+        finally:
+            await asyncio.to_thread(reader.close)
+
+
+async def test_more_partitions_than_one_request_has_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_replicas, "_PARTITIONS_AT_ONCE", 1)
+    async with zones(upload_age_ms=600_000) as cluster:
+        servers = bootstrap(cluster)
+        reader = ZoneReader(servers, RACKS[1])
+        try:
+            await in_thread(produce, servers, range(1))
+            await cluster.until(lambda: reader.has(1))
+            await in_thread(produce, servers, range(1, 20))
+            await cluster.until(lambda: reader.has(20))
+            assert_whole([reader], 20)
+            assert sent(cluster, FetchedTo.OTHER_ZONE) == 0
+        finally:
+            await asyncio.to_thread(reader.close)
+
+
 @pytest.mark.parametrize("tail", TAILS)
 async def test_a_replica_shows_committed_records_alone(tail: TailSource) -> None:
     """Transactions that were committed or aborted, from objects and from the tail."""
