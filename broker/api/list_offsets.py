@@ -5,7 +5,8 @@ latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
 
 Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
 -6 find nothing. For readers of committed records the end is the last stable offset. A node that
-cannot be sure that it still leads reads the metadata first, and again after a long search.
+cannot be sure that it still leads reads the metadata first, and again before the next partition if
+that of one took long.
 
 A search by time needs all records of a partition. If some lie in the log of a node that died, a
 request waits for their upload as long as its timeout allows, and `_UPLOAD_WAIT_S` at most, since
@@ -47,7 +48,7 @@ _KNOWS_NOT_AVAILABLE = 5
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return an offset for each requested partition."""
     module = context.response
-    is_leader = await context.services.session.ensure()
+    is_leader = True
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
     turns = Turns()
     deadline = _upload_deadline(request)
@@ -59,11 +60,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
             named[topic.name, requested.partition_index] += 1
 
     async def one_result(name: str, requested: Any, *, is_allowed: bool) -> Any:
+        nonlocal is_leader
         await turns.step()
         if not is_allowed:
             return _result(requested, context, error=DESCRIBE_TOPIC.error)
         if named[name, requested.partition_index] > 1:
             return _result(requested, context, error=ErrorCode.invalid_request)
+        # The search for the partition before may have taken longer than the session.
+        is_leader = is_leader and await context.services.session.ensure()
         return await _offset_found(
             name,
             requested,

@@ -206,6 +206,39 @@ async def test_a_search_that_outlasts_the_session_is_served_by_the_next_leader()
         assert (await client.list_offsets(asked)).offset == 0
 
 
+async def test_a_search_that_outlasts_the_session_gives_no_end_of_the_next_partition() -> None:
+    """It is that of another node by then, which has acknowledged more."""
+    store = HeldStore()
+    async with running(store, broker_session_timeout_ms=300) as node:
+        client = await with_topic(node)
+        await produce(client, 0, 3)
+        await make_cold(node, 0)
+        module = schema(2, 6).request_module
+        partitions = [
+            entity(
+                module,
+                "ListOffsetsPartition",
+                partition_index=index,
+                current_leader_epoch=-1,
+                timestamp=timestamp,
+            )
+            for index, timestamp in ((0, 0), (1, -1))
+        ]
+        topics = [entity(module, "ListOffsetsTopic", name="t", partitions=partitions)]
+        asked = entity(
+            module, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=topics
+        )
+        store.data_gate.clear()
+        search = asyncio.create_task(client.ask(2, 6, asked))
+        await until(lambda: store.waiting > 0)
+        store.gate.clear()
+        await until(lambda: not node.session.is_current())
+        store.data_gate.set()
+        found = (await search).topics[0].partitions
+        assert [one.error_code for one in found] == [ErrorCode.not_leader_or_follower] * 2
+        store.gate.set()
+
+
 async def inherit_records(
     node: Node, stream_id: int, payload: bytes, count: int = 1
 ) -> r.CommitTail:
