@@ -191,6 +191,11 @@ class ReplicationControl:
             present = len(known.partitions)
             if not present < count <= PARTITIONS_MAX:
                 raise KafkaError(ErrorCode.invalid_partitions)
+            if replicas and len(replicas) != count - present:  # others were added meanwhile
+                raise KafkaError(
+                    ErrorCode.invalid_replica_assignment,
+                    f"{count - present} partition(s) are added, {len(replicas)} assigned.",
+                )
             return self._new_streams(state, known.topic_id, range(present, count), replicas)
 
         state = await self._metadata.commit_with(plan)

@@ -98,6 +98,22 @@ async def test_topics_spread_and_every_node_says_the_same() -> None:
         assert not any(node.replica_manager.held for node in cluster.nodes.values())
 
 
+async def test_partitions_added_meanwhile_leave_an_assignment_without_its_places() -> None:
+    """It was of three partitions when the request came, and is of one when its turn has come."""
+    async with node_cluster(1) as cluster:
+        control = cluster.nodes[1].replication_control
+        await control.create("t", 1)
+        outcomes = await asyncio.gather(
+            control.add_partitions("t", 3),
+            control.add_partitions("t", 4, [(1,), (1,), (1,)]),
+            return_exceptions=True,
+        )
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], Refusal)
+        assert outcomes[1].code is ErrorCode.invalid_replica_assignment
+        assert len(cluster.leaders("t")) == 3
+
+
 async def test_partitions_move_and_back_and_only_where_they_can() -> None:
     async with node_cluster() as cluster:
         await cluster.nodes[1].replication_control.create("t", 3, replicas=[(1,), (2,), (3,)])
