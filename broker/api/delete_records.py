@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
+from lakehead.broker.configs.entries import broker_values, topic_value
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -55,15 +56,19 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _delete(name: str, requested: Any, context: RequestContext) -> int:
-    topic = context.services.topics.find(name)
+    services = context.services
+    topic = services.topics.find(name)
     if topic is None or not 0 <= requested.partition_index < len(topic.partitions):
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    if topic.is_internal:
+        raise KafkaError(ErrorCode.invalid_topic_exception)
     partition = topic.partitions[requested.partition_index]
     if partition is None:
         raise KafkaError(ErrorCode.not_leader_or_follower)
-    state = context.services.metadata.state.topics.get(name)
-    policy = "delete" if state is None else state.configs.get("cleanup.policy", "delete")
-    if "compact" in policy and "delete" not in policy:
+    known = services.state.topics.get(name)
+    values = broker_values(services.state, services.settings)
+    policy = topic_value("cleanup.policy", {} if known is None else known.configs, values)
+    if policy == "compact":
         raise KafkaError(ErrorCode.policy_violation)
     offset = partition.high_watermark if requested.offset == _HIGH_WATERMARK else requested.offset
     if not 0 <= offset <= partition.high_watermark:

@@ -1,6 +1,6 @@
 """Each version of each topic and config API answers a right request with what it asks for."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +9,9 @@ import pytest_asyncio
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.protocol.messages import entity
+from lakehead.storage.maintenance.configs import ALL_BROKERS
+from lakehead.storage.metadata.records import BrokerConfig
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 from tests.support.api_client import TOPIC, ApiClient, api_client, versions
 
 NONE = ErrorCode.none
@@ -210,14 +213,43 @@ async def test_records_are_deleted_unless_the_topic_is_only_compacted(
 ) -> None:
     name = f"kept-{len(policy)}"
     await client.node.replication_control.create(name, 1, {"cleanup.policy": policy})
+    answer = await client.ask(21, 2, emptying(name))
+    assert answer.topics[0].partitions[0].error_code == code
 
+
+def emptying(name: str) -> Callable[[ModuleType], Any]:
     def build(module: ModuleType) -> Any:
         partition = entity(module, "DeleteRecordsPartition", partition_index=0, offset=-1)
         topic = entity(module, "DeleteRecordsTopic", name=name, partitions=(partition,))
         return entity(module, "DeleteRecordsRequest", topics=(topic,), timeout=1000)
 
-    answer = await client.ask(21, 2, build)
-    assert answer.topics[0].partitions[0].error_code == code
+    return build
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+async def test_records_of_internal_topics_are_not_deleted(client: ApiClient, name: str) -> None:
+    """Those of __share_group_state would be: it is not compacted."""
+    await client.node.replication_control.ensure(name)
+    answer = await client.ask(21, 2, emptying(name))
+    assert answer.topics[0].partitions[0].error_code is ErrorCode.invalid_topic_exception
+
+
+async def test_the_brokers_cleanup_policy_counts_for_a_topic_without_one(
+    client: ApiClient,
+) -> None:
+    metadata = client.node.engine.metadata
+    await client.node.replication_control.create("by-default", 1)
+
+    async def set_default(policy: str | None) -> None:
+        configs = {"log.cleanup.policy": policy}
+        await metadata.commit([BrokerConfig(node_id=ALL_BROKERS, configs=configs)])
+
+    await set_default("compact")
+    try:
+        answer = await client.ask(21, 2, emptying("by-default"))
+        assert answer.topics[0].partitions[0].error_code is ErrorCode.policy_violation
+    finally:
+        await set_default(None)
 
 
 @pytest.mark.parametrize("version", versions(74))
