@@ -50,6 +50,9 @@ API = Api(
     access=(_OF_CLUSTER, DESCRIBE_CONFIGS_OF_TOPIC, DESCRIBE_CONFIGS_OF_GROUP),
 )
 
+_INT32_DIGITS = 11
+"""With the sign."""
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for each resource."""
@@ -129,7 +132,7 @@ def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEn
 
 
 def _check_broker(name: str, node_id: int) -> None:
-    if not name.removeprefix("-").isdecimal():
+    if len(name) > _INT32_DIGITS or not name.removeprefix("-").isdecimal():
         raise KafkaError(
             ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}"
         )

@@ -93,7 +93,7 @@ async def test_describe_configs(client: ApiClient, version: int) -> None:
                 resource_name=name,
                 configuration_keys=None,
             )
-            for kind, name in ((2, TOPIC), (4, "0"), (2, "nowhere"), (99, "x"))
+            for kind, name in ((2, TOPIC), (4, "0"), (4, "9" * 5000), (2, "nowhere"), (99, "x"))
         ]
         return entity(
             module,
@@ -107,6 +107,7 @@ async def test_describe_configs(client: ApiClient, version: int) -> None:
     assert [result.error_code for result in answer.results] == [
         NONE,
         NONE,
+        ErrorCode.invalid_request,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.invalid_request,
     ]
