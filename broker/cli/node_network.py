@@ -18,7 +18,7 @@ from lakehead.broker.cluster.inter_broker_client import PeerNetwork, TcpNetwork
 from lakehead.broker.cluster.sasl_network import SaslNetwork
 from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.network.tls_contexts import TlsContexts
-from lakehead.broker.security.key_store import client_context
+from lakehead.broker.security.key_store import client_context, load_material
 from lakehead.broker.security.security_protocol import SecurityProtocol
 from lakehead.broker.settings import Settings
 from lakehead.storage.config_providers import ConfigProviders, parse_properties
@@ -142,8 +142,12 @@ def _context(file: Path, found: Mapping[str, str]) -> ssl.SSLContext:
     protocol = found.get("security.protocol", "SSL").upper()
     if protocol not in SecurityProtocol.__members__ or not SecurityProtocol[protocol].is_tls:
         raise SettingsError(f"{file}: security.protocol is {protocol}, and nodes talk by SSL")
+
+    def value(name: str) -> str:
+        return found.get(name, _DEFAULTS.get(name, ""))
+
     try:
-        return client_context(lambda name: found.get(name, _DEFAULTS.get(name, "")))
+        return client_context(load_material(value), value)
     except SettingsError as error:
         raise SettingsError(f"{file}: {error}") from None
 

@@ -44,7 +44,8 @@ _log = structlog.get_logger("broker.network")
 
 Configs = Callable[[], BrokerValues]
 """Returns the present configs of this broker."""
-_Seen = tuple[tuple[str, ...], tuple[tuple[int, int, int] | None, ...]]
+_Stamp = tuple[int, int, int, int]
+_Seen = tuple[tuple[str, ...], tuple[_Stamp | None, ...]]
 
 
 @dataclass(slots=True)
@@ -104,7 +105,8 @@ class TlsContexts:
         if present.client is None:
             # Other nodes may use a listener that this node has for clients, until it restarts.
             try:
-                present.client = client_context(self._value(self._listeners[listener]))
+                value = self._value(self._listeners[listener])
+                present.client = client_context(load_material(value), value)
             except SettingsError as error:
                 raise ConnectionAbortedError(f"listener {listener}: {error}") from None
         return present.client
@@ -148,12 +150,13 @@ class TlsContexts:
         if is_named_by_tls and (auth == "none" or self._has_others):
             auth = "required" if self._has_others else "requested"
         try:
+            material = load_material(value)  # once: files that change meanwhile do not mix
             return _Present(
-                server=server_context(value, auth),
-                client=client_context(value) if is_between else None,
+                server=server_context(material, value, auth),
+                client=client_context(material, value) if is_between else None,
                 mapper=SslPrincipalMapper(value("ssl.principal.mapping.rules")),
                 ciphers=allowed_ciphers(value),
-                chain=chain_of(load_material(value)),
+                chain=chain_of(material),
                 seen=seen,
             )
         except SettingsError as error:
@@ -168,9 +171,12 @@ class TlsContexts:
         return tuple(map(value, _NAMES)), tuple(map(_stamp, files_of(value)))
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> _Stamp | None:
+    """Return what is another after each change of a file: also of its permissions, without which it
+    could not be read, and of its content under the time of the one before, as `cp -p` leaves it.
+    """
     try:
         found = Path(path).stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from lakehead.broker.security.key_store import client_context, server_context
+from lakehead.broker.security.key_store import client_context, load_material, server_context
 from lakehead.broker.security.private_file import write_private_file
 from lakehead.storage.errors import SettingsError
 
@@ -127,11 +127,16 @@ def check_certificate(fields: Mapping[str, str], address: str) -> None:
         return given.get(name, "")
 
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = server_context(value, "required").wrap_bio(to_server, to_client, server_side=True)
-    client = client_context(value).wrap_bio(to_client, to_server, server_hostname=address)
+    material = load_material(value)
+    server = server_context(material, value, "required")
+    client = client_context(material, value)
+    sides = (
+        client.wrap_bio(to_client, to_server, server_hostname=address),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
     try:
         for _ in range(4):  # a handshake is two round trips at the most
-            for side in (client, server):
+            for side in sides:
                 _step(side)
     except ssl.SSLCertVerificationError as error:
         raise SettingsError(

@@ -64,12 +64,11 @@ def chain_of(material: KeyMaterial) -> "Sequence[Certificate]":
         raise SettingsError(f"ssl.keystore.location: {error}") from None
 
 
-def server_context(value: Value, client_auth: str) -> ssl.SSLContext:
+def server_context(material: KeyMaterial, value: Value, client_auth: str) -> ssl.SSLContext:
     """Return the context of a listener. `client_auth` says which certificates it takes from
     clients: none, requested or required. Raises SettingsError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    material = load_material(value)
     if not material.chain_and_key:
         raise SettingsError(
             "ssl.keystore.location: a listener with SSL needs a key and its certificate: "
@@ -87,10 +86,9 @@ def server_context(value: Value, client_auth: str) -> ssl.SSLContext:
     return context
 
 
-def client_context(value: Value) -> ssl.SSLContext:
+def client_context(material: KeyMaterial, value: Value) -> ssl.SSLContext:
     """Return the context of connections to other nodes or to brokers. Raises SettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    material = load_material(value)
     context.check_hostname = value("ssl.endpoint.identification.algorithm").lower() == "https"
     _configure(context, material, value)
     if not material.trusted:

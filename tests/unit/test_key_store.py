@@ -1,6 +1,7 @@
 """Files of keys and certificates: what is in them besides, and what is wrong with them."""
 
 import random
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.broker.security.development_certs import DevelopmentCa, utc
-from lakehead.broker.security.key_store import server_context
+from lakehead.broker.security.key_store import Value, load_material, server_context
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 
@@ -33,6 +34,10 @@ def values(authority: DevelopmentCa, **more: str) -> Callable[[str], str]:
     return lambda name: given.get(name, "")
 
 
+def served(value: Value, client_auth: str) -> ssl.SSLContext:
+    return server_context(load_material(value), value, client_auth)
+
+
 def test_comments_of_trusted_certificates_may_be_in_any_language(
     authority: DevelopmentCa, tmp_path: Path
 ) -> None:
@@ -41,7 +46,7 @@ def test_comments_of_trusted_certificates_may_be_in_any_language(
     path = tmp_path / "trusted.pem"
     path.write_text(text, encoding="utf-8")
     for more in ({"ssl_truststore_location": str(path)}, {"ssl_truststore_certificates": text}):
-        context = server_context(values(authority, **more), "required")
+        context = served(values(authority, **more), "required")
         assert len(context.get_ca_certs()) == 1
 
 
@@ -58,4 +63,4 @@ def test_damaged_files_are_an_error_of_the_settings(
         path.write_bytes(data[: rng.randrange(len(data))] if number % 5 == 0 else data)
         store = "truststore" if is_trusted else "keystore"
         with suppress(SettingsError):
-            server_context(values(authority, **{f"ssl_{store}_location": str(path)}), "requested")
+            served(values(authority, **{f"ssl_{store}_location": str(path)}), "requested")

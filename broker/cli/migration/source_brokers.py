@@ -29,7 +29,7 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.frame import encode_request
 from lakehead.broker.protocol.messages import entity
-from lakehead.broker.security.key_store import client_context
+from lakehead.broker.security.key_store import client_context, load_material
 from lakehead.broker.security.sasl.outcome import SaslFailure
 from lakehead.broker.security.sasl.scram import SCRAM_MECHANISMS
 from lakehead.storage.backoff import Backoff
@@ -352,7 +352,11 @@ class SourceBrokers:
         if not self._protocol.endswith("SSL"):
             return None
         values = _java_names(self._settings)
-        context = client_context(lambda name: values.get(name, ""))
+
+        def value(name: str) -> str:
+            return values.get(name, "")
+
+        context = client_context(load_material(value), value)
         if self._settings.get("enable.ssl.certificate.verification", "true").lower() == "false":
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
