@@ -1122,8 +1122,11 @@ SUBJECTS: dict[str, tuple[NodeMetric, ...]] = {
 METRICS: tuple[NodeMetric, ...] = tuple(one for group in SUBJECTS.values() for one in group)
 
 
+_TRIES = 5
+
+
 class NodeCollector:
-    """Reads the metrics of one node."""
+    """Reads the metrics of one node, in another thread than the node's."""
 
     def __init__(self, node: ObservedNode) -> None:
         self._node = node
@@ -1135,7 +1138,7 @@ class NodeCollector:
                 yield family
 
     def _read(self, metric: NodeMetric) -> Metric | None:
-        values = metric.read(self._node)
+        values = self._values(metric)
         if values is None:
             return None
         labels = [metric.label] if isinstance(values, Mapping) else []
@@ -1146,6 +1149,17 @@ class NodeCollector:
         else:
             _add(family, [], values)
         return family
+
+    def _values(self, metric: NodeMetric) -> Values:
+        """Read a metric again if what it counts has changed meanwhile. One that changes each time
+        is left out, and the others are shown.
+        """
+        for _ in range(_TRIES):
+            try:
+                return metric.read(self._node)
+            except RuntimeError:  # "dictionary changed size during iteration"
+                continue
+        return None
 
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
