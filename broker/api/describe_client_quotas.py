@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.quota_rules import Component, check_filter, is_selected
+from lakehead.broker.api.turns import Turns
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
@@ -24,7 +25,7 @@ API = Api(
 )
 
 
-def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response from the metadata."""
     components = [
         Component(kind=requested.entity_type, match_type=requested.match_type, name=requested.match)
@@ -41,11 +42,11 @@ def handle(request: Any, context: RequestContext) -> Any:
             error_message=str(error),
             entries=None,
         )
-    entries = [
-        _entry(owner, values, context)
-        for owner, values in context.services.state.quotas.items()
-        if is_selected(owner, components, is_strict=request.strict)
-    ]
+    entries, turns = [], Turns()
+    for owner, values in context.services.state.quotas.items():
+        await turns.step()
+        if is_selected(owner, components, is_strict=request.strict):
+            entries.append(_entry(owner, values, context))
     return entity(
         context.response,
         "DescribeClientQuotasResponse",

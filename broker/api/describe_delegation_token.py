@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.token_rules import refusal
+from lakehead.broker.api.turns import Turns
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
@@ -28,24 +29,23 @@ API = Api(
 )
 
 
-def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> Any:
     """Return the tokens from the metadata; null owners request all."""
-    code = refusal(context)
-    found: list[DelegationToken] = []
+    code, turns = refusal(context), Turns()
+    found = list[Any]()
     if code is ErrorCode.none and request.owners != ():
         owners = None
         if request.owners is not None:
             owners = [f"{one.principal_type}:{one.principal_name}" for one in request.owners]
-        found = [
-            token
-            for _, token in sorted(context.services.state.delegation_tokens.items())
-            if (owners is None or is_of(token, owners)) and _may_see(token, context)
-        ]
+        for _, token in sorted(context.services.state.delegation_tokens.items()):
+            await turns.step(1 + len(owners or ()))
+            if (owners is None or is_of(token, owners)) and _may_see(token, context):
+                found.append(_described(token, context))
     return entity(
         context.response,
         "DescribeDelegationTokenResponse",
         error_code=code,
-        tokens=[_described(token, context) for token in found],
+        tokens=found,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api.turns import Turns
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
@@ -23,7 +24,7 @@ API = Api(
 )
 
 
-def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response from the metadata."""
     if not context.may(DESCRIBE_CLUSTER):
         return entity(
@@ -33,10 +34,11 @@ def handle(request: Any, context: RequestContext) -> Any:
             error_message=None,
             results=[],
         )
-    users = sorted({user for user, _ in context.services.state.scram_credentials})
+    users = {user for user, _ in context.services.state.scram_credentials}
     named = Counter(user.name for user in request.users or ())
-    results = []
-    for name in named or users:
+    results, turns = [], Turns()
+    for name in named or sorted(users):
+        await turns.step()
         code, message = ErrorCode.none, None
         if named[name] > 1:
             code = ErrorCode.duplicate_resource

@@ -9,6 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.metadata_image import leader_of, replicas_of
 from lakehead.broker.cluster.replication_control import is_moving
 from lakehead.broker.protocol.api import Api
@@ -20,7 +21,7 @@ from lakehead.storage.metadata.state import MetadataImage, TopicState
 API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0), access=(DESCRIBE_CLUSTER,))
 
 
-def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response for the requested partitions; null requests all."""
     state = context.services.state
     if not context.may(DESCRIBE_CLUSTER):
@@ -29,10 +30,11 @@ def handle(request: Any, context: RequestContext) -> Any:
         requested = {name: range(len(topic.partitions)) for name, topic in state.topics.items()}
     else:
         requested = {topic.name: topic.partition_indexes for topic in request.topics}
-    topics = []
+    topics, turns = [], Turns()
     for name, indexes in sorted(requested.items()):
+        await turns.step()
         topic = state.topics.get(name)
-        partitions = [] if topic is None else _moving(topic, indexes, state, context)
+        partitions = [] if topic is None else await _moving(topic, indexes, state, context, turns)
         if partitions:
             topics.append(
                 entity(
@@ -81,11 +83,12 @@ def _denied(request: Any, context: RequestContext) -> Any:
     )
 
 
-def _moving(
-    topic: TopicState, indexes: Any, state: MetadataImage, context: RequestContext
+async def _moving(
+    topic: TopicState, indexes: Any, state: MetadataImage, context: RequestContext, turns: Turns
 ) -> list[Any]:
     found = []
     for index in indexes:
+        await turns.step()
         if not 0 <= index < len(topic.partitions):
             continue
         stream = state.streams[topic.partitions[index]]

@@ -3,6 +3,7 @@
 `make stalls` drives every API (`test_stall_watchdog.py`); here are those that held it once.
 """
 
+import asyncio
 import struct
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,10 @@ import pytest
 from lakehead.broker import api
 from lakehead.broker.api.turns import elements_max
 from lakehead.broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.frame import encode_request
 from lakehead.storage.format.varint import encode_uvarint
+from lakehead.storage.metadata.records import ClientQuota, Record, ScramDelete, ScramUpsert
 from tests.support import wire
 from tests.support.deep_requests import (
     GROUP_TYPE,
@@ -343,6 +347,43 @@ def test_metadata_and_assignments_of_members_are_within_the_record_of_a_group(
         answer = client.ask(joining(Asker(client, "plain", 1), "small", b"small"))
         assert answer is not None
         assert struct.unpack_from(">h", answer, 4)[0] == 0
+
+
+def test_lists_of_all_users_and_quotas_do_not_hold_the_loop(node: WatchedNode) -> None:
+    count = 10_000
+    users = [
+        ScramUpsert(
+            user=f"user-{number}",
+            mechanism="SCRAM-SHA-256",
+            salt=b"s",
+            stored_key=b"k",
+            server_key=b"k",
+            iterations=4096,
+        )
+        for number in range(count)
+    ]
+    quotas = [
+        ClientQuota(entity={"user": f"user-{number}"}, values={"producer_byte_rate": 1e9})
+        for number in range(count)
+    ]
+    for records in (users, quotas):
+        commit = node.node.engine.metadata.commit(records)
+        asyncio.run_coroutine_threadsafe(commit, node.loop).result(60)
+    users_wanted = encode_request(50, 0, 7, schema(50, 0).request_class(users=None))
+    quotas_wanted = encode_request(
+        48, 1, 7, schema(48, 1).request_class(components=(), strict=False)
+    )
+    with Wire(node.port) as client:
+        for request in (users_wanted, quotas_wanted):
+            node.longest_stall()
+            response = client.ask(request[4:])
+            assert response is not None
+            assert response.count(b"user-") == count
+            check(node)
+    gone: list[Record] = [ScramDelete(user=one.user, mechanism=one.mechanism) for one in users]
+    gone += [ClientQuota(entity=one.entity, values={"producer_byte_rate": None}) for one in quotas]
+    commit = node.node.engine.metadata.commit(gone)
+    asyncio.run_coroutine_threadsafe(commit, node.loop).result(60)
 
 
 @pytest.mark.parametrize(("key", "version"), [(18, 3), (0, 9)])
