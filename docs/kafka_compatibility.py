@@ -54,6 +54,8 @@ _DIFFERENCES = """\
   take 2,000 and two for each partition: a consumer that owns every partition still commits them
   all at once. CreateTopics and CreatePartitions make 10,000 partitions in one request at most
   (POLICY_VIOLATION). A group that one OffsetFetch names twice gets INVALID_REQUEST.
+- **Fetch sessions** of a node have 250,000 partitions in all; further consumers are served without
+  one, as when `max.incremental.fetch.session.cache.slots` is reached.
 - **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
   have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
   Members whose metadata (of all their protocols) come to more than twice that are refused with

@@ -2,7 +2,9 @@
 only changes.
 
 The cache is bounded: when it is full, the session that was used longest ago makes room if it has
-been idle for `EVICTION_S`, else the client goes on without a session, as with Kafka.
+been idle for `EVICTION_S`, else the client goes on without a session, as with Kafka. It is full
+with its number of sessions, and with `PARTITIONS_MAX` partitions in all of them: clients decide how
+many a session has, and need not name partitions that exist.
 """
 
 import random
@@ -16,6 +18,8 @@ from lakehead.broker.protocol.produce import TopicKey
 from lakehead.storage.clock import Clock
 
 EVICTION_S = 120.0
+PARTITIONS_MAX = 250_000
+"""Partitions of all sessions, some 400 bytes each."""
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 0x7FFFFFFF
@@ -101,6 +105,8 @@ class FetchSessions:
         self._clock = clock
         self._rng = rng
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
+        """Of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -112,8 +118,9 @@ class FetchSessions:
         INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         if request.session_epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
-            if request.session_id != NO_SESSION:
-                self._sessions.pop(request.session_id, None)
+            ended = self._sessions.get(request.session_id)
+            if ended is not None:
+                self._end(ended)
             wanted = _named(request)
             session = None
             if request.session_epoch == INITIAL_EPOCH:
@@ -129,17 +136,36 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_at = self._clock.monotonic()
         self._sessions.move_to_end(session.session_id)
+        before = len(session.partitions)
         session.update(request)
+        self._partitions += len(session.partitions) - before
         if not session.partitions:
             # As in Kafka, what the request names and forgets at once is served outside a session.
-            del self._sessions[session.session_id]
+            self._end(session)
             return FetchPlan(_named(request), None, incremental=False)
+        if not self._has_room(0):
+            self._end(session)  # its client names all of its partitions then, and gets no session
+            raise KafkaError(ErrorCode.fetch_session_id_not_found)
         return FetchPlan(list(session.partitions.values()), session, incremental=True)
 
     def drop(self, session: FetchSession) -> None:
         """Forget a session of which its client does not get to know."""
         if self._sessions.get(session.session_id) is session:
-            del self._sessions[session.session_id]
+            self._end(session)
+
+    def _end(self, session: FetchSession) -> None:
+        del self._sessions[session.session_id]
+        self._partitions -= len(session.partitions)
+
+    def _has_room(self, partitions: int) -> bool:
+        """Return true if so many more partitions may be in sessions, after idle ones have ended."""
+        idle_since = self._clock.monotonic() - EVICTION_S
+        while self._partitions + partitions > PARTITIONS_MAX:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or oldest.used_at > idle_since:
+                return False
+            self._end(oldest)
+        return True
 
     def _create(self, wanted: list[Wanted], by_id: bool) -> FetchSession | None:
         now = self._clock.monotonic()
@@ -147,13 +173,16 @@ class FetchSessions:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.used_at < EVICTION_S:
                 return None
-            del self._sessions[oldest.session_id]
+            self._end(oldest)
+        if not self._has_room(len(wanted)):
+            return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._rng.getrandbits(31)
         session = FetchSession(session_id, by_id=by_id, used_at=now)
         session.partitions = {(item.key, item.want.partition): item for item in wanted}
         self._sessions[session_id] = session
+        self._partitions += len(wanted)
         return session
 
 
