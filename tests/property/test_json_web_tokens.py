@@ -78,6 +78,8 @@ def test_a_token_without_a_key_id_is_tried_with_each_fitting_key() -> None:
         ({"exp": "soon"}, "lacks the times"),
         ({"exp": True}, "lacks the times"),
         ({"exp": 1e300}, "lacks the times"),
+        ({"exp": 10**400}, "lacks the times"),
+        ({"exp": float("nan")}, "lacks the times"),
         ({"iat": None}, "lacks the times"),
         ({"iat": NOW_S + 31}, "not valid yet"),
         ({"nbf": NOW_S + 31}, "not valid yet"),

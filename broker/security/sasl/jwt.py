@@ -8,7 +8,6 @@ OAuthBearerUnsecuredValidatorCallbackHandler).
 
 import base64
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -174,7 +173,7 @@ def _document(part: str) -> dict[str, Any] | None:
 def _is_time(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and abs(value) < 2**50
+    return abs(value) < 2**50  # false for NaN; integers may have any number of digits
 
 
 def _milliseconds(seconds: float) -> int:
