@@ -11,21 +11,35 @@ moment when it is appended, and later records are not trimmed.
 Records of a producer's transaction count when its commit marker is in the log, at the place in the
 order where they were written: a later record of the same key stands. A snapshot only repeats
 earlier records, so it must not count as later: its records bear a header, `lakehead-snapshot`, with
-the producers (i64 each) whose transactions were open at that time. Records of those transactions
-are not trimmed.
+the producers (i64 each) that had written the key in transactions which were open at that time.
+Records of those transactions are not trimmed.
 """
 
 import asyncio
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from lakehead.broker.partition.partition import Plan
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.format.batch_writer import KeyValue, encode_batch
+from lakehead.storage.format.batch_writer import (
+    KeyValue,
+    encode_batch,
+    encode_batch_of,
+    encode_headers,
+    encode_record,
+)
 from lakehead.storage.format.control_batch import read_marker
 from lakehead.storage.format.record_batch import (
     TRANSACTIONAL,
@@ -119,6 +133,8 @@ class CoordinatorLog:
         self._latest: MutableMapping[bytes, bytes] = {}
         self._open: dict[int, dict[bytes, _PendingTransaction]] = {}
         """The records of open transactions, by producer id: the last record of each key."""
+        self._writers: dict[bytes, set[int]] = {}
+        """The producers that have a record of a key among those."""
         self._decided_by: dict[bytes, int] = {}
         """While the log is only read: whose transaction wrote a key's last value."""
         self._replayed_to = -1
@@ -200,8 +216,7 @@ class CoordinatorLog:
             if record.offset < start_offset or record.key is None:
                 continue
             if header.is_transactional:
-                pending_transactional = self._open.setdefault(header.producer_id, {})
-                pending_transactional[record.key] = _PendingTransaction(record.offset, record.value)
+                self._hold(header.producer_id, record.key, record.offset, record.value)
             elif record.headers and record.headers[0][0] == SNAPSHOT_HEADER:
                 # A commit that the snapshot did not know of, though its marker came before.
                 if self._decided_by.get(record.key) not in _producers(record.headers[0][1]):
@@ -248,23 +263,38 @@ class CoordinatorLog:
             plan = self._partition.plan(encoded, read_header(encoded))
             offset = self._partition.stream.next_offset
             self._partition.perform(plan, on_done if number == len(batches) else _ignore)
-            pending_transactional = self._open.setdefault(producer_id, {})
-            pending_transactional.update(
-                (key, _PendingTransaction(offset + delta, value))
-                for delta, (key, value) in enumerate(batch)
-            )
+            for delta, (key, value) in enumerate(batch):
+                self._hold(producer_id, key, offset + delta, value)
         self._decided_by.clear()
+
+    def _hold(self, producer_id: int, key: bytes, offset: int, value: bytes | None) -> None:
+        """Keep a record of a producer's transaction until its marker is there."""
+        self._open.setdefault(producer_id, {})[key] = _PendingTransaction(offset, value)
+        self._writers.setdefault(key, set()).add(producer_id)
+
+    def _drop(self, producer_id: int, key: bytes) -> None:
+        """A record of an open transaction does not count any more: a later one does."""
+        del self._open[producer_id][key]
+        self._forget_writer(producer_id, key)
+
+    def _forget_writer(self, producer_id: int, key: bytes) -> None:
+        writers = self._writers[key]
+        writers.discard(producer_id)
+        if not writers:
+            del self._writers[key]
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> Mapping[bytes, bytes | None]:
         """A transaction's marker is in the log; return the records that count from now on."""
         ended = self._open.pop(producer_id, {})
+        for key in ended:
+            self._forget_writer(producer_id, key)
         if not is_commit:
             return {}
         for key, (offset, value) in ended.items():
             self._keep(key, value)
-            for others in self._open.values():
-                if key in others and others[key].offset < offset:
-                    del others[key]
+            for other in tuple(self._writers.get(key, ())):
+                if self._open[other][key].offset < offset:
+                    self._drop(other, key)
         return {key: record.value for key, record in ended.items()}
 
     def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
@@ -288,8 +318,8 @@ class CoordinatorLog:
         self._decided_by.clear()
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
-        for pending_transactional in self._open.values():
-            pending_transactional.pop(key, None)  # it was written before
+        for producer_id in tuple(self._writers.get(key, ())):  # theirs were written before
+            self._drop(producer_id, key)
         self._decided_by.pop(key, None)
         self._keep(key, value)
 
@@ -320,21 +350,25 @@ class CoordinatorLog:
     async def _shorten(self, offset: int) -> None:
         """Write all keys once more, and trim what lies below `offset`."""
         try:
-            await self._append_snapshot()
-            if offset <= self._partition.stream.confirmed_offset:  # else no key was left to write
-                await self._partition.stream.trim(offset)
+            stream, has_written = self._partition.stream, await self._append_snapshot()
+            # Without a key that is left to write, the deletions may not be durable yet.
+            if has_written or stream.confirmed_offset == stream.next_offset:
+                await stream.trim(offset)
         except LakeheadError:  # nothing is lost: the log only stays longer
             pass
         finally:
             self._is_trimming = False
 
-    async def _append_snapshot(self) -> None:
+    async def _append_snapshot(self) -> bool:
         """Append the last value of each key, batch by batch, while others go on to append: each
-        value is that of the moment, and each batch is durable before the next one.
+        value is that of the moment, and each batch is durable before the next one. Return true if
+        there were some.
         """
-        keys = iter(list(self._latest))
+        keys, has_written = iter(list(self._latest)), False
         while batch := self._snapshot_batch(keys):
             await self._append_durably(batch)
+            has_written = True
+        return has_written
 
     def _snapshot_batch(self, keys: Iterator[bytes]) -> list[KeyValue]:
         """Return the last values of the next keys that have one."""
@@ -361,11 +395,17 @@ class CoordinatorLog:
             else:
                 durable.set_exception(error)
 
-        pending_transactional = b"".join(map(_PRODUCER_ID.pack, self._open))
-        headers = [(SNAPSHOT_HEADER, pending_transactional)]
-        encoded = memoryview(encode_batch(batch, self._clock.now_ms(), headers=headers))
+        records = [
+            encode_record(delta, key, value, self._snapshot_headers(key))
+            for delta, (key, value) in enumerate(batch)
+        ]
+        encoded = memoryview(encode_batch_of(records, self._clock.now_ms()))
         self._partition.append(encoded, on_done)
         await durable
+
+    def _snapshot_headers(self, key: bytes) -> bytes:
+        writers = self._writers.get(key)
+        return _NO_WRITERS if writers is None else _snapshot_headers(writers)
 
 
 class BatchingLog:
@@ -467,6 +507,13 @@ class SharedTimeout:
                 future.set_exception(self._error())
         if waiting:
             self._timer = loop.call_at(waiting[0].until, self._expire)
+
+
+def _snapshot_headers(producers: Iterable[int]) -> bytes:
+    return encode_headers([(SNAPSHOT_HEADER, b"".join(map(_PRODUCER_ID.pack, producers)))])
+
+
+_NO_WRITERS = _snapshot_headers(())
 
 
 def _producers(data: bytes | None) -> set[int]:

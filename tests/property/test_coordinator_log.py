@@ -4,6 +4,7 @@ counts.
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from lakehead.storage.errors import OffsetOutOfRange, WalFull
 from lakehead.storage.format.control_batch import Marker, encode_marker
 from lakehead.storage.format.record_batch import BatchHeader, patch, read_header
 from lakehead.storage.tasks import TaskScope
+from tests.support.processor_time import check_within, measured
 from tests.support.repetitions import examples
 
 KEYS = [b"a", b"b", b"c", b"d"]
@@ -313,6 +315,43 @@ async def test_a_log_of_transactions_alone_is_kept_short() -> None:
     await again.replay()
     assert dict(again.latest) == dict(log.latest)
     assert sorted(again.latest.values()) == [b"496", b"497", b"498", b"499"]
+    await scope.close()
+
+
+async def test_a_snapshot_is_as_large_as_its_records_however_many_transactions_are_open() -> None:
+    """Else a log with many producers is never shortened: its snapshot does not fit in a batch."""
+    scope, partition = TaskScope(crash), ListPartition()
+    log = open_log(partition, scope, snapshot_min_records=4_000)
+    for number in range(3_000):
+        log.append([(b"plain %d" % (number % 900), b"%d" % number)], crash_if)
+    for producer_id in range(900):
+        log.append_transactional([(b"open %d" % producer_id, b"1")], producer_id, 0, crash_if)
+    size = sum(len(batch) for _, batch in partition.stream.batches)
+    for number in range(900):
+        log.append([(b"plain %d" % number, b"last")], crash_if)
+    await settled(partition.stream)
+    assert partition.stream.start_offset > 0
+    assert sum(len(batch) for _, batch in partition.stream.batches) < size
+    again = open_log(partition, scope)
+    await again.replay()
+    for producer_id in range(0, 900, 2):
+        again.end_transaction(producer_id, is_commit=True)
+    assert again.latest[b"plain 7"] == b"last"
+    assert len(again.latest) == 900 + 450
+    await scope.close()
+
+
+@measured
+async def test_records_cost_no_more_while_many_transactions_are_open() -> None:
+    scope, partition = TaskScope(crash), ListPartition()
+    log = open_log(partition, scope, snapshot_min_records=10**6)
+    for producer_id in range(5_000):
+        log.append_transactional([(b"%d" % producer_id, b"1")], producer_id, 0, crash_if)
+    began = time.thread_time()
+    for number in range(50):
+        log.append([(b"other %d" % index, b"%d" % number) for index in range(100)], crash_if)
+        log.end_transaction(number, is_commit=True)
+    check_within(time.thread_time() - began, 0.2)
     await scope.close()
 
 
