@@ -7,6 +7,9 @@ that was killed before that commit has left dead letters whose rows are in the t
 finds these rows by partition and offset, adds none, and removes the dead letters. Every commit is
 refused if another run has changed its table since it was read.
 
+A dead letter of offsets that the table does not have yet stays one: a run was killed after it had
+committed its dead letters and before its rows. The next run reads the record itself.
+
 For a table by upsert, a dead letter alone cannot be applied: a row that was deleted after it has
 left no trace in the table. So every record of the dead letters' keys, from the oldest dead letter
 on, is offered to the table again, and the last change of each key decides. A change that the table
@@ -47,7 +50,13 @@ from lakehead.lake.planner import OffsetRange, Split
 from lakehead.lake.record_reader import read_records
 from lakehead.lake.store_reader import StoreReader, store_reader
 from lakehead.lake.tables.arrow_rows import gathered
-from lakehead.lake.tables.delta_table import CommitConflict, Table, app_id, open_table
+from lakehead.lake.tables.delta_table import (
+    CommitConflict,
+    Table,
+    app_id,
+    first_id,
+    open_table,
+)
 from lakehead.lake.tables.layout import (
     DEAD_LETTERS,
     DECODED,
@@ -222,6 +231,10 @@ _GONE = (
     "its record is not in the topic any more, nor perhaps what came after it: lakehead "
     "rebuild-table makes the table from what there is"
 )
+_AHEAD = (
+    "the table does not have its offset yet, since a run was killed: run that again (lakehead "
+    "materialize), then this"
+)
 _BATCH: ErrorClass = "batch"
 _NO_VALUE = (
     "it is a whole record batch that no reader can read: its bytes stay in the dead-letter table"
@@ -313,6 +326,13 @@ class _Replay:
         self._table: Table = table
         self._layout: TableLayout = layout
         self._values: ValueDecoder = open_decoder(layout.spec)
+        self._spans = {
+            partition: (
+                max(table.txn_version(first_id(topic_id, partition)), 0),
+                table.last_offset(topic_id, partition) + 1,
+            )
+            for topic_id, partition in self._keys
+        }
         self._result = ReplayResult()
         self.committed = 0
         self._gathered: list[Any] = []
@@ -325,7 +345,7 @@ class _Replay:
             return self._result
         self._follow_declaration()
         left = TableFiles(settings.dead_letters, (), file_bytes=settings.file_bytes)
-        for batch in self._without_batches(left):
+        for batch in self._without_ahead(left):
             made = self._read(batch)
             self._left_out += made.left_out
             self._leave(batch, [(row, _OF_ANOTHER) for row in self._of_others(batch)], left)
@@ -388,6 +408,23 @@ class _Replay:
             self._leave(letters, [(row, _NO_VALUE) for row in stay], left)
             if len(stay) < letters.num_rows:
                 yield letters.filter(pc.invert(is_batch))
+
+    def _without_ahead(self, left: TableFiles) -> Iterator[Any]:
+        """Yield the letters of offsets that the table has; others stay letters: a row of them would
+        be there twice when the run that left them is done again.
+        """
+        for letters in self._without_batches(left):
+            partitions, offsets = (letters.column(name).to_numpy() for name in PLACE)
+            is_held = np.zeros(letters.num_rows, np.bool_)
+            for partition in np.unique(partitions).tolist():
+                first, end = self._spans.get(partition, (0, 0))
+                is_held |= (partitions == partition) & (first <= offsets) & (offsets < end)
+            if not is_held.all():
+                ahead = np.flatnonzero(~is_held).tolist()
+                self._leave(letters, [(row, _AHEAD) for row in ahead], left)
+                letters = letters.filter(pa.array(is_held))
+            if letters.num_rows:
+                yield letters
 
     def _read(self, letters: Any) -> TableRows:
         """Return what rows letters are, as the table is declared now."""

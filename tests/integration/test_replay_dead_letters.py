@@ -129,6 +129,62 @@ def test_a_replay_that_is_killed_between_rounds_goes_on(cluster: Path) -> None:
     assert both(cluster) == (held + fits, LETTERS - fits)
 
 
+def run_that_is_killed_before_its_rows(cluster: Path) -> None:
+    """Commit the dead letters of a round, and not its rows."""
+    script = (
+        "import sys; from pathlib import Path; "
+        "from tests.integration.test_replay_dead_letters import materialize; "
+        "materialize(Path(sys.argv[1]))"
+    )
+    failpoint = "materialize_dead_letters_committed"
+    assert killed_job(script, str(cluster), failpoint=failpoint) == KILLED
+
+
+def test_letters_of_a_run_that_was_killed_become_no_rows_before_it_is_done_again(
+    cluster: Path,
+) -> None:
+    """That run reads their records itself: with a replay between, each would be there twice."""
+    write_topic(cluster, "orders", {0: [BAD[8], b'{"id": 11}']})
+    run_that_is_killed_before_its_rows(cluster)
+    declare(cluster, "id bigint")
+    result = replay(cluster)
+    assert (result.letters, result.replayed, result.left) == (7, 2, 5)
+    materialize(cluster)
+    result = replay(cluster)
+    assert (result.already_rows, result.left) == (1, 4)
+    fits = Counter([(0, 8), (1, 8)])
+    more = Counter([(0, 10), (0, 11)])
+    assert both(cluster) == (EVERYTHING - LETTERS + fits + more, LETTERS - fits)
+
+
+def test_letters_of_a_backfill_that_was_killed_become_no_rows_before_it_is_done_again(
+    tmp_path: Path,
+) -> None:
+    cluster = tmp_path / "later"
+    write_topic(cluster, "orders", {0: [BAD[8], b'{"id": 1}', b'{"id": 2}']})
+    declare(cluster, "id int")
+    begin(cluster, 2)
+    materialize(cluster)
+    script = (
+        "import sys; from pathlib import Path; "
+        "from tests.integration.test_replay_dead_letters import begin; "
+        "begin(Path(sys.argv[1]), 0)"
+    )
+    failpoint = "materialize_dead_letters_committed"
+    assert killed_job(script, str(cluster), failpoint=failpoint) == KILLED
+    declare(cluster, "id bigint")
+    assert "does not have its offset yet" in replay(cluster).first_left
+    begin(cluster, 0)
+    assert replay(cluster).already_rows == 1
+    assert both(cluster) == (Counter((0, n) for n in range(3)), Counter())
+
+
+def begin(cluster: Path, offset: int) -> None:
+    tables = DeclaredTables(str(cluster))
+    tables.begin("orders", at={0: offset})
+    tables.close()
+
+
 def test_letters_are_read_by_the_schema_that_is_declared_now(cluster: Path) -> None:
     """A new column and a wider one count at once, without a materialize between; a dry run tells
     the same and leaves table and letters as they are.
