@@ -1,7 +1,9 @@
 """The version of a table as of a position in its topic: a time, offsets or a group's commits.
 
-Each commit of a table has the last offset of each partition that the version holds. These offsets
-only grow, so the first version that holds all records below a position is found by halves.
+Each commit of a table has the first and the last offset of each partition that the version holds.
+The first ones only fall (a backfill adds older records) and the last ones only grow, so the first
+version that holds all records below a position is found by halves: all that the newest version
+holds of them, since a table may begin later than its topic.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.positions import Bounds, GroupPosition, Position, TopicPartition
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import StoreReader, store_reader
-from lakehead.lake.tables.delta_table import Table, TableUnavailable, open_table
+from lakehead.lake.tables.delta_table import Table, TableUnavailable, first_id, open_table
 from lakehead.storage.errors import SettingsError
 
 AsOfPosition = int | GroupPosition | Mapping[int, int]
@@ -88,7 +90,10 @@ def table_version(path: str, table: str, position: AsOfPosition) -> TableVersion
     def ends(version: Table) -> dict[int, int]:
         return {one: version.last_offset(topic_id, one) + 1 for one in requested}
 
-    found = _first(newest, requested, ends)
+    def firsts(version: Table) -> dict[int, int]:
+        return {one: max(version.txn_version(first_id(topic_id, one)), 0) for one in requested}
+
+    found = _first(newest, requested, ends, firsts)
     return TableVersion(
         topic=topic,
         table=uri,
@@ -110,14 +115,19 @@ def _end_at(reader: StoreReader, log: PartitionLog, at_ms: int) -> int:
     return log.end_offset if found is None else min(found, log.end_offset)
 
 
-def _first(
-    newest: Table, requested: Mapping[int, int], ends: Callable[[Table], Mapping[int, int]]
-) -> Table:
+_Offsets = Callable[[Table], Mapping[int, int]]
+
+
+def _first(newest: Table, requested: Mapping[int, int], ends: _Offsets, firsts: _Offsets) -> Table:
     """Return the oldest version there is that covers the requested offsets."""
+    begins = firsts(newest)
 
     def is_covering(table: Table) -> bool:
-        held = ends(table)
-        return all(held[partition] >= end for partition, end in requested.items())
+        held, begun = ends(table), firsts(table)
+        return all(
+            held[one] >= end and (begun[one] <= begins[one] or end <= begins[one])
+            for one, end in requested.items()
+        )
 
     if not is_covering(newest):
         held = ends(newest)

@@ -90,6 +90,22 @@ def test_a_position_without_a_version_is_an_error_that_says_why(
         table_version(str(root), topic, position)
 
 
+def test_a_version_holds_the_older_records_that_a_backfill_added(tmp_path: Path) -> None:
+    """The versions before reach the position too, and lack its first records."""
+    write_topic(tmp_path, "orders", {0: [b'{"n": 1}'] * 6})
+    declared = {"enable": "true", "value.format": "json"}
+    configure(tmp_path, "orders", {f"{PREFIX}{name}": one for name, one in declared.items()})
+    for begin in (3, 0):
+        tables = DeclaredTables(str(tmp_path))
+        tables.begin("orders", at={0: begin})
+        tables.close()
+        materialize_all(tmp_path)
+        found = table_version(str(tmp_path), "orders", {0: 5})
+        rows = DeltaTable(found.table, version=found.version).to_pyarrow_table(columns=["_offset"])
+        assert sorted(rows.column("_offset").to_pylist()) == list(range(begin, 6))
+    assert table_version(str(tmp_path), "orders", {0: 0}).version == 0
+
+
 def test_each_of_several_tables_has_its_own_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
