@@ -17,7 +17,7 @@ from lakehead.lake.jobs.dead_letters import commit_dead_letters
 from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_item import TableItem, TableItemResult, make_table_files
 from lakehead.lake.jobs.table_run import RecordUnreadable, log_key
-from lakehead.lake.jobs.table_schema import SchemaConflict, table_layout
+from lakehead.lake.jobs.table_schema import SchemaConflict, first_txns, table_layout
 from lakehead.lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.offsets import offset_for_timestamp
@@ -34,7 +34,7 @@ from lakehead.lake.tables.delta_table import (
 )
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.lake.tables.left_out import count_txns
-from lakehead.lake.tables.owner import check_topic, owner_txn
+from lakehead.lake.tables.owner import check_topic
 from lakehead.lake.tables.range_digests import digest_note
 from lakehead.lake.tables.table_history import Change
 from lakehead.storage.clock import SystemClock
@@ -177,7 +177,7 @@ def _open(
             name=settings.topic,
             description=f"The records of Kafka topic {settings.topic}",
             partition_by=layout.partition_columns,
-            txns=owner_txn(topic_id),
+            txns=first_txns(settings, topic_id),
         )
         failpoint("backfill_table_created")
     return table, layout

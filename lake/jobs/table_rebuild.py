@@ -33,6 +33,7 @@ from lakehead.lake.jobs.dead_letters import (
     dead_letter_table_name,
 )
 from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
+from lakehead.lake.jobs.table_schema import first_txns
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lakehead.lake.store_reader import StoreReader
 from lakehead.lake.tables.data_file import DataFile, copy_file
@@ -299,7 +300,7 @@ def _swap(
     settings: MaterializeSettings, catalog: Catalog, old: _Old, new: Table, files: list[DataFile]
 ) -> None:
     topic_id = catalog.topic(settings.topic).topic_id
-    txns = owner_txn(topic_id)
+    txns = first_txns(settings, topic_id)
     for log in catalog.partitions(settings.topic):
         for app in (app_id(*log_key(log)), first_id(*log_key(log))):
             if new.txn_version(app) >= 0:

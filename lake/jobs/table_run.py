@@ -26,7 +26,12 @@ from lakehead.lake.jobs.table_item import (
     Unreadable,
     make_shared_files,
 )
-from lakehead.lake.jobs.table_schema import follow_values, given_schema, table_layout
+from lakehead.lake.jobs.table_schema import (
+    first_txns,
+    follow_values,
+    given_schema,
+    table_layout,
+)
 from lakehead.lake.jobs.table_settings import (
     Guard,
     MaterializeResult,
@@ -58,7 +63,7 @@ from lakehead.lake.tables.merge_engine import (
     progress_txns,
     settle,
 )
-from lakehead.lake.tables.owner import OtherTopic, owner_txn
+from lakehead.lake.tables.owner import OtherTopic
 from lakehead.lake.tables.range_digests import digest_note
 from lakehead.lake.tables.table_history import Change
 from lakehead.lake.tables.table_statistics import run_cost
@@ -471,7 +476,7 @@ class TableRun:
             name=self._settings.topic,
             description=f"The records of Kafka topic {self._settings.topic}",
             partition_by=layout.partition_columns,
-            txns=owner_txn(self._topic_id),
+            txns=first_txns(self._settings, self._topic_id),
         )
         self._look_at(table)
         failpoint("materialize_table_created")

@@ -29,7 +29,8 @@ from lakehead.lake.tables.layout import (
     new_layout,
     without_made,
 )
-from lakehead.lake.tables.owner import check_topic
+from lakehead.lake.tables.owner import check_topic, owner_txn
+from lakehead.lake.tables.unique_key import check_unique_key, unique_key_txn
 from lakehead.lake.tables.value_sample import sample_records
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.lake.tables.values.evolution import Evolution, evolve
@@ -123,12 +124,18 @@ def table_layout(
         topic=settings.topic,
     )
     check_topic(table, settings.topic, topic_id)
+    check_unique_key(table, settings.mode, settings.keys)
     if settings.schema is not None and layout.spec.value_format == "raw":
         raise SettingsError(
             f"{settings.table} holds values as bytes, so a schema that differs cannot be given: "
             "leave it out, or name another table"
         )
     return layout
+
+
+def first_txns(settings: MaterializeSettings, topic_id: str) -> dict[str, int]:
+    """Return what the commit that makes a topic's table sets: its topic, and its unique key."""
+    return {**owner_txn(topic_id), **unique_key_txn(settings.mode, settings.keys)}
 
 
 def _first_layout(

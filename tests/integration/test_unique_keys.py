@@ -1,0 +1,97 @@
+"""A table keeps the unique key that it was made with: where the mode or the keys of a declaration
+change, no row of another key gets in before the table is rebuilt.
+"""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.tables.delta_table import NOTHING, open_table
+from lakehead.lake.tables.unique_key import UNIQUE_KEY
+from tests.support.declared_topics import configure
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+ALWAYS = {"enable": "true", "value.format": "json", "schema": "id bigint, note string"}
+
+
+def write(root: Path, *notes: str) -> None:
+    records = [
+        TestRecord(offset=0, key=b"k", value=b'{"id": 1, "note": "%s"}' % note.encode())
+        for note in notes
+    ]
+    write_topic(root, "orders", {0: records})
+
+
+def declare(root: Path, configs: dict[str, str | None]) -> None:
+    configure(root, "orders", {f"{PREFIX}{name}": value for name, value in configs.items()})
+
+
+def catch_up(root: Path) -> TableOutcome:
+    outcomes: list[TableOutcome] = []
+    tables = DeclaredTables(str(root))
+    tables.catch_up(all_of_them=True, on_table=outcomes.append)
+    tables.close()
+    return outcomes[0]
+
+
+def notes(outcome: TableOutcome) -> list[str]:
+    held = DeltaTable(outcome.table).to_pyarrow_table(columns=["note"])
+    return sorted(held.column("note").to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rebuilt"),
+    [
+        ({}, {"mode": "upsert"}, ["c"]),
+        ({"mode": "upsert"}, {"mode": None}, ["a", "b", "c"]),
+        ({"mode": "upsert"}, {"keys": "id"}, ["c"]),
+        ({"mode": "upsert", "keys": "id,note"}, {"keys": "id"}, ["c"]),
+    ],
+)
+def test_a_table_gets_no_rows_of_another_unique_key(
+    tmp_path: Path,
+    before: dict[str, str | None],
+    after: dict[str, str | None],
+    rebuilt: list[str],
+) -> None:
+    """A MERGE would put a row in the place of each of several that it finds."""
+    write(tmp_path, "a", "b")
+    declare(tmp_path, {**ALWAYS, **before})
+    assert catch_up(tmp_path).error is None
+    declare(tmp_path, after)
+    write(tmp_path, "c")
+    outcome = catch_up(tmp_path)
+    assert "lakehead rebuild-table" in str(outcome.error)
+    assert "c" not in notes(outcome)
+    tables = DeclaredTables(str(tmp_path))
+    tables.rebuild("orders")
+    tables.close()
+    outcome = catch_up(tmp_path)
+    assert outcome.error is None
+    assert notes(outcome) == rebuilt
+
+
+def test_keys_in_another_order_are_the_same(tmp_path: Path) -> None:
+    write(tmp_path, "a", "b")
+    declare(tmp_path, {**ALWAYS, "mode": "upsert", "keys": "id,note"})
+    assert catch_up(tmp_path).error is None
+    declare(tmp_path, {"keys": "note,id"})
+    write(tmp_path, "b", "c")
+    outcome = catch_up(tmp_path)
+    assert outcome.error is None
+    assert notes(outcome) == ["a", "b", "c"]
+
+
+def test_a_table_that_begins_later_records_its_unique_key(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    declare(tmp_path, {**ALWAYS})
+    tables = DeclaredTables(str(tmp_path))
+    tables.begin("orders", at={0: 0})
+    tables.close()
+    table = open_table(str(tmp_path / "tables/orders"))
+    assert table is not None
+    assert table.txn_version(UNIQUE_KEY) != NOTHING
