@@ -29,6 +29,7 @@ from lakehead.lake.tables.partitions import (
     check_parts,
     generated_columns,
     generated_fields,
+    partition_nulls,
     rows_of_long_values,
 )
 from lakehead.lake.tables.route import Route
@@ -216,6 +217,7 @@ class TableLayout:
             columns = {VALUE: _nested(values.select(self.value_schema().names))}
         columns |= {name: kept.column(source) for name, source in METADATA.items()}
         columns |= generated_columns(columns, self.parts)
+        columns |= partition_nulls(columns, self.partition_columns)
         if self.is_upsert:
             changes = as_changes(columns, kept, decoded.rows, self.schema, self.spec.keys)
             faults = tuple(sorted((*faults, *changes.faults), key=lambda fault: fault.row))

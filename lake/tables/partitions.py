@@ -85,6 +85,18 @@ def generated_columns(held: Mapping[str, Any], parts: Sequence[PartitionPart]) -
     return columns
 
 
+def partition_nulls(held: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the partition columns `names` of rows in which empty texts are null, as every reader
+    of the table has them; those without an empty text are left out.
+    """
+    columns = {}
+    for name in names:
+        column = held[name]
+        if pa.types.is_string(column.type) and pc.any(is_empty := pc.equal(column, "")).as_py():
+            columns[name] = pc.if_else(is_empty, pa.scalar(None, column.type), column)
+    return columns
+
+
 def rows_of_long_values(columns: Any, parts: Sequence[PartitionPart]) -> tuple[str, Any] | None:
     """Return which rows of a table of values cannot be in a partition, as a mask, and a column that
     is to blame; None if all can.
