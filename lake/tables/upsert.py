@@ -234,7 +234,8 @@ def merge_of(
         order = _order(changes, codes)
         changes, codes = changes.take(order), codes[order]
         changes = _whole(folded(changes, codes, _is_delete(changes)), names, lookup)
-        return _history_merge(changes, codes, table_schema, names, truncated_us)
+        lateness = None if lookup is None else _late_changes(changes, names, lookup)
+        return _history_merge(changes, codes, table_schema, names, truncated_us, lateness)
     # After a truncate the table has no row before the change.
     source = _whole(_last_of_each(changes, names), names, lookup if truncated_us is None else None)
     put, delete = f"s.{OP} = '{PUT}'", f"s.{OP} = '{_DELETE}'"
@@ -323,28 +324,76 @@ def _same_in_ranges(source: Any, names: Sequence[str]) -> str:
     return f"{_same(names)} AND {ranges}" if ranges else _same(names)
 
 
+class _Lateness(NamedTuple):
+    """The changes that come before the current row that the table has of their key, as masks: those
+    of another partition, which are history still, and those of its own, which the table has had;
+    and for each change when the current row began (null without one).
+    """
+
+    is_late: Any
+    is_known: Any
+    began: Any
+
+
+_PLACE_AND_TIME = ("_partition", "_offset", "_timestamp", "_valid_from")
+
+
+def _late_changes(changes: Any, names: Sequence[str], lookup: Lookup) -> _Lateness:
+    """Find out which changes are late, see `_IS_LATER`."""
+    keys = changes.select(list(names))
+    held = lookup(keys, _PLACE_AND_TIME)
+    pairs = keys.append_column("_change", pa.array(np.arange(keys.num_rows), pa.int64())).join(
+        held.select(list(names))
+        .cast(keys.schema)
+        .append_column("_held", pa.array(np.arange(held.num_rows), pa.int64())),
+        list(names),
+        join_type="inner",
+    )
+    place = np.full(changes.num_rows, -1)
+    place[np.asarray(pairs.column("_change"))] = np.asarray(pairs.column("_held"))
+    has_row = place >= 0
+    at = pa.array(place, pa.int64(), mask=~has_row)
+    current = {name: held.column(name).combine_chunks().take(at) for name in _PLACE_AND_TIME}
+    is_same = _numbers(changes, "_partition") == _as_numbers(current["_partition"])
+    is_before = _numbers(changes, "_offset") <= _as_numbers(current["_offset"])
+    is_earlier = _numbers(changes, "_timestamp") < _as_numbers(current["_timestamp"])
+    return _Lateness(
+        is_late=has_row & ~is_same & is_earlier,
+        is_known=has_row & is_same & is_before,
+        began=current["_valid_from"].cast(TIMESTAMP),
+    )
+
+
 def _history_merge(
-    changes: Any, codes: Any, table_schema: Any, names: Sequence[str], truncated_us: int | None
+    changes: Any,
+    codes: Any,
+    table_schema: Any,
+    names: Sequence[str],
+    truncated_us: int | None,
+    lateness: _Lateness | None,
 ) -> Merge:
     """`changes` in order of keys: each put is a new row, and the first of a key ends the row that
-    the table has as current.
+    the table has as current. Late ones end nothing: their rows have ended when the next one of them
+    or the current row began.
     """
+    late: list[Any] = []
+    if lateness is not None and (is_past := lateness.is_late | lateness.is_known).any():
+        held = changes.filter(pa.array(lateness.is_late))
+        following = _following(held, codes[lateness.is_late])
+        began = lateness.began.filter(pa.array(lateness.is_late))
+        late = [_puts(held, pc.coalesce(following, began), np.zeros(held.num_rows, np.bool_))]
+        changes, codes = changes.filter(pa.array(~is_past)), codes[~is_past]
+    ends = _following(changes, codes)
     is_first = np.ones(len(codes), np.bool_)
     is_first[1:] = codes[1:] != codes[:-1]
-    at = changes.column(AT).combine_chunks()
-    following = np.arange(1, len(codes) + 1)
-    has_next = np.zeros(len(codes), np.bool_)
-    has_next[:-1] = ~is_first[1:]
-    ends = at.take(pa.array(following, pa.int64(), mask=~has_next))
-    rows = (
-        changes.append_column(HISTORY_FIELDS[0], at)
-        .append_column(HISTORY_FIELDS[1], ends)
-        .append_column(HISTORY_FIELDS[2], pa.array(~has_next))
-    )
-    puts = rows.filter(pc.equal(changes.column(OP), PUT))
-    closers = rows.filter(pa.array(is_first))
+    is_last = np.ones(len(codes), np.bool_)
+    is_last[:-1] = is_first[1:]
+    closers = _with_times(changes, ends, is_last).filter(pa.array(is_first))
     source = pa.concat_tables(
-        [_flagged(puts, is_closing=False), _flagged(closers, is_closing=True)]
+        [
+            *(_flagged(rows, is_closing=False) for rows in (_puts(changes, ends, is_last), *late)),
+            _flagged(closers, is_closing=True),
+        ]
     )
     columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
     ended = (("_valid_to", "s.`_valid_from`"), ("_is_current", "false"))
@@ -359,6 +408,27 @@ def _history_merge(
     same = _same(names) if truncated_us is not None else _same_in_ranges(source, names)
     on = f"{same} AND t.`_is_current` AND s.{_CLOSES}"
     return Merge(source=source, on=on, clauses=tuple(clauses))
+
+
+def _following(changes: Any, codes: Any) -> Any:
+    """Return when the next change of the same key happened; null for the last one."""
+    at = changes.column(AT).combine_chunks()
+    is_last = np.ones(len(codes), np.bool_)
+    is_last[:-1] = codes[1:] != codes[:-1]
+    return at.take(pa.array(np.arange(1, len(codes) + 1), pa.int64(), mask=is_last))
+
+
+def _with_times(changes: Any, ends: Any, is_current: Any) -> Any:
+    for field, column in zip(
+        HISTORY_FIELDS, (changes.column(AT), ends, pa.array(is_current)), strict=True
+    ):
+        changes = changes.append_column(field, column)
+    return changes
+
+
+def _puts(changes: Any, ends: Any, is_current: Any) -> Any:
+    """Return the rows of changes that put values, with the times of their history."""
+    return _with_times(changes, ends, is_current).filter(pc.equal(changes.column(OP), PUT))
 
 
 def _flagged(rows: Any, *, is_closing: bool) -> Any:
@@ -405,7 +475,10 @@ def _after_truncates(changes: Any, _names: Sequence[str]) -> tuple[Any, int | No
 
 
 def _numbers(changes: Any, name: str) -> Any:
-    column = changes.column(name)
+    return _as_numbers(changes.column(name))
+
+
+def _as_numbers(column: Any) -> Any:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     return np.asarray(pc.fill_null(column, 0), np.int64)

@@ -174,3 +174,38 @@ def test_history_has_every_value_and_when_it_held(
 
 def micros(moment: Any) -> int | None:
     return None if moment is None else round(moment.timestamp() * 1e6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    records=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12
+    ),  # key, partition
+    order=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=5),
+)
+def test_history_has_one_current_row_of_a_key_whatever_partition_a_round_reads_first(
+    records: list[tuple[int, int]], order: list[tuple[int, int]]
+) -> None:
+    """A key is in several partitions once a topic got more of them."""
+    waiting: list[list[dict[str, Any]]] = [[], [], []]
+    for at, (key, partition) in enumerate(records, start=1):
+        moment = {"_timestamp": at, "_at": at}
+        row = {"id": key, "v": at, "_op": "u", "_seq": 0, "_key": b"%d" % key, **moment}
+        place = {"_partition": partition, "_offset": len(waiting[partition])}
+        waiting[partition].append(row | place)
+    schema = pa.schema([*ROW, *HISTORY_FIELDS])
+    ends = [0] * 3
+    with tempfile.TemporaryDirectory() as folder:
+        uri = str(Path(folder) / "t")
+        create_table(uri, schema, name="t", description="")
+        for partition, count in [*order, (0, 12), (1, 12), (2, 12)]:
+            first = ends[partition]
+            rows = waiting[partition][first : first + count]
+            ends[partition] += len(rows)
+            merged(opened(uri), rows, ends, ("id",), schema, is_history=True)
+        held = DeltaTable(uri).to_pyarrow_table(columns=["id", "v", "_valid_to", "_is_current"])
+    found = held.to_pylist()
+    assert sorted(row["v"] for row in found) == list(range(1, len(records) + 1))
+    newest = {key: at for at, (key, _) in enumerate(records, start=1)}
+    assert {row["id"]: row["v"] for row in found if row["_is_current"]} == newest
+    assert all(row["_is_current"] == (row["_valid_to"] is None) for row in found)
