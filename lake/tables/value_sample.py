@@ -15,39 +15,50 @@ from lakehead.lake.store_reader import ObjectReader
 
 _COLUMNS = ("key", "value", "partition", "offset")
 
+SAMPLE_BYTES = 64 << 20
+"""Size of a sample at most, unless its first record has more: it is in memory, and is parsed."""
+
 
 def sample_records(
     reader: ObjectReader, logs: Sequence[PartitionLog], count: int, *, both_ends: bool = False
 ) -> Any:
     """Return about `count` records, the first ones of each partition and as many of each, with
     `both_ends` as many of the newest: a batch with `key`, `value` and its place, from which a
-    decoder can infer the schema; None without any. Raises what reading objects raises.
+    decoder can infer the schema; None without any. Of large records there are fewer, up to
+    `SAMPLE_BYTES` from each end. Raises what reading objects raises.
     """
-    batches = list(_first_batches(reader, logs, count, _COLUMNS))
+    each = -(-count // max(len(logs), 1))
+    batches = list(_up_to_size([_first_batches(reader, log, each) for log in logs]))
     if both_ends:
-        batches += _last_batches(reader, logs, count, _COLUMNS)
+        batches += _up_to_size([_last_batches(reader, log, each) for log in logs])
     if not sum(batch.num_rows for batch in batches):
         return None
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _first_batches(
-    reader: ObjectReader, logs: Sequence[PartitionLog], count: int, columns: Sequence[str]
-) -> Iterator[Any]:
-    each = -(-count // max(len(logs), 1))
-    for log in logs:
-        end = min(log.end_offset, log.start_offset + each)
-        yield from records_between(reader, log, log.start_offset, end, columns)
+def _first_batches(reader: ObjectReader, log: PartitionLog, count: int) -> Iterator[Any]:
+    end = min(log.end_offset, log.start_offset + count)
+    return records_between(reader, log, log.start_offset, end, _COLUMNS)
 
 
-def _last_batches(
-    reader: ObjectReader, logs: Sequence[PartitionLog], count: int, columns: Sequence[str]
-) -> Iterator[Any]:
+def _last_batches(reader: ObjectReader, log: PartitionLog, count: int) -> Iterator[Any]:
     """Those of the newest records that are not among the first."""
-    each = -(-count // max(len(logs), 1))
-    for log in logs:
-        start = max(log.start_offset + each, log.end_offset - each)
-        yield from records_between(reader, log, start, log.end_offset, columns)
+    start = max(log.start_offset + count, log.end_offset - count)
+    return records_between(reader, log, start, log.end_offset, _COLUMNS)
+
+
+def _up_to_size(partitions: Sequence[Iterator[Any]]) -> Iterator[Any]:
+    """Yield the batches of partitions up to `SAMPLE_BYTES`, about as much of each."""
+    left = SAMPLE_BYTES
+    for number, batches in enumerate(partitions):
+        share = left // (len(partitions) - number)
+        while share > 0 and (batch := next(batches, None)) is not None:
+            if batch.nbytes > share:
+                rows = max(batch.num_rows * share // batch.nbytes, 1)
+                # A slice would keep all of the batch in memory.
+                batch = batch.take(pa.array(range(rows), pa.int64()))
+            yield batch
+            left, share = left - batch.nbytes, share - batch.nbytes
 
 
 def records_between(
