@@ -16,7 +16,7 @@ WAL fill up, and unlimited before producers would have to wait.
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -26,7 +26,7 @@ import msgspec
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import LakeheadError, OutcomeUnknown
+from lakehead.storage.errors import LakeheadError, OutcomeUnknown, StorageError
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName
@@ -526,13 +526,12 @@ class UploadQueue:
         if not self._cache.active.batches and not self._is_trim_due:
             return
         self._is_trim_due = False
-        block = self._cache.seal()
+        upload_set = self._sealed()
         position = self._sealed_position = self._wal.released_position
         objects = self._wal.objects
-        floor = None if objects is None else objects.floor_at(position)
-        self._spawn(
-            UploadSet(block=block, infos=self._infos(block), wal_position=position, wal_floor=floor)
-        )
+        upload_set.wal_position = position
+        upload_set.wal_floor = None if objects is None else objects.floor_at(position)
+        self._spawn(upload_set)
 
     async def all_now(self) -> None:
         """Upload and commit everything that is cached, or find that this will never be."""
@@ -544,9 +543,10 @@ class UploadQueue:
         """Upload and commit what is cached of these streams, and close those in `closing` in the
         same entry. Raises what stopped the queue.
         """
-        block = self._cache.seal(stream_ids)
-        self._is_trim_due |= bool(block.batches)
-        self._spawn(UploadSet(block=block, infos=self._infos(block), closing=tuple(closing)))
+        upload_set = self._sealed(stream_ids)
+        self._is_trim_due |= bool(upload_set.block.batches)
+        upload_set.closing = tuple(closing)
+        self._spawn(upload_set)
         await self.wait_idle()
         if self._error is not None:
             raise self._error
@@ -560,10 +560,11 @@ class UploadQueue:
         """
         if self._holds:
             return
-        block = self._cache.seal(stream_ids)
-        if block.batches:
-            self._is_trim_due = True
-            self._spawn(UploadSet(block=block, infos=self._infos(block)))
+        with suppress(LakeheadError):  # the queue has stopped, and its owner has the reason
+            upload_set = self._sealed(stream_ids)
+            if upload_set.block.batches:
+                self._is_trim_due = True
+                self._spawn(upload_set)
 
     def waiting_bytes(self, stream_ids: Collection[int]) -> int:
         """Return how much of these streams no upload has begun with."""
@@ -584,11 +585,29 @@ class UploadQueue:
             self._unheld.clear()
             await self._unheld.wait()
 
-    def _infos(self, block: CacheBlock) -> dict[int, StreamInfo]:
-        return {
-            stream_id: self._describe(stream_id, batches[0].base_offset, batches[-1].end_offset)
-            for stream_id, batches in block.batches.items()
-        }
+    def _sealed(self, stream_ids: Collection[int] | None = None) -> UploadSet:
+        """Seal what is cached, of these streams or of all. Raises LakeheadError if it cannot be
+        described: its records are in the log alone then, and no later upload may trim that.
+        """
+        block = self._cache.seal(stream_ids)
+        try:
+            infos = {
+                stream_id: self._describe(stream_id, batches[0].base_offset, batches[-1].end_offset)
+                for stream_id, batches in block.batches.items()
+            }
+        except Exception as error:
+            raise self._stopped_by(error) from error
+        return UploadSet(block=block, infos=infos)
+
+    def _stopped_by(self, error: Exception) -> LakeheadError:
+        """Commit and trim nothing any more, whatever the reason: what was not uploaded is in the
+        log alone. Returns the reason for those that wait.
+        """
+        reason = error if isinstance(error, LakeheadError) else StorageError(f"upload: {error!r}")
+        _log.error("upload_failed", error=str(reason))
+        self._error = self._error or reason
+        self._on_done(reason)
+        return reason
 
     def _spawn(self, upload_set: UploadSet) -> None:
         failpoint("upload_sealed")
@@ -614,8 +633,9 @@ class UploadQueue:
                 await self._wal.trim(upload_set.wal_position)
                 failpoint("wal_trimmed")
         except LakeheadError as error:
-            _log.error("upload_failed", error=str(error))
-            self._error = error
-            self._on_done(error)
+            self._stopped_by(error)
             return
+        except Exception as error:
+            self._stopped_by(error)
+            raise
         self._on_done(None)

@@ -2,22 +2,23 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
 from lakehead.storage.clock import Clock, SystemClock
-from lakehead.storage.errors import OffsetOutOfRange, StreamClosed, WalFailed
+from lakehead.storage.errors import OffsetOutOfRange, StorageError, StreamClosed, WalFailed
 from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.format.record_batch import patch, read_header
-from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
-from lakehead.storage.tasks import TaskScope
+from lakehead.storage.tasks import OnError, TaskScope
 from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.wal_tools import opener
@@ -49,11 +50,12 @@ async def running(
     settings: StorageSettings = SMALL,
     clean: bool = True,
     clock: Clock | None = None,
+    on_crash: OnError | None = None,
 ) -> AsyncIterator[tuple[StreamEngine, list[Stream]]]:
     def crashed(name: str, error: BaseException) -> None:
         engine.fail(RuntimeError(f"{name}: {error!r}"))
 
-    scope = TaskScope(crashed)
+    scope = TaskScope(on_crash or crashed)
     engine = await StreamEngine.open(
         store=store,
         open_wal=opener(wal),
@@ -227,8 +229,6 @@ async def test_a_second_incarnation_fences_the_first() -> None:
 
 
 async def test_a_deleted_stream_does_not_stop_the_uploads_of_others() -> None:
-    from lakehead.storage.metadata.records import DeleteTopic
-
     async with running(MemoryStore(), MemoryWal(), partitions=2) as (engine, streams):
         for stream in streams:
             await append(stream)
@@ -236,3 +236,65 @@ async def test_a_deleted_stream_does_not_stop_the_uploads_of_others() -> None:
         await engine.upload_now()
         with pytest.raises(StreamClosed):
             _ = streams[0].start_offset
+
+
+class DefectiveStore(MemoryStore):
+    """Its next write of data raises what no store should."""
+
+    is_defective = False
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        if self.is_defective and key.startswith("data/"):
+            self.is_defective = False
+            raise RuntimeError("can't start new thread")
+        await super().create(key, pieces)
+
+
+async def test_a_stop_after_an_unexpected_error_of_an_upload_loses_no_acknowledged_record() -> None:
+    """A node stops in order then. A stream that was closed, or a log that was trimmed, without the
+    records of that upload would never get them back.
+    """
+    store, wal, crashes = DefectiveStore(), MemoryWal(), list[str]()
+    node = running(store, wal, partitions=2, on_crash=lambda name, _: crashes.append(name))
+    async with node as (engine, streams):
+        bases = [await append(streams[0])]
+        store.is_defective = True
+        with pytest.raises(StorageError, match="can't start new thread"):
+            await engine.upload_now()
+        assert crashes == ["upload"]
+    async with running(store, wal.reopen(), partitions=2) as (_, streams):
+        assert await read_all(streams[0]) == bases
+
+
+async def test_an_upload_behind_one_that_failed_unexpectedly_trims_nothing() -> None:
+    store, wal = DefectiveStore(), MemoryWal()
+    node = running(store, wal, partitions=2, clean=False, on_crash=lambda _name, _error: None)
+    async with node as (engine, streams):
+        bases, others = [await append(streams[0])], [await append(streams[1])]
+        store.is_defective = True
+        engine._uploads.start_ahead([0])
+        with pytest.raises(StorageError, match="can't start new thread"):
+            await engine.upload_now()
+        assert wal.trimmed_position == 0
+    async with running(store, wal.reopen(), partitions=2) as (_, streams):
+        assert [await read_all(one) for one in streams] == [bases, others]
+
+
+async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None:
+    """The batches of such an upload are sealed, and belong to no upload."""
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, partitions=2, clean=False) as (engine, streams):
+        bases = [await append(streams[0])]
+
+        def broken(_start: int, _end: int) -> StateSnapshot:
+            raise ZeroDivisionError("a defect")
+
+        streams[0].state_snapshot = broken
+        others = [await append(streams[1])]
+        with pytest.raises(StorageError, match="a defect"):
+            await engine.upload_now()
+        with pytest.raises(StorageError, match="a defect"):
+            await engine.upload_now()
+        assert wal.trimmed_position == 0
+    async with running(store, wal.reopen(), partitions=2) as (_, streams):
+        assert [await read_all(one) for one in streams] == [bases, others]
