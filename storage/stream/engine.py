@@ -516,6 +516,7 @@ class HandOvers:
         engine = self._engine
         streams = [engine.streams[one] for one in stream_ids if one in engine.streams]
         ids = frozenset(stream.stream_id for stream in streams)
+        epochs = self._epochs(stream_ids)
         with self._uploads.others_held():
             await self._copy_ahead(ids)
             began = self._clock.monotonic()
@@ -523,7 +524,7 @@ class HandOvers:
                 stream.close()
             failpoint("hand_over_stopped")
             await engine.wait_durable()
-            await self._uploads.finish(ids, stream_ids)
+            await self._uploads.finish(ids, epochs)
         pause = self._clock.monotonic() - began
         for stream in streams:
             engine.close_deleted(stream)
@@ -538,10 +539,19 @@ class HandOvers:
             pause_s=pause,
         )
 
+    def _epochs(self, stream_ids: Sequence[int]) -> dict[int, int]:
+        """Return the epochs under which streams are open here, or were in an earlier life of this
+        node. One of those may be opened again while the others are copied: it is not closed then,
+        since it takes appends.
+        """
+        opened, known = self._engine.streams, self._engine.metadata.state.streams
+        found = ((one, opened.get(one) or known.get(one)) for one in stream_ids)
+        return {stream_id: stream.epoch for stream_id, stream in found if stream is not None}
+
     async def _copy_ahead(self, ids: frozenset[int]) -> None:
         """Upload what these streams hold until little is left, though they go on growing."""
         for _ in range(_PASSES_MAX):
-            await self._uploads.finish(ids, ())
+            await self._uploads.finish(ids)
             if self._uploads.waiting_bytes(ids) <= _REST_MAX:
                 return
 

@@ -152,8 +152,9 @@ class UploadSet:
     """The position to which the WAL can be trimmed after the commit."""
     wal_floor: WalFloor | None = None
     """The record by which the commit moves the floor of a WAL, if the metadata has it."""
-    closing: tuple[int, ...] = ()
-    """Streams that the commit closes: nothing of theirs comes after the block."""
+    closing: Mapping[int, int] = field(default_factory=dict)
+    """Streams that the commit closes, under these epochs: nothing of theirs comes after the block.
+    """
     objects: list[CommittedObject] = field(default_factory=list)
 
 
@@ -331,15 +332,15 @@ class Uploader:
             return committed
         return msgspec.structs.replace(committed, wal_position=position)
 
-    def _closed(self, state: MetadataImage, stream_ids: Sequence[int]) -> list[CloseStream]:
-        """Return what closes those that exist and are open on this node. That the node is the one
-        that opened them, the commit beside it makes sure of.
+    def _closed(self, state: MetadataImage, epochs: Mapping[int, int]) -> list[CloseStream]:
+        """Return what closes those that are still open on this node under their epochs. That the
+        node is the one that opened them, the commit beside it makes sure of.
         """
-        streams = [state.streams.get(stream_id) for stream_id in stream_ids]
         return [
-            CloseStream(stream_id=stream.stream_id, epoch=stream.epoch)
-            for stream in streams
-            if stream is not None and stream.is_open and stream.node_id == self._writer.node_id
+            CloseStream(stream_id=stream_id, epoch=epoch)
+            for stream_id, epoch in epochs.items()
+            if state.is_open(stream_id, epoch)
+            and state.stream(stream_id).node_id == self._writer.node_id
         ]
 
     async def _write_object(self, planned: PlannedObject, upload_set: UploadSet) -> None:
@@ -539,13 +540,15 @@ class UploadQueue:
         self.start()
         await self.wait_idle()
 
-    async def finish(self, stream_ids: Collection[int], closing: Sequence[int] = ()) -> None:
-        """Upload and commit what is cached of these streams, and close those in `closing` in the
-        same entry. Raises what stopped the queue.
+    async def finish(
+        self, stream_ids: Collection[int], closing: Mapping[int, int] | None = None
+    ) -> None:
+        """Upload and commit what is cached of these streams, and close those in `closing`, by their
+        epochs, in the same entry. Raises what stopped the queue.
         """
         upload_set = self._sealed(stream_ids)
         self._is_trim_due |= bool(upload_set.block.batches)
-        upload_set.closing = tuple(closing)
+        upload_set.closing = closing or {}
         self._spawn(upload_set)
         await self.wait_idle()
         if self._error is not None:

@@ -178,6 +178,50 @@ async def test_a_hand_over_repeated_or_of_deleted_streams_changes_nothing() -> N
         await engine.close()
 
 
+class GatedStore(MemoryStore):
+    """Once it `is_closed`, data are put when `opened` is set; `reached` says that some wait."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__(objects)
+        self.is_closed = False
+        self.opened, self.reached = asyncio.Event(), asyncio.Event()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        if self.is_closed and key.startswith("data/"):
+            self.reached.set()
+            await self.opened.wait()
+        await super().create(key, pieces)
+
+
+async def test_a_stream_that_comes_back_is_not_closed_by_the_hand_over_of_its_earlier_life() -> (
+    None
+):
+    """The controller assigns it to this node again while others of the same hand-over are copied.
+    The next commit of its records would be refused, and they would be recovered by no node.
+    """
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, lambda _: wal) as (_, streams):
+        bases = [await append(streams[0])]
+    gated = GatedStore(store.objects)
+    async with running(gated, lambda _: wal.reopen(), partitions=0, seed=1) as (again, _):
+        (moving,) = await again.open_streams([1])
+        await append(moving)
+        gated.is_closed = True
+        handing_over = asyncio.ensure_future(again.hand_over([0, 1]))
+        async with asyncio.timeout(30):
+            await gated.reached.wait()
+        (back,) = await again.open_streams([0])
+        bases.append(await append(back))
+        gated.opened.set()
+        await handing_over
+        assert not moving.is_open
+        assert not again.metadata.state.streams[1].is_open
+        assert back.is_open
+        assert again.metadata.state.is_open(0, back.epoch)
+        await again.upload_now()
+        assert await read_all(back) == bases
+
+
 async def test_two_hand_overs_at_once_do_not_disturb_each_other() -> None:
     store = MemoryStore()
     async with running(store, partitions=4) as (engine, streams):
