@@ -367,11 +367,12 @@ class StreamEngine:
         """
         done: list[OnDone] = []
         advanced: dict[Stream, int] = {}
-        waiting, cache = self._appends.waiting, self.cache
+        waiting, cache, streams = self._appends.waiting, self.cache, self.streams
         while waiting and waiting[0].end_position <= position:
             _, stream, batch, on_done = waiting.popleft()
             self._released_bytes += len(batch.payload)
-            cache.add(stream.stream_id, batch)
+            if streams.get(stream.stream_id) is stream:  # else deleted, and forgotten by the cache
+                cache.add(stream.stream_id, batch)
             advanced[stream] = batch.end_offset
             if on_done is not None:
                 done.append(on_done)

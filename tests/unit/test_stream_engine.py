@@ -298,3 +298,17 @@ async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None
         assert wal.trimmed_position == 0
     async with running(store, wal.reopen(), partitions=2) as (_, streams):
         assert [await read_all(one) for one in streams] == [bases, others]
+
+
+async def test_a_batch_on_its_way_to_a_deleted_stream_is_charged_to_the_cache_no_more() -> None:
+    """A charge that stayed would leave the cache less room with each topic that is deleted."""
+    async with running(MemoryStore(), MemoryWal(), partitions=2) as (engine, streams):
+        await append(streams[0])
+        await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
+        late = asyncio.ensure_future(append(streams[0]))
+        await asyncio.sleep(0)
+        assert streams[0].confirmed_offset < streams[0].next_offset
+        engine.close_deleted(streams[0])
+        await late
+        await engine.upload_now()
+        assert (engine.cache.uncommitted, engine.cache.size) == (0, 0)
