@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,11 @@ class FileStore:
         self._may_be_direct = True
         self._may_be_unnamed = _OPEN_FILES.is_dir()
         self._may_read_direct = True
+        self._folders: set[Path] = set()
+        """Folders whose names are durable, and those above them."""
+        self._folders_lock = threading.Lock()
+        self._unsynced: set[str] = set()
+        """Keys of objects that are there, or may be, and whose names may not be durable yet."""
         self._unread: OrderedDict[str, int] = OrderedDict()
         """Bytes of objects that were not read yet; of those that are read past the page cache."""
         self.uri = f"file:{self._root}"
@@ -163,17 +169,20 @@ class FileStore:
                 _closing(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)) as folder,
                 self._written(path.parent, pieces, size) as source,
             ):
-                try:
+                self._unsynced.add(key)
+                with contextlib.suppress(FileExistsError):
                     # With a folder given, the link is to the file and not to /proc's own link.
                     os.link(source, path.name, dst_dir_fd=folder)
-                except FileExistsError:
-                    raise ObjectExists(key) from None
-                linked = True
+                    linked = True
+                # A name that is taken is another try's, which may not have come so far yet.
                 os.fsync(folder)
+                self._unsynced.discard(key)
         except OSError as error:
             if linked:
                 raise OutcomeUnknown(f"{path}: {error.strerror}") from error
             raise _explained("write", path, error) from error
+        if not linked:
+            raise ObjectExists(key)
 
     @contextlib.contextmanager
     def _written(self, folder: Path, pieces: Sequence[Buffer], size: int) -> Iterator[Path]:
@@ -244,13 +253,22 @@ class FileStore:
         return removed
 
     def _make_folders(self, folder: Path) -> None:
-        missing = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for new in reversed(missing):
-            new.mkdir(exist_ok=True)
-            _sync_folder(new.parent)
+        """Make a folder, and those above it. Below the root also the names of those are made
+        durable that are there: another writer may have made them a moment ago.
+        """
+        if folder in self._folders and folder.is_dir():
+            return
+        with self._folders_lock:
+            unsure = []
+            while not folder.is_dir() or (
+                folder not in self._folders and self._root in folder.parents
+            ):
+                unsure.append(folder)
+                folder = folder.parent
+            for one in reversed(unsure):
+                one.mkdir(exist_ok=True)
+                _sync_folder(one.parent)
+                self._folders.add(one)
 
     def _read(self, key: str, start: int | None, length: int | None) -> tuple[bytes, int]:
         with self._opened_to_read(key) as file:
@@ -333,10 +351,22 @@ class FileStore:
             raise self._unreadable(key, flags, error) from error
 
     def _file_to_read(self, key: str, flags: int) -> int:
+        """Open an object. A reader of one that this process is creating may conclude that it is
+        durable: its name is made so first.
+        """
+        path = self._path(key)
         try:
-            return os.open(self._path(key), os.O_RDONLY | flags)
+            file = os.open(path, os.O_RDONLY | flags)
         except OSError as error:
             raise self._unreadable(key, flags, error) from error
+        if key in self._unsynced:
+            try:
+                _sync_folder(path.parent)
+            except OSError as error:
+                os.close(file)
+                raise _explained("read", path, error) from error
+            self._unsynced.discard(key)
+        return file
 
     def _unreadable(self, key: str, flags: int, error: OSError) -> Exception:
         if isinstance(error, (FileNotFoundError, NotADirectoryError)):
