@@ -136,6 +136,20 @@ async def test_a_put_whose_response_alone_is_late_is_found_by_a_look(held: Held)
 
 
 @scene
+async def test_a_look_at_an_object_that_is_spoilt_on_its_way_ends_no_log(held: Held) -> None:
+    await held.append()
+    held.land(KNOWN)
+    key = wal_key(0, 0, KNOWN)
+    whole = held.objects[key]
+    held.objects[key] = whole[:-1] + bytes([whole[-1] ^ 1])
+    await held.hedged()
+    held.objects[key] = whole
+    await held.settle(KNOWN, FIRST)
+    assert held.listener.errors == []
+    assert held.released == KNOWN + 1
+
+
+@scene
 async def test_a_hedge_that_finds_the_first_puts_object_need_not_wait_for_its_response(
     held: Held,
 ) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.errors import (
+    CorruptObject,
     Fenced,
     ObjectExists,
     ObjectNotFound,
@@ -168,13 +169,13 @@ class Putter:
 
     async def _look(self, key: str) -> float | None:
         """Return the seconds until the object was found to exist by our hand: the slow try has put
-        it, and its response is what is late. None: it is not there yet. Raises Fenced,
-        CorruptObject.
+        it, and its response is what is late. None: it is not there yet, or was spoilt on its way:
+        then the tries know more. Raises Fenced.
         """
         began = self._loop.time()
         try:
             self._check_writer(key, await read_wal_object(self._store, key))
-        except (ObjectNotFound, StoreUnavailable):
+        except (ObjectNotFound, StoreUnavailable, CorruptObject):
             return None
         return self._loop.time() - began
 
