@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from lakehead.storage.errors import Fenced, WalFailed, WalFull
 from lakehead.storage.format.stream_object import ObjectIndex, iter_records, read_index
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import ObjectWal, ObjectWalSettings
 from lakehead.storage.wal.object import BatchingSettings, wal_key
 from lakehead.storage.wal.object.batching import Batching
@@ -19,6 +22,7 @@ from lakehead.storage.wal.protocol import WalFloor
 from tests.support.object_wal_tools import (
     QUICK,
     HeldStore,
+    make_owner,
     make_wal,
     numbers,
     offsets,
@@ -127,6 +131,24 @@ async def test_an_unexpected_error_before_a_put_ends_the_log(
     with pytest.raises(WalFailed):
         wal.append(1, 0, 1, 1, b"refused")
     assert listener.positions == []
+
+
+async def test_an_unexpected_error_of_a_put_ends_the_log_for_those_that_wait() -> None:
+    class Defective(MemoryStore):
+        async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+            raise RuntimeError("can't start new thread")
+
+    store, crashes = Defective(), list[str]()
+    owner = make_owner(store, scope=TaskScope(lambda name, _: crashes.append(name)))
+    wal, listener = ObjectWal(store, owner, QUICK, are_shared=True), Listener()
+    await wal.seal(WalFloor(0, 0), before=0)
+    await wal.start(epoch=0, listener=listener)
+    wal.append(1, 0, 0, 1, b"lost")
+    assert "can't start new thread" in str(await listener.wait_failed())
+    async with asyncio.timeout(10):
+        await wal.close()
+    await turns()
+    assert crashes == ["put WAL 0"]
 
 
 async def test_nothing_is_released_after_a_tombstone() -> None:

@@ -486,14 +486,17 @@ class ObjectWal:
 
     async def _put(self, group: Group, number: int, in_flight: int) -> None:
         """Create the object of a group under its number, or fail the log."""
-        written = build(group, self._owner, self._epoch)
-        if written.size <= _JOINED_SIZE_MAX:
-            written = written._replace(pieces=[b"".join(written.pieces)])
         try:
+            written = build(group, self._owner, self._epoch)
+            if written.size <= _JOINED_SIZE_MAX:
+                written = written._replace(pieces=[b"".join(written.pieces)])
             latency_s = await self._putter.put(self._key(number), written)
         except LakeheadError as error:
             self._fail(error)
             return
+        except Exception as error:
+            self._fail(WalFailed(f"object {number}: {error!r}"))
+            raise
         failpoint("wal_object_put")
         now = self._loop.time()
         self._batching.finished(now, latency_s, written.size, in_flight)
