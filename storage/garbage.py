@@ -367,8 +367,7 @@ class GarbageCollector:
         return (node is None or node.is_fenced) and self._is_lowest(state)
 
     def _is_lowest(self, state: MetadataImage) -> bool:
-        living = [node_id for node_id, node in state.nodes.items() if not node.is_fenced]
-        return self._node_id == min(living, default=self._node_id)
+        return self._node_id == min(state.live_node_ids, default=self._node_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ def check_collision(name: str, state: MetadataImage) -> None:
 
 def _check_counts(request: TopicRequest, state: MetadataImage, settings: Settings) -> int:
     partitions, replicas = request.partitions, request.replicas
-    brokers = sum(not node.is_fenced for node in state.nodes.values())
+    brokers = len(state.live_node_ids)
     if replicas != DEFAULT and replicas < 1:
         raise KafkaError(
             ErrorCode.invalid_replication_factor, "Replication factor must be larger than 0."

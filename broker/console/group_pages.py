@@ -76,7 +76,7 @@ class GroupPages:
         for (group, topic), lag in lags.items():
             if topic in seen:
                 totals[group] += lag
-        nodes = sum(not node.is_fenced for node in self._node.state.nodes.values())
+        nodes = len(self._node.state.live_node_ids)
         return self._renderer.render(
             "groups.html", groups=groups, lags=totals, nodes=nodes, text=text
         )

@@ -209,7 +209,7 @@ class JobPages:
             "connectors.html",
             connectors=self._renderer.on_loop(self._connectors(request.viewer, state, found)),
             dead_letters=list(_counted(state, (one for one in seen if one.endswith(DEAD_LETTERS)))),
-            nodes=sum(not one.is_fenced for one in state.nodes.values()),
+            nodes=len(state.live_node_ids),
         )
 
     async def _connectors(

@@ -161,7 +161,7 @@ def _partition_rows(
     streams: Iterable[StreamState],
     ends: Mapping[int, int],
 ) -> list[dict[str, Any]]:
-    live_nodes = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    live_nodes = state.live_node_ids
     return [
         {
             **asdict(explain(state, topic, stream, live_nodes)),

@@ -26,7 +26,7 @@ def judge_cluster(state: MetadataImage, responding: Collection[int] | None) -> l
 
 
 def _nodes(state: MetadataImage, responding: Collection[int] | None) -> Finding:
-    live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    live = state.live_node_ids
     if not live:
         return warning("nodes", "none is live", "start one: lakehead start")
     if responding is None:
@@ -43,7 +43,7 @@ def _nodes(state: MetadataImage, responding: Collection[int] | None) -> Finding:
 
 def _partitions(state: MetadataImage, responding: Collection[int] | None) -> Finding:
     led, unled = 0, []
-    live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    live = state.live_node_ids
     for stream in state.streams.values():
         if stream.is_open and stream.node_id in (live if responding is None else responding):
             led += 1

@@ -102,7 +102,7 @@ def _leader_waits(
     opener: NodeState | None,
     responding: Collection[int] | None,
 ) -> list[str]:
-    live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    live = state.live_node_ids
     if opener is not None and opener.is_fenced and not opener.is_recovered:
         machine = f"its machine {opener.host_id}" if opener.host_id else "its machine"
         reason = (

@@ -163,8 +163,7 @@ class MaintenanceBeside:
 
 def is_lowest(state: MetadataImage, node_id: int) -> bool:
     """Return true if no live node has a lower id."""
-    living = [one for one, node in state.nodes.items() if not node.is_fenced]
-    return node_id == min(living, default=node_id)
+    return node_id == min(state.live_node_ids, default=node_id)
 
 
 def environment(settings: Settings) -> Mapping[str, str]:

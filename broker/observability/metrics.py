@@ -389,7 +389,7 @@ def _nodes(node: ObservedNode) -> Values:
 def _unled(node: ObservedNode) -> Values:
     """Count the streams of the cluster that no live node has open."""
     state = node.state
-    live = {known.node_id for known in state.nodes.values() if not known.is_fenced}
+    live = state.live_node_ids
     streams = state.streams.values()
     return sum(not (stream.is_open and stream.node_id in live) for stream in streams)
 

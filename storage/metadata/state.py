@@ -318,6 +318,11 @@ class MetadataImage:
         """The feature level in force."""
         return self.features.get(METADATA_VERSION, BASE_LEVEL)
 
+    @property
+    def live_node_ids(self) -> set[int]:
+        """The nodes that are not fenced."""
+        return {node_id for node_id, node in self.nodes.items() if not node.is_fenced}
+
     def refuse(self, entry: Entry) -> "MetadataImage":
         """Return the state after an entry of which the rules refuse every record: it takes a number
         and does nothing else.

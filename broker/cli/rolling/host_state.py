@@ -176,7 +176,7 @@ def not_gone(state: MetadataImage, hosts: Collection[Host]) -> str:
 def _unled(state: MetadataImage, touched: Collection[Host]) -> list[int]:
     """Return the partitions without a live leader, but for those whose last one is touched."""
     mine = {node.node_id for node in nodes_of(state, touched)}
-    live = {node.node_id for node in state.nodes.values() if not node.is_fenced}
+    live = state.live_node_ids
     return [
         stream.stream_id
         for stream in state.streams.values()
