@@ -75,9 +75,13 @@ def inlined(function: F) -> F:
     """Mark a helper of kernels: compiled into each kernel that calls it, never called from Python.
 
     A helper lives in the file of its kernels or in a module `kernel_*.py` beside this one, because
-    a kernel on disk is compiled again when one of these changes and only then.
+    a kernel on disk is compiled again when one of these changes and only then. It makes no arrays:
+    it counts no references to them. Kernels have their arrays as long as they run, and to count
+    each array in and out at each call of a helper took up to two thirds of a kernel's time.
     """
-    return cast(F, njit(function, nogil=True, error_model="numpy", forceinline=True))
+    compile_helper: Any = njit  # numba has no public name for `_nrt` either
+    options = {"nogil": True, "error_model": "numpy", "forceinline": True, "_nrt": False}
+    return cast(F, compile_helper(function, **options))
 
 
 class _KernelLocator:

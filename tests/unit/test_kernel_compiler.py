@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from llvmlite import binding  # type: ignore[import-untyped]
 from numba import config
@@ -118,3 +119,26 @@ def test_kernels_are_in_the_users_cache_folder(
     found.chmod(0o777)  # others could put code there
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert kernel_compiler.kernels_folder().parent == tmp_path
+
+
+def test_helpers_count_no_references_to_the_arrays_of_their_kernel() -> None:
+    """Counting is atomic: two steps for each array and call, in the innermost loops."""
+
+    @kernel_compiler.inlined
+    def byte_of(data: Any, at: Any) -> Any:
+        return data[at]
+
+    @kernel_compiler.compiled(kernel_compiler.LONG(kernel_compiler.BYTES))
+    def total(data: Any) -> Any:
+        found = 0
+        for i in range(data.shape[0]):
+            found += byte_of(data, i)
+        return found
+
+    array = np.arange(200, dtype=np.uint8)
+    held = sys.getrefcount(array)
+    assert total(array) == sum(range(200))
+    assert sys.getrefcount(array) == held
+    helper: Any = byte_of
+    [code] = helper.inspect_llvm().values()
+    assert "NRT_incref" not in code
