@@ -186,8 +186,8 @@ COMMANDS: Mapping[str, Mapping[str, Command]] = {
             "leak_check.leak_check",
             "Compare the bucket with the metadata.",
         ),
-        "rebuild-catalog": _job(
-            "rebuild_catalog",
+        "rebuild-catalog": Command(
+            "rebuild_catalog.rebuild_catalog",
             "Rebuild a cluster's metadata from its objects.",
         ),
     },

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
 
-from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, store_uri
+from lakehead.broker.cli.cluster import DEFAULT_PATH, ConfigOption, PathOption, place_uri, store_uri
 from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.listing import JsonOption, json_names, show_fields, show_rows
 from lakehead.broker.cli.progress import ByteProgress
 from lakehead.broker.cli.recorded_run import recorded_run
+from lakehead.storage.encryption.settings import plain_address
 from lakehead.storage.jobs.job import (
     DamageFound,
     Job,
@@ -100,7 +102,7 @@ class JobCall:
             job=job,
             options=parsed(job.name, job.options, options),
             path=path,
-            store=path if job.is_for_broken_clusters else store_uri(path),
+            store=_broken_store(path) if job.is_for_broken_clusters else store_uri(path),
             dry_run=given["dry_run"],
             yes=given.get("yes", False),
             as_json=given["as_json"],
@@ -169,6 +171,17 @@ class JobCall:
         show_report(job.report_of_plan(planned), self.as_json)
         if planned.found is not None:
             planned.found.check()
+
+
+def _broken_store(path: str) -> str:
+    """Return the store of a cluster that may have no metadata to find it by: the folder `store` of
+    a data folder, else the place itself.
+    """
+    plain = plain_address(path)
+    place = place_uri(plain)
+    inner = f"{place}/store"
+    is_folder = place.startswith("file:") and Path(inner.removeprefix("file:")).is_dir()
+    return (inner if is_folder else place) + path.removeprefix(plain)
 
 
 def _shown_name(job: Job[Any, Any]) -> str:

@@ -94,6 +94,17 @@ async def nudge_nodes(state: MetadataImage, settings: Settings | None = None) ->
     return None if network is None else await request_heartbeats(network, state)
 
 
+async def responding_node(state: MetadataImage) -> str:
+    """Return, in words, that a node of these metadata responds; empty if none does, or if nodes
+    cannot be reached from here. One at the same address that was started by other metadata is none.
+    """
+    for node_id, response in sorted((await nudge_nodes(state) or {}).items()):
+        node = state.nodes[node_id]
+        if response.incarnation == node.incarnation:
+            return f"node {node_id} responds at {node.host}:{node.port}"
+    return ""
+
+
 def _loss(lost: dict[str, Any] | None) -> str | None:
     if lost is None:
         return None
@@ -184,4 +195,5 @@ def _check_heirs(state: MetadataImage, node_ids: Collection[int]) -> None:
 
 
 def _numbers(node_ids: Iterable[int]) -> str:
-    return "node " + ", ".join(str(node_id) for node_id in sorted(node_ids))
+    numbers = sorted(set(node_ids))
+    return f"node{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

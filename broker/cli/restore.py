@@ -3,6 +3,7 @@
 import asyncio
 import random
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +12,11 @@ from lakehead.broker.cli.cluster import open_at, place_uri, run, store_uri
 from lakehead.broker.cli.confirmation import YesOption, confirm
 from lakehead.broker.cli.listing import JsonOption, show_fields
 from lakehead.broker.cli.node_network import CommandConfigOption
-from lakehead.broker.cli.nodes import nudge_nodes
+from lakehead.broker.cli.nodes import responding_node
 from lakehead.broker.cli.progress import ByteProgress, waiting
 from lakehead.broker.cli.recorded_run import recorded_run
 from lakehead.broker.coordinator.group.restored_offsets import corrected_offsets
-from lakehead.storage.backup.manifest import list_manifests, named_objects
+from lakehead.storage.backup.manifest import MANIFESTS, list_manifests, named_objects
 from lakehead.storage.backup.promotion import promote_copy, read_promotion
 from lakehead.storage.backup.restore import (
     RestorePoint,
@@ -131,10 +132,13 @@ def restore(
 
 
 def _source_uri(source: str) -> str:
+    place, plain = place_uri(source), place_uri(plain_address(source))
+    if plain.startswith("file:") and (Path(plain.removeprefix("file:")) / MANIFESTS).is_dir():
+        return place  # also with a cluster in its folder `store`
     try:
         return store_uri(source)
     except SettingsError:
-        return place_uri(source)
+        return place
 
 
 async def _refuse_occupied(uri: str, *, is_in_place: bool) -> None:
@@ -211,11 +215,8 @@ async def _refuse_in_use(uri: str) -> None:
 async def _sign_of_use(store: ObjectStore) -> str:
     there = {one.key for one in await listed(store)}
     state = (await newest_in_copy(store, there)).state
-    responses = await nudge_nodes(state) or {}
-    for node_id, response in responses.items():
-        node = state.nodes[node_id]
-        if response.incarnation == node.incarnation:
-            return f"node {node_id} responds at {node.host}:{node.port}"
+    if found := await responding_node(state):
+        return found
     prefix = WatchedPrefix(store, SystemClock())
     if sign := await prefix.first_sign(state):
         return sign

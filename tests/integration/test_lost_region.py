@@ -371,6 +371,14 @@ def test_the_prefix_of_a_cluster_that_runs_is_not_promoted(tmp_path: Path) -> No
         (line,) = refused.stderr.strip().splitlines()
         assert f"node 0 responds at {broker.bootstrap}" in line
         assert "--force" in line
+        replacing = ("rebuild-catalog", "--path", str(store), "--replace", "--yes")
+        refused = lakehead_command(*replacing)
+        assert refused.returncode == 1
+        assert f"node 0 responds at {broker.bootstrap}: stop every node" in refused.stderr
+        first_acknowledged(broker.bootstrap)
+        broker.kill()
+        assert lakehead_command(*replacing).returncode == 0
+        broker.start()
         first_acknowledged(broker.bootstrap)
     finally:
         broker.stop()

@@ -232,6 +232,7 @@ def test_the_command_shows_what_it_finds(
     wipe(tmp_path)
     path = ("--path", str(tmp_path / "store"))
     assert "quotas" in lakehead("rebuild-catalog", *path, "--dry-run").out
+    assert "quotas" in lakehead("rebuild-catalog", "--path", str(tmp_path), "--dry-run").out
     assert not (tmp_path / "store" / "meta").exists()
     figures = json.loads(lakehead("rebuild-catalog", *path, "--without", "u", "--json").out)
     assert (figures["topics"], figures["lost_ranges_of_offsets"]) == (1, 0)
