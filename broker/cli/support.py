@@ -212,7 +212,9 @@ def _page(url: str, context: ssl.SSLContext | None) -> bytes:
     scheme, _, rest = url.partition("://")
     login, _, place = rest.rpartition("@")
     if scheme not in ("http", "https") or not place.split("/")[0]:
-        raise SettingsError(f"--metrics: {url} is not an address like http://host:9464")
+        raise SettingsError(
+            f"--metrics: {scheme}://{place} is not an address like http://host:9464"
+        )
     request = urllib.request.Request(f"{scheme}://{place}")  # noqa: S310 - see above
     if login:
         token = base64.b64encode(urllib.parse.unquote(login).encode()).decode()

@@ -203,6 +203,10 @@ async def refuse_occupied(target: ObjectStore, *, is_in_place: bool) -> None:
     another backup.
     """
     if await target.list(META):
+        if is_in_place and await list_manifests(target):
+            raise RequestRefused(
+                f"{target.uri} was made a cluster of a backup already: start its nodes there"
+            )
         raise RequestRefused(
             f"{target.uri} holds a cluster already: "
             + (

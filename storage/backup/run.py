@@ -51,6 +51,10 @@ _ROUNDS_MAX = 50
 _SHORT_MS = 30_000
 """A copy that took longer is followed by another one, of newer metadata."""
 _SETTLING_MAX = 5
+_LOOK_S = 3600.0
+"""Seconds until a process that goes on lists the target again: a rule of a bucket, or a user, may
+have deleted objects there, which are copied once more then.
+"""
 _RETRY_S = 0.1
 _RETRY_MAX_S = 5.0
 _TAIL_LOOKS = 10
@@ -121,6 +125,7 @@ class Backups:
         self._tails = WalTails(source, nodes_in_cluster)
         self._pruner = Pruner(target, kept)
         self._held: set[str] = set()
+        self._looked_at = 0.0
         self._last: tuple[MetadataImage, Manifest] | None = None
         self._number = 0
 
@@ -159,7 +164,7 @@ class Backups:
         held = {one.key: one.size for one in await listed(target)}
         if not numbers:
             await refuse_others(target, held, named_objects(log.state), log.state.cluster_id)
-        backups._held = set(held)
+        backups._held, backups._looked_at = set(held), clock.monotonic()
         await backups._pruner.open(numbers, backups._held)
         return backups
 
@@ -171,12 +176,16 @@ class Backups:
         StoreUnavailable, OutcomeUnknown, UnsupportedFormat.
         """
         begun = self._clock.monotonic()
+        has_looked = begun - self._looked_at >= _LOOK_S
+        if has_looked:
+            self._held = {one.key for one in await listed(self._target)}
+            self._looked_at = begun
         copied, looks = Copied(), iter(range(_TAIL_LOOKS))
         moment: _Moment | None = None
         for turn in range(_ROUNDS_MAX):
             turn_begun = self._clock.monotonic()
             moment, state = await self._settled(looks, moment)
-            if self._last is not None and self._last[0] is state:
+            if self._last is not None and self._last[0] is state and not has_looked:
                 break
             missing = {k: n for k, n in _soonest_gone(state) if k not in self._held}
             more = await copy_objects(self._source, self._target, missing, self._rng, on_progress)

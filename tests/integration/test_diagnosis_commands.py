@@ -159,6 +159,9 @@ def test_a_support_file_has_no_value_of_a_reference_and_no_login_of_a_url(
     assert settings["telemetry.otlp.endpoint"].startswith("https://[hidden]@collector")
     assert b"event=failed key=[hidden]" in files["logs/0-node.log"]
     assert not any(SECRET.encode() in body for body in files.values())
+    wrong = ("--metrics", f"ftp://operator:{SECRET}-page@127.0.0.1:1")
+    refused = lakehead.fails("support", *place, "-o", str(tmp_path / "other"), *wrong)
+    assert "ftp://127.0.0.1:1/health is not an address like" in refused
 
 
 def test_a_support_file_of_a_damaged_cluster_says_why_it_cannot_be_read(

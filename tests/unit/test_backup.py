@@ -616,6 +616,48 @@ def test_a_damaged_backup_is_passed_over_and_named(
     assert "no backup" in command_line.fails("restore", str(target), str(tmp_path / "none"))
 
 
+class HastyClock(SystemClock):
+    """A clock on which half an hour passes with each look."""
+
+    passed_s = 0.0
+
+    def monotonic(self) -> float:
+        self.passed_s += 1800.0
+        return self.passed_s
+
+
+async def test_objects_that_vanish_from_the_target_are_copied_again(tmp_path: Path) -> None:
+    """A rule of the bucket may delete what is old, while one process makes backups for weeks."""
+    await asyncio.to_thread(write, tmp_path)
+    source, target = FileStore(tmp_path / "store"), FileStore(tmp_path / "backup")
+    clock, rng = HastyClock(), random.Random(1)
+    log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
+    backups = await Backups.open(source, target, log, clock=clock, rng=rng, kept=Kept())
+    first = await backups.make()
+    shutil.rmtree(tmp_path / "backup" / "data")
+    again = await backups.make()
+    assert again.copied_objects == first.copied_objects > 0
+    found = await find_point(target)
+    assert found.manifest is not None
+    assert found.manifest.number == 1
+
+
+def test_a_place_that_became_a_cluster_and_a_folder_of_both_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line = CommandLine(monkeypatch, capsys)
+    write(tmp_path)
+    assert command_line("backup", str(tmp_path), "--path", str(tmp_path)).status == 0
+    shown = json.loads(command_line("restore", str(tmp_path), "--dry-run", "--json").out)
+    assert shown["backup"] == 0, "the backups, and not the cluster in its folder store"
+    copy = tmp_path / "copy"
+    assert command_line("backup", str(copy), "--path", str(tmp_path)).status == 0
+    assert command_line("restore", str(copy), "--in-place").status == 0
+    assert not (copy / "backup" / "restoring").exists()
+    again = command_line.fails("restore", str(copy), "--in-place")
+    assert "was made a cluster of a backup already: start its nodes there" in again
+
+
 class Interrupted(FileStore):
     """A store at whose call number `at` something else is done first."""
 
