@@ -1,8 +1,8 @@
 """Deletes backups that need not be kept, and objects that no backup names any more.
 
-Kept are the newest backups, and of each of the last hours the first one. An object is named
-from some position of the metadata on up to another one, and never again: so what a backup alone
-names, its neighbours among the kept ones do not.
+Kept are the newest backups, and of each of the last hours the first one. An object goes with the
+last backup that names it, wherever that lies: a cluster that was restored from an earlier backup,
+and one whose catalog was rebuilt, name objects again that the backups in between do not.
 
 A manifest is deleted before the objects that it alone named: a backup that is listed is complete.
 Between both it is looked for a restore in place, which marks the place and then looks for the
@@ -97,15 +97,16 @@ class Pruner:
         return min([newest.position_ms, *found])
 
     async def _remove(self, manifest: Manifest) -> set[str]:
-        at = self._backups.index(manifest)
-        neighbours = [*self._backups[max(at - 1, 0) : at], *self._backups[at + 1 : at + 2]]
         doomed = set(await self._named(manifest))
-        for one in neighbours:
+        others = [one for one in self._backups if one is not manifest]
+        for one in reversed(others):  # the newest one names most of them
+            if not doomed:
+                break
             doomed -= await self._named(one)
         await self._target.delete([manifest_key(manifest.number)])
         failpoint("backup_manifest_deleted")
         await refuse_restored(self._target)
-        del self._backups[at]
+        self._backups = others
         if all(one.state != manifest.state for one in self._backups):
             await self._target.delete([manifest.state])
         await self._delete(doomed)

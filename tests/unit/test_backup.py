@@ -209,6 +209,25 @@ def test_killed_while_it_prunes_a_backup_leaves_the_others(tmp_path: Path) -> No
     assert kept == named
 
 
+def test_objects_that_a_restored_cluster_names_again_stay(tmp_path: Path) -> None:
+    """The cluster of an earlier backup names objects that the backups since then do not: they stay
+    when the earlier backup goes.
+    """
+    write(tmp_path)
+    before = rows(tmp_path / "store")
+    target, restored = tmp_path / "backup", tmp_path / "restored" / "store"
+    back_up(tmp_path / "store", target)
+    replace_objects(tmp_path / "store")
+    back_up(tmp_path / "store", target)
+    bring_back(target, restored, 0)
+    back_up(restored, target, kept=Kept(newest=2, hours=0))
+    assert sorted(one.name for one in (target / "backup" / "manifest").iterdir()) == [
+        f"{number:020d}.json" for number in (1, 2)
+    ]
+    bring_back(target, tmp_path / "again", 2)
+    assert rows(tmp_path / "again") == before
+
+
 class Busy(FileStore):
     """A cluster that merges and deletes objects while they are copied."""
 
