@@ -8,8 +8,9 @@ other streams. Each source object is read once, several at a time.
 
 One entry of the metadata log puts the new objects in the place of the old ones, for those streams
 that still refer to them as before. It leaves out what was trimmed, deleted, log-compacted or merged
-by another run meanwhile. The job may be killed at any time; objects that it wrote and did not
-commit become garbage (`JobName`).
+by another run meanwhile. An object is not committed at all if it has records that another job has
+rewritten meanwhile: `forget` may have removed some of them. The job may be killed at any time;
+objects that it wrote and did not commit become garbage (`JobName`).
 """
 
 import asyncio
@@ -25,7 +26,11 @@ import numpy as np
 from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.batch_merging import Rebatching, RebatchStatistics, Span
 from lakehead.storage.compaction.batches import Arena
-from lakehead.storage.compaction.object_compaction_plan import MergeItem, RebatchSettings
+from lakehead.storage.compaction.object_compaction_plan import (
+    UNMERGED_KINDS,
+    MergeItem,
+    RebatchSettings,
+)
 from lakehead.storage.compaction.rewrite import STATES_BYTES, Job, put_object
 from lakehead.storage.errors import CorruptObject, EntryRejected, ObjectNotFound
 from lakehead.storage.failpoints import failpoint
@@ -46,7 +51,6 @@ from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import (
     COMPACTED,
-    TAIL,
     CommittedObject,
     CommittedRange,
     Record,
@@ -489,7 +493,8 @@ class ObjectCompaction:
             nonlocal record
             now = _runs(state, self.item)
             kept = frozenset(one for one, groups in runs.items() if now.get(one) == groups)
-            record = _replacement(runs, objects, kept)
+            rewritten = [one for one in runs.keys() - kept if _is_rewritten(state, one, runs[one])]
+            record = _replacement(runs, objects, kept - _beside(rewritten, objects))
             return [] if record is None else [record]
 
         try:
@@ -520,9 +525,7 @@ def _result(runs: Runs, record: ReplaceObjects | None, figures: RebatchStatistic
 def _runs(state: MetadataImage, item: MergeItem) -> Runs:
     """Return which extents of an item's streams lie in its sources now."""
     sources = frozenset(key for key in item.sources if key in state.objects)
-    mergeable = frozenset(
-        key for key in sources if state.objects[key].kind not in {COMPACTED, TAIL}
-    )
+    mergeable = frozenset(key for key in sources if state.objects[key].kind not in UNMERGED_KINDS)
     found: Runs = {}
     for stream_id in item.streams:
         stream = state.streams.get(stream_id)
@@ -531,6 +534,32 @@ def _runs(state: MetadataImage, item: MergeItem) -> Runs:
         runs = neighbours(stream, mergeable)
         if runs:
             found[stream_id] = runs
+    return found
+
+
+def _is_rewritten(state: MetadataImage, stream_id: int, groups: Sequence[Sequence[Extent]]) -> bool:
+    """Return true if records of these extents lie in other objects now, written by another merge or
+    by `forget`. Log compaction writes objects of its own kind, and `forget` those of the kind that
+    was there.
+    """
+    stream = state.streams.get(stream_id)
+    if stream is None:
+        return False
+    for extent in chain.from_iterable(groups):
+        place = stream.extents.index_of(max(extent.start_offset, stream.start_offset))
+        key = stream.extents[place].object_key if place >= 0 else extent.object_key
+        is_read = extent.end_offset > stream.start_offset
+        if is_read and key != extent.object_key and state.objects[key].kind != COMPACTED:
+            return True
+    return False
+
+
+def _beside(stream_ids: Sequence[int], objects: Sequence[CommittedObject]) -> set[int]:
+    """Return these streams and all that share an object with one of them, or with one that does."""
+    found = set(stream_ids)
+    held = [{span.stream_id for span in one.ranges} for one in objects]
+    while found and (more := set().union(*(some for some in held if some & found)) - found):
+        found |= more
     return found
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.records import COMPACTED, TAIL
+from lakehead.storage.metadata.records import COMPACTED, HEADERS, TAIL
 from lakehead.storage.metadata.state import MetadataImage, StreamState
 
 T = TypeVar("T")
 
-_LEFT_OUT = frozenset({COMPACTED, TAIL})
-"""Kinds of objects that are not merged."""
+UNMERGED_KINDS = frozenset({COMPACTED, TAIL, HEADERS})
+"""Kinds of objects that are not merged: those of log compaction, and those without records."""
 
 SOURCES_MAX = 1000
 """Objects that one entry of the metadata log replaces."""
@@ -96,11 +96,11 @@ def stream_merges(
 def _small_runs(
     state: MetadataImage, stream: StreamState, rules: MergeRules, taken: AbstractSet[str]
 ) -> Iterator[list[Extent]]:
-    """Yield neighbours that are small. Objects of log compaction and tails are left out."""
+    """Yield neighbours that are small. Objects of `UNMERGED_KINDS` are left out."""
     run: list[Extent] = []
     for extent in stream.extents:
         is_small = extent.size < rules.large_bytes and extent.object_key not in taken
-        if is_small and state.objects[extent.object_key].kind not in _LEFT_OUT:
+        if is_small and state.objects[extent.object_key].kind not in UNMERGED_KINDS:
             run.append(extent)
         elif run:
             yield run
@@ -118,7 +118,7 @@ def _gathered(
         known
         for known in state.objects.values()
         if known.size < most
-        and known.kind not in _LEFT_OUT
+        and known.kind not in UNMERGED_KINDS
         and len(known.stream_ids - excluded) >= _SHARED_BY
     ]
     shared.sort(key=lambda known: (known.created_ms, known.key))

@@ -23,6 +23,7 @@ from lakehead.storage.format.record_batch import HEADER_SIZE, crc_ok, read_heade
 from lakehead.storage.format.record_check import RecordChecker
 from lakehead.storage.format.records import KafkaRecord
 from lakehead.storage.format.stream_object import read_index
+from lakehead.storage.garbage import check_leaks
 from lakehead.storage.metadata.records import COMPACTED, TrimStream
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine
@@ -31,6 +32,7 @@ from lakehead.storage.verification import SAMPLE_ALL, expected_objects, verify_o
 from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import CODECS
 from tests.unit.test_compaction_job import PLAIN, Writer, compact, opened, plain, read, upload
+from tests.unit.test_merge_job import merge, whole
 from tests.unit.test_stream_engine import running
 
 KEY = b"forget-me"
@@ -95,6 +97,39 @@ async def check_objects(engine: StreamEngine) -> None:
 
 def without(records: Sequence[KafkaRecord], *keys: bytes) -> list[KafkaRecord]:
     return [one for one in records if one.key not in keys]
+
+
+async def test_no_merged_object_has_records_that_were_forgotten_while_it_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Streams of several objects share the new one; a key of one is forgotten between its reading
+    and its commit. No reader would find the records there, but the object would have them.
+    """
+    async with opened(partitions=4) as (engine, streams):
+        for some in (streams[:2], streams[2:]) * 3:
+            for stream in some:
+                Writer(stream).append((KEY, b"1"), (b"k", b"2"))
+            await upload(engine)
+        store, create = engine.reader._store, engine.reader._store.create
+        done: list[str] = []
+
+        async def interfering(key: str, pieces: Sequence[bytes]) -> None:
+            await create(key, pieces)
+            if not done:
+                done.append(key)
+                assert (await forget(engine, streams[:1], KEY)).records == 3
+
+        monkeypatch.setattr(store, "create", interfering)
+        assert not (await merge(engine, whole(engine)).run()).is_done
+        monkeypatch.undo()
+        state, keys = engine.metadata.state, GivenKeys((KEY,), random.Random(5))
+        for key in (one for one, known in state.objects.items() if known.stream_ids):
+            index = await read_index(store, key)
+            found = await find_in_object(store, index, keys, {streams[0].stream_id: 1 << 62})
+            assert found.records == 0
+        report = await check_leaks(store, engine.metadata)
+        assert (report.missing, report.uploading, report.leaked) == ((), (), ())
+        assert (await merge(engine, whole(engine)).run()).is_done
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from lakehead.storage.compaction.object_compaction_plan import (
     MergeItem,
     MergeRules,
@@ -11,8 +13,9 @@ from lakehead.storage.compaction.object_compaction_plan import (
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import MetadataImage
+from tests.unit.test_inherited_tail import FENCE, MOVED, REACHED, after
 from tests.unit.test_maintenance_rules import compacted, uploads
-from tests.unit.test_metadata_rules import TOPIC, entry
+from tests.unit.test_metadata_rules import TOPIC, committed, entry, register
 
 RULES = MergeRules(target_bytes=1000, count_min=4)
 
@@ -55,6 +58,27 @@ def test_what_is_compacted_by_keys_is_left_alone() -> None:
     state = compacted(uploads(*[(10, 1)] * 6), 20, 5)
     assert sizes(state, plan_merges(state, RULES)) == [[10] * 4]
     assert plan_merges(state, RULES, excluded=frozenset({0})) == ()
+
+
+def test_the_end_of_a_lost_log_is_left_alone() -> None:
+    """The object of an inherited tail whose log an operator gave up has offsets and no records."""
+
+    def uploaded(first: int, node_id: int, epoch: int) -> r.CommitObjects:
+        made = [committed(f"data/{at}", at, at + 10, "so") for at in range(first, first + 40, 10)]
+        spans = [msgspec.structs.replace(one.ranges[0], epoch=epoch, size=10) for one in made]
+        objects = tuple(
+            msgspec.structs.replace(one, ranges=(span,))
+            for one, span in zip(made, spans, strict=True)
+        )
+        return r.CommitObjects(node_id=node_id, node_epoch=0, objects=objects)
+
+    tail = msgspec.structs.replace(REACHED, objects=(committed("data/tail", 40, 50, r.TAIL),))
+    log = r.StartLog(node_id=0, node_epoch=1, log_id="a" * 32)
+    loss = r.AcceptLogLoss(node_id=0, node_epoch=1, log_id="", streams=1)
+    state = after(uploaded(0, 0, 0), FENCE, tail, MOVED, register(0, 1), log, loss)
+    state = apply_entry(state, entry(uploaded(50, 1, 1)))
+    assert sizes(state, plan_merges(state, RULES)) == [[10] * 4, [10] * 4]
+    assert "data/tail" not in {key for one in plan_merges(state, RULES) for key in one.sources}
 
 
 def shared(objects: int, streams: int, size: int = 50) -> MetadataImage:
