@@ -40,6 +40,7 @@ from lakehead.storage.errors import (
     ObjectNotFound,
     OutcomeUnknown,
     RequestRefused,
+    StoreUnavailable,
 )
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.checked_json import decode_checked, with_checksum
@@ -47,9 +48,9 @@ from lakehead.storage.garbage import listed
 from lakehead.storage.metadata.beginning import (
     checkpoint_pieces,
     close_below_checkpoint,
-    delete_boundaries_below,
     put_checkpoint,
 )
+from lakehead.storage.metadata.boundaries import delete_boundaries_below
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing
 from lakehead.storage.metadata.log_reader import read_checkpoint_at
 from lakehead.storage.metadata.state import MetadataImage, NodeState
@@ -260,4 +261,7 @@ async def _publish(store: ObjectStore, promotion: Promotion, rng: random.Random)
         failpoint("promotion_published")
         await close_below_checkpoint(store, state, rng)
         failpoint("promotion_closed")
-    await delete_boundaries_below(store, promotion.number)
+    if await delete_boundaries_below(store, promotion.number) is None:
+        raise StoreUnavailable(
+            f"older boundaries of the metadata in {store.uri} come back: is replication still on?"
+        )

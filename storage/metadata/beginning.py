@@ -4,10 +4,11 @@ or a cluster is restored. Its number is above everything that is in the log.
 
 import random
 
-from lakehead.storage.errors import CorruptObject, ObjectExists, OutcomeUnknown
+from lakehead.storage.errors import CorruptObject, ObjectExists
 from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.metadata.boundaries import create_boundary
 from lakehead.storage.metadata.checkpoints import tables_of
-from lakehead.storage.metadata.layout import BOUNDARIES, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.layout import checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps, read_checkpoint
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
@@ -38,22 +39,4 @@ async def close_below_checkpoint(
     number = state.next_entry
     if await read_checkpoint(store, number) != state:
         raise CorruptObject(checkpoint_key(number), 0, "it differs from the bytes to write")
-    while True:
-        boundary = Boundary(number=number, nonce=f"{rng.getrandbits(64):016x}")
-        try:
-            await store.create(boundary.key, [b"%d\n" % number])
-            return
-        except (ObjectExists, OutcomeUnknown):
-            continue
-
-
-async def delete_boundaries_below(store: ObjectStore, number: int) -> None:
-    """Delete the boundaries below an entry, until a listing shows none: a process that goes on at
-    an older entry notices the newer boundary after its next put. Raises StoreUnavailable.
-    """
-    while True:
-        found = Listing.of(await store.list(BOUNDARIES)).boundaries
-        older = [one.key for one in found if one.number < number]
-        if not older:
-            return
-        await store.delete(older)
+    await create_boundary(store, number, rng)

@@ -23,9 +23,10 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata.additions import fitted, level_after
+from lakehead.storage.metadata.boundaries import create_boundary, delete_boundaries_below
 from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.entry import encode_entry, entry_key
-from lakehead.storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import LogReader, MetadataStats, in_steps
 from lakehead.storage.metadata.records import (
     ClusterCreated,
@@ -295,7 +296,6 @@ class MetadataLog:
 _log = event_logger("storage.metadata")
 
 _DELETES_AT_ONCE = 1000
-_SWEEPS_MAX = 10
 
 
 class LogCleaner:
@@ -337,7 +337,7 @@ class LogCleaner:
     async def _first_boundary(self) -> None:
         """Create the boundary below which there is nothing: reading it is cheaper than listing."""
         if not Listing.of(await self._store.list(BOUNDARIES)).boundaries:
-            await self._create_boundary(0)
+            await create_boundary(self._store, 0, self._rng)
         listing = Listing.of(await self._store.list(BOUNDARIES))
         if listing.boundary is not None and listing.boundary.number == 0:
             self._reader.boundary = listing.boundary
@@ -388,36 +388,16 @@ class LogCleaner:
         boundary = listing.boundary.number if listing.boundary else 0
         if len(listing.checkpoints) > 1 and listing.checkpoints[-2] > boundary:
             boundary = listing.checkpoints[-2]
-            await self._create_boundary(boundary)
+            await create_boundary(self._store, boundary, self._rng)
             failpoint("boundary_put")
-        if boundary == 0 or not await self._close(boundary):
+        deleted = await delete_boundaries_below(self._store, boundary) if boundary else None
+        if deleted is None:
             return
+        self._reader.stats.objects_deleted += deleted
+        failpoint("boundaries_deleted")
         keys = [checkpoint_key(number) for number in listing.checkpoints if number < boundary]
         keys += [entry_key(number) for number in listing.entries if number < boundary]
         await self._delete(keys)
-
-    async def _create_boundary(self, number: int) -> None:
-        """Create a boundary under a name of its own, at each try a new one."""
-        while True:
-            boundary = Boundary(number=number, nonce=f"{self._rng.getrandbits(64):016x}")
-            try:
-                await self._store.create(boundary.key, [b"%d\n" % number])
-                return
-            except (ObjectExists, OutcomeUnknown):
-                continue
-
-    async def _close(self, number: int) -> bool:
-        """Delete the boundaries below `number`; return whether none is left, and it stands."""
-        for _ in range(_SWEEPS_MAX):
-            listing = Listing.of(await self._store.list(BOUNDARIES))
-            if listing.boundary is None or listing.boundary.number < number:
-                return False
-            older = [one.key for one in listing.boundaries if one.number < number]
-            if not older:
-                return True
-            await self._delete(older)
-            failpoint("boundaries_deleted")
-        return False
 
     async def _delete(self, keys: list[str]) -> None:
         for start in range(0, len(keys), _DELETES_AT_ONCE):

@@ -19,8 +19,9 @@ from lakehead.storage.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
+from lakehead.storage.metadata import log as metadata_log
 from lakehead.storage.metadata.entry import decode_entry, entry_number
-from lakehead.storage.metadata.log import LogCleaner, MetadataLog
+from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import LogReader
 from lakehead.storage.metadata.records import ProducerIdBlock, Record
 from lakehead.storage.metadata.rules import apply_entry
@@ -262,11 +263,11 @@ async def blind(*_: object) -> bool:
     ("where", "guard"),
     [
         (LogReader, "holds"),  # nobody looks at the boundary after a read or a put
-        (LogCleaner, "_close"),  # entries go while an older boundary stands
+        (metadata_log, "delete_boundaries_below"),  # entries go while an older boundary stands
     ],
 )
 def test_without_either_guard_a_late_put_is_taken_for_real(
-    where: type, guard: str, monkeypatch: pytest.MonkeyPatch
+    where: object, guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check of the check: these worlds notice when a guard is gone."""
     monkeypatch.setattr(where, guard, blind)
