@@ -38,6 +38,7 @@ from lakehead.storage.metadata.records import (
 from lakehead.storage.metadata.rules import apply_in_steps
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import task_group
 
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
@@ -419,6 +420,7 @@ class MetadataFollower:
         self._poll_max_s = max(poll_s, poll_max_s)
         self._checkpoint_entries = checkpoint_entries
         self._nudged = asyncio.Event()
+        self._followed = asyncio.Event()
         self._is_polled = False
         self._until = 0
 
@@ -437,6 +439,11 @@ class MetadataFollower:
         """Follow until cancelled. Raises CorruptObject, UnsupportedFormat: this release cannot go
         on; StoreUnavailable, if the log's store gives up.
         """
+        async with task_group() as group:
+            group.create_task(self._follow())
+            group.create_task(self._maintain())
+
+    async def _follow(self) -> None:
         pause, seen = self._poll_s, self._log.state.next_entry
         while True:
             try:
@@ -451,4 +458,13 @@ class MetadataFollower:
             is_news = state.next_entry != seen
             pause = self._poll_s if is_news else min(pause * _SLOWER, self._poll_max_s)
             seen = state.next_entry
+            self._followed.set()
+
+    async def _maintain(self) -> None:
+        """Write checkpoints when they are due. A large one takes seconds, or longer if the store
+        does not take it: a node that did not follow meanwhile would miss that it was fenced.
+        """
+        while True:
+            await self._followed.wait()
+            self._followed.clear()
             await self._log.maintain(self._checkpoint_entries)

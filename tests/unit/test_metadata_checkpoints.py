@@ -323,6 +323,40 @@ def test_a_nudge_is_quicker_than_the_poll() -> None:
     simulate(world, seed=1)
 
 
+class WithoutCheckpoints(MemoryStore):
+    """A store that takes no checkpoint for an hour."""
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        if key.startswith("meta/checkpoint/"):
+            await asyncio.sleep(3600)
+        await super().create(key, pieces)
+
+
+def test_a_node_follows_while_it_writes_a_checkpoint() -> None:
+    async def world() -> None:
+        store, clock = WithoutCheckpoints(), LoopClock(asyncio.get_running_loop())
+        one, two = [
+            await MetadataLog.open(store, writer_id=name, clock=clock, rng=random.Random(name))
+            for name in "ab"
+        ]
+        await one.create_cluster("c")
+        await one.maintain(EVERY)
+        follower = MetadataFollower(two, poll_s=1.0, poll_max_s=1.0, checkpoint_entries=EVERY)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(follower.run())
+            for _ in range(3):
+                await grow(one, 2 * EVERY, every=1000)
+                await asyncio.sleep(10)
+                assert two.state == one.state
+            assert two.stats.checkpoints_written == 0
+            await asyncio.sleep(4000)
+            assert two.stats.checkpoints_written == 1
+            assert (await open_log(store, "c")).state == one.state
+            task.cancel()
+
+    simulate(world, seed=1)
+
+
 @pytest.mark.parametrize(
     ("entries", "more", "wanted"),
     [(1, 0, 0), (1, 2, 3), (2, 3, 99), (40, 1, 1), (33, 3, 36), (64, 0, 80)],
