@@ -20,15 +20,37 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.object_compaction_plan import MergeRules
 from lakehead.storage.compaction.packages import INSTALL_KERNELS, are_kernels_installed
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.maintenance.rules import DueWork, due_merges, due_of, is_compacted
+from lakehead.storage.maintenance.rules import (
+    DueWork,
+    due_merges,
+    due_of_stream,
+    is_compacted,
+    topic_rules,
+)
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
 """Interval of checks for lag of compaction while nothing has changed (Kafka's back-off)."""
-_TOPICS_AT_ONCE = 20
+_TURN_S = 0.005
 _log = structlog.get_logger("broker.maintenance")
+
+
+class _Turns:
+    """Gives way to the node's other work after some milliseconds: one topic may have 100,000
+    partitions.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun = clock.monotonic()
+
+    async def step(self) -> None:
+        """Call this before each step of less than a millisecond."""
+        if self._clock.monotonic() - self._begun >= _TURN_S:
+            await asyncio.sleep(0)
+            self._begun = self._clock.monotonic()
 
 
 class MaintenanceBeside:
@@ -93,13 +115,18 @@ class MaintenanceBeside:
         self._held = {key: held for key, held in self._held.items() if held[1] > now}
         found: list[DueWork] = []
         values, now_ms = self._defaults.values(state), self._clock.now_ms()
-        for number, (name, topic) in enumerate(state.topics.items(), 1):
-            if not number % _TOPICS_AT_ONCE:
-                await asyncio.sleep(0)
-            if name in INTERNAL_TOPICS:
+        turns = _Turns(self._clock)
+        for name, topic in state.topics.items():
+            await turns.step()
+            is_looked_at = is_retention_time or is_compacted(topic, values)
+            if name in INTERNAL_TOPICS or not is_looked_at:
                 continue
-            if is_retention_time or is_compacted(topic, values):
-                found += due_of(state, topic, values, now_ms)
+            rules = topic_rules(topic.configs, values)
+            for stream_id in topic.partitions:
+                await turns.step()
+                work = due_of_stream(state, topic, stream_id, rules, now_ms)
+                if work is not None:
+                    found.append(work)
         if not self._are_kernels_installed():
             self._report_missing([one.topic for one in found if one.is_compaction])
             found = [one for one in found if not one.is_compaction]
