@@ -24,6 +24,7 @@ from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
 from lakehead.broker.coordinator.share.coordinator import ShareCoordinator
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.messages import Producer
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.network.connection import Connection
 from lakehead.broker.network.listeners import Listeners
 from lakehead.broker.network.request_memory import RequestMemory
@@ -82,17 +83,28 @@ class TopicAdmin(Protocol):
         replicas: Sequence[tuple[int, ...]] = (),
         *,
         check: Callable[[MetadataImage], None] = ...,
+        deadline: Deadline | None = None,
     ) -> Topic:
         """Create a topic. Raises KafkaError, TopicExists, StorageError."""
 
-    async def ensure(self, name: str, *, check: Callable[[MetadataImage], None] = ...) -> Topic:
+    async def ensure(
+        self,
+        name: str,
+        *,
+        check: Callable[[MetadataImage], None] = ...,
+        deadline: Deadline | None = None,
+    ) -> Topic:
         """Return a topic, created if it is missing. Raises KafkaError, StorageError."""
 
-    async def delete(self, topic_id: str) -> None:
-        """Delete a topic. Raises UnknownTopic, StorageError."""
+    async def delete(self, topic_id: str, deadline: Deadline | None = None) -> None:
+        """Delete a topic. Raises KafkaError, UnknownTopic, StorageError."""
 
     async def add_partitions(
-        self, name: str, count: int, replicas: Sequence[tuple[int, ...]] = ()
+        self,
+        name: str,
+        count: int,
+        replicas: Sequence[tuple[int, ...]] = (),
+        deadline: Deadline | None = None,
     ) -> None:
         """Extend a topic to `count` partitions. Raises KafkaError, StorageError."""
 

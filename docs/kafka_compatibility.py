@@ -56,6 +56,11 @@ _DIFFERENCES = """\
   (POLICY_VIOLATION). A group that one OffsetFetch names twice gets INVALID_REQUEST.
 - **Fetch sessions** of a node have 250,000 partitions in all; further consumers are served without
   one, as when `max.incremental.fetch.session.cache.slots` is reached.
+- **Timeouts of changes**: while the object store takes no puts, a request that changes the metadata
+  gets REQUEST_TIMED_OUT by its own timeout, and after 60 s at most: so do those without one, and
+  those with a timeout of 0 or below. All of the change is made later, or nothing. Kafka refuses
+  some requests with a timeout of 0. A Metadata request that creates topics waits 10 s for them,
+  and has LEADER_NOT_AVAILABLE for those that are not there then.
 - **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
   have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
   Members whose metadata (of all their protocols) come to more than twice that are refused with

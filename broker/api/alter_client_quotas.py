@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.quota_rules import check_entity, check_quota
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -36,7 +37,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     for entry in request.entries:
         pairs = {part.entity_type: part.entity_name for part in entry.entity}
         requested.setdefault(tuple(sorted(pairs.items())), []).append(entry.ops)
-    module = context.response
+    module, deadline = context.response, Deadline()
     entries = []
     is_allowed = context.may(ALTER_CONFIGS_OF_CLUSTER)
     for owner, changes in requested.items():
@@ -44,7 +45,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         try:
             if not is_allowed:
                 raise KafkaError(ALTER_CONFIGS_OF_CLUSTER.error)
-            await _alter(owner, changes, request.validate_only, context)
+            await _alter(owner, changes, request.validate_only, context, deadline)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), str(error)
         parts = [
@@ -57,7 +58,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _alter(
-    owner: Owner, changes: list[Any], validate_only: bool, context: RequestContext
+    owner: Owner,
+    changes: list[Any],
+    validate_only: bool,
+    context: RequestContext,
+    deadline: Deadline,
 ) -> None:
     named = dict(owner)
     check_entity(named)
@@ -74,4 +79,5 @@ async def _alter(
     present: Mapping[str, float] = context.services.state.quotas.get(owner, {})
     values = {key: value for key, value in values.items() if value is not None or key in present}
     if values and not validate_only:
-        await context.services.metadata.commit([ClientQuota(entity=named, values=values)])
+        async with deadline.limit():
+            await context.services.metadata.commit([ClientQuota(entity=named, values=values)])

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.replication_control import MovePlan, plan_reassignments
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -48,7 +49,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     code, message = ErrorCode.none, None
     try:
         if context.may(ALTER_CLUSTER):
-            await context.services.metadata.commit_with(plan)
+            async with Deadline.of(request).limit():
+                await context.services.metadata.commit_with(plan)
         else:
             code = ALTER_CLUSTER.error
             planned = MovePlan({}, {place: KafkaError(code) for place, _ in requested})

@@ -10,6 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -50,7 +51,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         names = [one.name for one in (*request.deletions, *request.upsertions)]
         denied: Fault = (ALTER_CLUSTER.error, "Cluster authorization failed.")
         return _response(dict.fromkeys(names, denied), context)
-    results: dict[str, Fault] = {}
+    results = _plan(request, context.services.state)[1]  # it may be too late for another plan
 
     def plan(state: MetadataImage) -> Sequence[Record]:
         nonlocal results
@@ -58,7 +59,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return records
 
     try:
-        await context.services.metadata.commit_with(plan)
+        async with Deadline().limit():
+            await context.services.metadata.commit_with(plan)
     except (LakeheadError, TimeoutError) as error:
         fault = (error_code(error), error_message(error))
         results = {name: fault if one == _NONE else one for name, one in results.items()}

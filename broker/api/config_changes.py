@@ -25,6 +25,7 @@ from lakehead.broker.configs.entries import BROKER_CONFIGS, listener_config
 from lakehead.broker.configs.group_configs import known_group_config, parse_group_configs
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.configs.topic_configs import known_topic_config, parse_topic_configs
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.network.connection_limits import OVERRIDES, parse_overrides
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
@@ -83,7 +84,7 @@ async def handle_changes(
     named = Counter(
         (requested.resource_type, requested.resource_name) for requested in request.resources
     )
-    responses, turns = [], Turns()
+    responses, turns, deadline = [], Turns(), Deadline()
     for resource in request.resources:
         await turns.step(_RESOURCE_STEPS + len(resource.configs))
         code, message = ErrorCode.none, None
@@ -93,7 +94,7 @@ async def handle_changes(
             _check_names(resource)
             _check_nulls(resource)
             _check_access(resource, context)
-            await _change(resource, request.validate_only, context, changes_of)
+            await _change(resource, request.validate_only, context, changes_of, deadline)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
         responses.append(
@@ -134,7 +135,11 @@ def _check_access(resource: Any, context: RequestContext) -> None:
 
 
 async def _change(
-    resource: Any, validate_only: bool, context: RequestContext, changes_of: ChangesOf
+    resource: Any,
+    validate_only: bool,
+    context: RequestContext,
+    changes_of: ChangesOf,
+    deadline: Deadline,
 ) -> None:
     if resource.resource_type == BROKER_LOGGER:  # no metadata: they are this process's
         change_levels(resource, context.services.node_id, only_check=validate_only)
@@ -153,7 +158,8 @@ async def _change(
     metadata = context.services.metadata
     # Planned twice: what does nothing, or is only tried out, takes no entry of the log.
     if plan(metadata.state) and not validate_only:
-        await metadata.commit_with(plan)
+        async with deadline.limit():
+            await metadata.commit_with(plan)
 
 
 def _plan_topic(

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.acl_rules import CHANGES_MAX, binding, disabled
 from lakehead.broker.api.turns import STEPS_AT_ONCE, Turns
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -75,4 +76,5 @@ async def _create(acls: list[AclBinding], context: RequestContext) -> None:
                 new[acl] = None
         return [AclCreate(acls=tuple(new))] if new else []
 
-    await context.services.metadata.commit_with(plan)
+    async with Deadline().limit():
+        await context.services.metadata.commit_with(plan)

@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.token_rules import NO_TIME_MS, moment, refusal
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity, milliseconds
@@ -37,7 +38,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return (token,)
 
     try:
-        await context.services.metadata.commit_with(plan)
+        async with Deadline().limit():
+            await context.services.metadata.commit_with(plan)
     except (LakeheadError, TimeoutError) as error:
         return _response(context, owner, error_code(error), None)
     return _response(context, owner, ErrorCode.none, token)

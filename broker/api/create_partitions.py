@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.topic_rules import are_too_many, check_more_partitions, too_many_partitions
 from lakehead.broker.api.turns import change_each
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -31,6 +32,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     allowed = {name for name in topics if named[name] == 1 and context.may(ALTER_TOPIC, name)}
     is_too_much = are_too_many(_new_partitions(request, allowed, context))
     quota = context.mutation_quota(STRICT_QUOTA_SINCE)
+    deadline = Deadline.of(request)
 
     async def result(topic: Any) -> Any:
         code, message = ErrorCode.none, None
@@ -49,7 +51,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 known = services.state.topics[topic.name]
                 quota.record(topic.count - len(known.partitions))
                 await services.replication_control.add_partitions(
-                    topic.name, topic.count, replicas or ()
+                    topic.name, topic.count, replicas or (), deadline
                 )
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)

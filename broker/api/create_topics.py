@@ -23,6 +23,7 @@ from lakehead.broker.api.topic_rules import (
 )
 from lakehead.broker.api.turns import change_each
 from lakehead.broker.configs.entries import broker_values, topic_entries
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -60,6 +61,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     allowed = _creatable([name for name in topics if named[name] == 1], context)
     is_too_much = are_too_many(_new_partitions(request, allowed, context))
     quota = context.mutation_quota(STRICT_QUOTA_SINCE)
+    deadline = Deadline.of(request)
 
     async def result(requested: Any) -> Any:
         try:
@@ -69,7 +71,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 raise KafkaError(CREATE_TOPIC.error, "Authorization failed.")
             if is_too_much:
                 raise too_many_partitions()
-            return await _create(requested, request.validate_only, quota, context)
+            return await _create(requested, request.validate_only, quota, deadline, context)
         except (LakeheadError, TimeoutError) as error:
             return _failure(requested.name, error, context)
 
@@ -98,7 +100,11 @@ def _new_partitions(request: Any, allowed: Collection[str], context: RequestCont
 
 
 async def _create(
-    requested: Any, validate_only: bool, quota: MutationQuota, context: RequestContext
+    requested: Any,
+    validate_only: bool,
+    quota: MutationQuota,
+    deadline: Deadline,
+    context: RequestContext,
 ) -> Any:
     services = context.services
     new = check_new_topic(
@@ -129,6 +135,7 @@ async def _create(
             new.configs,
             new.replicas,
             check=check,
+            deadline=deadline,
         )
         topic_id = topic.uuid
     if not context.may(_SHOWN_CONFIGS, new.name):

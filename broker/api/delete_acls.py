@@ -19,6 +19,7 @@ from lakehead.broker.api.acl_rules import (
     pattern_fields,
 )
 from lakehead.broker.api.turns import STEPS_AT_ONCE, Turns
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -89,7 +90,8 @@ async def _delete(
             )
         return [AclDelete(acls=tuple(gone))] if gone else []
 
-    await context.services.metadata.commit_with(plan)
+    async with Deadline().limit():
+        await context.services.metadata.commit_with(plan)
     return selected
 
 

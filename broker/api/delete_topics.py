@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import change_each
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
@@ -40,6 +41,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         requested = [(name, None) for name in request.topic_names]
     named = Counter(requested)
     quota = context.mutation_quota(STRICT_QUOTA_SINCE)
+    deadline = Deadline.of(request)
 
     async def result(requested: tuple[Any, Any]) -> Any:
         name, topic_id = requested
@@ -54,7 +56,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     name = topic.name
                 raise KafkaError(DELETE_TOPIC.error)
             quota.record(len(topic.stream_ids))
-            await context.services.replication_control.delete(topic.topic_id)
+            await context.services.replication_control.delete(topic.topic_id, deadline)
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.cluster.metadata_image import TopicPartition
 from lakehead.broker.cluster.replication_control import MovePlan, plan_elections
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -26,7 +27,6 @@ from lakehead.storage.metadata.state import MetadataImage
 API = Api(key=43, name="ElectLeaders", versions=(0, 2), is_at_once=True, access=(ALTER_CLUSTER,))
 
 _PREFERRED, _UNCLEAN = 0, 1
-_WAIT_MAX_S = 60.0
 _log = structlog.get_logger("broker.elections")
 
 
@@ -94,13 +94,15 @@ async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> 
         planned = plan_elections(state, places, services.lifecycle.ready(), is_unclean=is_unclean)
         return [*planned.records()]
 
-    await context.services.metadata.commit_with(plan)
+    deadline = Deadline.of(request)
+    async with deadline.limit():
+        await context.services.metadata.commit_with(plan)
     _note_losses(planned)
     if request.topic_partitions is None:
         for place, error in list(planned.errors.items()):
             if error.code is ErrorCode.election_not_needed:
                 del planned.errors[place]
-    timeout_s = min(request.timeout.total_seconds(), _WAIT_MAX_S)
+    timeout_s = min(request.timeout.total_seconds(), deadline.left_s)
     late = await services.replica_manager.wait_led(
         (move.stream_id for move in planned.moves.values()), timeout_s
     )

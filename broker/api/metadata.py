@@ -28,6 +28,7 @@ from lakehead.broker.cluster.metadata_image import (
     live_nodes,
     replicas_of,
 )
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.partition.partition import Topic, is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
@@ -55,6 +56,8 @@ API = Api(
 _LISTENER_NOT_FOUND_VERSION = 6
 """The first version whose clients know that error; others retry as without a leader (KIP-103)."""
 STRICT_QUOTA_NEVER = API.versions[1] + 1
+_CREATION_S = 10.0
+"""The longest that missing topics hold up a response, which is about other topics as well."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -124,13 +127,18 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
     may_create = context.services.settings.auto_create_topics_enable and getattr(
         request, "allow_auto_topic_creation", True
     )
-    described = []
+    described, deadline = [], Deadline(_CREATION_S)
     for name, topic_id in _requested(request, context):
         await turns.step()
         if topic_id is None and name is not None:
             described.append(
                 await _by_name(
-                    name, context, turns, wants_operations=wants_operations, may_create=may_create
+                    name,
+                    context,
+                    turns,
+                    deadline,
+                    wants_operations=wants_operations,
+                    may_create=may_create,
                 )
             )
             continue
@@ -155,7 +163,13 @@ def _requested(request: Any, context: RequestContext) -> dict[tuple[str | None, 
 
 
 async def _by_name(
-    name: str, context: RequestContext, turns: Turns, *, wants_operations: bool, may_create: bool
+    name: str,
+    context: RequestContext,
+    turns: Turns,
+    deadline: Deadline,
+    *,
+    wants_operations: bool,
+    may_create: bool,
 ) -> Any:
     if not context.may(DESCRIBE_TOPIC, name):  # the response does not show if it exists
         return _missing(context, name, None, DESCRIBE_TOPIC.error)
@@ -178,11 +192,14 @@ async def _by_name(
         # Permissive in each version, as no response of this API can have the error.
         context.mutation_quota(STRICT_QUOTA_NEVER).record(context.services.settings.num_partitions)
         made = await context.services.replication_control.ensure(
-            name, check=partial(check_collision, name)
+            name, check=partial(check_collision, name), deadline=deadline
         )
         return await _described(made, context, turns, wants_operations=wants_operations)
     except LakeheadError as error:
-        return missing(error_code(error))
+        code = error_code(error)
+        if code is ErrorCode.request_timed_out:  # clients look again only if the leader is missing
+            code = ErrorCode.leader_not_available
+        return missing(code)
 
 
 async def _described(

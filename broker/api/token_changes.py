@@ -6,6 +6,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.token_rules import NO_TIME_MS, moment, refusal
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
@@ -59,7 +60,8 @@ async def change_token(
 
     if code is ErrorCode.none:
         try:
-            await context.services.metadata.commit_with(plan)
+            async with Deadline().limit():
+                await context.services.metadata.commit_with(plan)
         except (LakeheadError, TimeoutError) as error:
             code, expiry_ms = error_code(error), NO_TIME_MS
     return entity(context.response, response, error_code=code, expiry_timestamp=moment(expiry_ms))

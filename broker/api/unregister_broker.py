@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -32,7 +33,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     try:
         context.check(ALTER_CLUSTER)
-        await context.services.metadata.commit_with(plan)
+        async with Deadline().limit():
+            await context.services.metadata.commit_with(plan)
     except (LakeheadError, TimeoutError) as error:
         code, message = error_code(error), error_message(error)
     return entity(

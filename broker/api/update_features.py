@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.features import Levels, features, raised
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code, error_message
@@ -56,7 +57,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     code, message = ErrorCode.none, None
     try:
         context.check(ALTER_CLUSTER)
-        await context.services.metadata.commit_with(plan)
+        async with Deadline.of(request).limit():
+            await context.services.metadata.commit_with(plan)
     except _Refused as error:
         code, message = ErrorCode.invalid_update_version, str(error)
     except (LakeheadError, TimeoutError) as error:

@@ -13,6 +13,7 @@ controller balances them later by what they carry.
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -20,7 +21,8 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.cluster.cordons import is_cordoned
 from lakehead.broker.cluster.metadata_image import TopicPartition, leader_of, live_nodes
-from lakehead.broker.cluster.replica_manager import ReplicaManager
+from lakehead.broker.cluster.replica_manager import OPENING_S, ReplicaManager
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.partition.partition import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
@@ -97,13 +99,16 @@ class ReplicationControl:
         replicas: Sequence[tuple[int, ...]] = (),
         *,
         check: Callable[[MetadataImage], None] = lambda _state: None,
+        deadline: Deadline | None = None,
     ) -> Topic:
-        """Create a topic; return when every partition has its leader, or after `OPENING_S`.
+        """Create a topic; return when every partition has its leader, or after `OPENING_S`, or at
+        the deadline. Without one a minute is left.
 
         `replicas` lists node ids for each partition, the leader first; if empty, nodes take turns.
         `check` raises an error to refuse the topic in the state that it would be added to. Raises
         KafkaError (INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT,
-        BROKER_NOT_AVAILABLE, INVALID_REPLICATION_FACTOR), TopicExists, StorageError.
+        BROKER_NOT_AVAILABLE, INVALID_REPLICATION_FACTOR; REQUEST_TIMED_OUT, if it is not known by
+        the deadline that the topic exists), TopicExists, StorageError.
         """
         if not is_valid_name(name):
             raise KafkaError(
@@ -124,11 +129,13 @@ class ReplicationControl:
                 *self._new_streams(state, topic_id, range(partitions), replicas),
             ]
 
-        await self._metadata.commit_with(plan)
+        deadline = deadline or Deadline()
+        async with deadline.limit():
+            await self._metadata.commit_with(plan)
         topic = self._topics.by_id.get(bytes.fromhex(topic_id))
         if topic is None:  # deleted already
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        await self._replicas.wait_led(topic.stream_ids)
+        await self._replicas.wait_led(topic.stream_ids, min(OPENING_S, deadline.left_s))
         _log.info("topic_created", topic=name, topic_id=topic_id, partitions=partitions)
         return topic
 
@@ -147,41 +154,53 @@ class ReplicationControl:
         return new_streams(state, topic_id, partitions, leaders)
 
     async def ensure(
-        self, name: str, *, check: Callable[[MetadataImage], None] = lambda _state: None
+        self,
+        name: str,
+        *,
+        check: Callable[[MetadataImage], None] = lambda _state: None,
+        deadline: Deadline | None = None,
     ) -> Topic:
         """Return a topic; create it with the default configs if it is missing and `check` allows
         that. Raises the errors of `create`, except TopicExists.
         """
         topic = self._topics.by_name.get(name)
+        deadline = deadline or Deadline()
+        create = partial(self.create, name, deadline=deadline)
         while topic is None:
             try:
                 if name == OFFSETS_TOPIC:
                     number = self._settings.offsets_topic_num_partitions
-                    topic = await self.create(name, number, OFFSETS_CONFIGS)
+                    topic = await create(number, OFFSETS_CONFIGS)
                 elif name == TRANSACTIONS_TOPIC:
                     number = self._settings.transaction_state_log_num_partitions
-                    topic = await self.create(name, number, TRANSACTIONS_CONFIGS)
+                    topic = await create(number, TRANSACTIONS_CONFIGS)
                 elif name == SHARE_STATES_TOPIC:
                     number = self._settings.share_coordinator_state_topic_num_partitions
-                    topic = await self.create(name, number, SHARE_STATES_CONFIGS)
+                    topic = await create(number, SHARE_STATES_CONFIGS)
                 else:
-                    topic = await self.create(name, self._settings.num_partitions, check=check)
+                    topic = await create(self._settings.num_partitions, check=check)
             except TopicExists:
                 topic = self._topics.by_name.get(name)
                 if topic is not None:
-                    await self._replicas.wait_led(topic.stream_ids)
+                    await self._replicas.wait_led(topic.stream_ids, min(OPENING_S, deadline.left_s))
         return topic
 
-    async def delete(self, topic_id: str) -> None:
-        """Delete a topic. Raises UnknownTopic, StorageError."""
-        await self._metadata.commit([DeleteTopic(topic_id=topic_id)])
+    async def delete(self, topic_id: str, deadline: Deadline | None = None) -> None:
+        """Delete a topic. Raises KafkaError (REQUEST_TIMED_OUT), UnknownTopic, StorageError."""
+        async with (deadline or Deadline()).limit():
+            await self._metadata.commit([DeleteTopic(topic_id=topic_id)])
 
     async def add_partitions(
-        self, name: str, count: int, replicas: Sequence[tuple[int, ...]] = ()
+        self,
+        name: str,
+        count: int,
+        replicas: Sequence[tuple[int, ...]] = (),
+        deadline: Deadline | None = None,
     ) -> None:
         """Extend a topic to `count` partitions; return when each has its leader, or after
-        `OPENING_S`. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS,
-        INVALID_REPLICA_ASSIGNMENT, BROKER_NOT_AVAILABLE), StorageError.
+        `OPENING_S`, or at the deadline. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION,
+        INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT),
+        StorageError.
         """
 
         def plan(state: MetadataImage) -> Sequence[Record]:
@@ -198,9 +217,12 @@ class ReplicationControl:
                 )
             return self._new_streams(state, known.topic_id, range(present, count), replicas)
 
-        state = await self._metadata.commit_with(plan)
+        deadline = deadline or Deadline()
+        async with deadline.limit():
+            state = await self._metadata.commit_with(plan)
         known = state.topics.get(name)  # it may have been deleted since
-        await self._replicas.wait_led(() if known is None else known.partitions)
+        partitions = () if known is None else known.partitions
+        await self._replicas.wait_led(partitions, min(OPENING_S, deadline.left_s))
 
 
 class InternalTopic:

@@ -10,6 +10,7 @@ entry). Concurrent commits of one process are planned one after the other and tr
 """
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -54,7 +55,8 @@ _Planned = tuple[Plan, asyncio.Future[MetadataImage]]
 
 class _Proposal(NamedTuple):
     """An entry on its way to a number. Kept until its fate is known, even if the task that drove it
-    is cancelled: a proposal that may have landed must not be planned a second time.
+    is cancelled: a proposal that may have landed must not be planned a second time. Once nothing
+    waits for it, it is given up, and another entry may be put at its number: one of both wins.
     """
 
     base: MetadataImage
@@ -63,6 +65,11 @@ class _Proposal(NamedTuple):
     planned: list[_Planned]
     after: MetadataImage
     """The state that the records make of the base, by the rules."""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return true if the caller of each plan was cancelled."""
+        return all(future.done() for _, future in self.planned)
 
 
 class MetadataLog:
@@ -184,6 +191,8 @@ class MetadataLog:
                     await self._commit_group()
         except asyncio.CancelledError:
             future.cancel()
+            with contextlib.suppress(ValueError):  # it is planned, or was
+                self._waiting.remove((plan, future))
             raise
         return future.result()
 
@@ -191,7 +200,7 @@ class MetadataLog:
         """Plan all that waits, put it as one entry, complete it; after a lost race leave it
         waiting.
         """
-        if self._proposal is None:
+        if self._proposal is None or self._proposal.is_given_up:
             self._proposal = await self._propose()
         proposal = self._proposal
         try:

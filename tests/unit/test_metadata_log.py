@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ from lakehead.storage.metadata.entry import entry_key
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.object_store import MemoryStore, ObjectStore
+from lakehead.storage.object_store import Buffer, MemoryStore, ObjectStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.retrying import RetryingStore
 
@@ -91,6 +92,49 @@ async def test_a_cancelled_commit_that_landed_is_not_planned_again() -> None:
     await log.commit_with(plan_topic("b"))
     assert set(log.state.topics) == {"a", "b"}
     assert (await open_log(inner)).state == log.state
+
+
+class GatedStore(MemoryStore):
+    """A store that does not take puts while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        await self.gate.wait()
+        await super().create(key, pieces)
+
+
+async def test_a_commit_that_was_given_up_in_an_outage_is_not_made_after_it() -> None:
+    """Neither that of a caller whose put never arrived, nor of those that waited behind it."""
+    store = GatedStore()
+    log = await open_log(store)
+    tasks = [asyncio.create_task(log.commit_with(plan_topic(f"t{n}"))) for n in range(20)]
+    await asyncio.sleep(0)
+    later = [asyncio.create_task(log.commit_with(plan_topic(f"u{n}"))) for n in range(20)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    for task in (*tasks, *later):
+        task.cancel()
+    await asyncio.gather(*tasks, *later, return_exceptions=True)
+    assert not log._waiting, "a client that gives up leaves nothing behind"
+    store.gate.set()
+    await log.commit_with(plan_topic("a"))
+    assert set(log.state.topics) == {"a"}
+
+
+async def test_a_commit_is_made_for_those_that_still_wait_when_another_gives_up() -> None:
+    store = GatedStore()
+    log = await open_log(store)
+    tasks = [asyncio.create_task(log.commit_with(plan_topic(name))) for name in ("a", "b", "c")]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    tasks[0].cancel()  # it was about to put the entry of all
+    store.gate.set()
+    await asyncio.gather(*tasks[1:])
+    assert {"b", "c"} <= set(log.state.topics)
+    assert (await open_log(store)).state == log.state
 
 
 @pytest.mark.parametrize("seed", range(30))
