@@ -17,6 +17,7 @@ from lakehead.broker.configs.entries import BrokerValues
 from lakehead.broker.network.listeners import Listener
 from lakehead.broker.network.tls import HandshakeFailed
 from lakehead.broker.security.key_store import (
+    UnreadableKeyMaterial,
     Value,
     allowed_ciphers,
     chain_of,
@@ -70,7 +71,7 @@ class TlsContexts:
         self._has_others = len(listeners) > 1
         """True if clients may have a listener of their own, beside that between nodes."""
         self._present = {name: self._load(one) for name, one in self._listeners.items()}
-        self._refused: dict[str, _Seen] = {}
+        self._refused: dict[str, tuple[_Seen, SettingsError]] = {}
         self.reloads_total: int = 0
         self.refused_total: int = 0
 
@@ -128,14 +129,18 @@ class TlsContexts:
         """Load what has changed. To be called every few seconds."""
         for name, listener in self._listeners.items():
             seen = self._look(listener)
-            if seen == self._present[name].seen or seen == self._refused.get(name):
+            if seen == self._present[name].seen:
+                continue
+            before, reason = self._refused.get(name, (None, None))
+            if seen == before and not isinstance(reason, UnreadableKeyMaterial):
                 continue
             try:
                 self._present[name] = self._load(listener)
             except SettingsError as error:
-                self._refused[name] = seen
-                self.refused_total += 1
-                _log.error("certificate_not_loaded", listener=name, reason=str(error))
+                self._refused[name] = seen, error
+                if seen != before or str(error) != str(reason):
+                    self.refused_total += 1
+                    _log.error("certificate_not_loaded", listener=name, reason=str(error))
                 continue
             self._refused.pop(name, None)
             self.reloads_total += 1
@@ -160,7 +165,7 @@ class TlsContexts:
                 seen=seen,
             )
         except SettingsError as error:
-            raise SettingsError(f"listener {listener.name}: {error}") from None
+            raise type(error)(f"listener {listener.name}: {error}") from None
 
     def _value(self, listener: Listener) -> Value:
         values = self._configs()

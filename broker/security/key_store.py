@@ -30,6 +30,10 @@ _PROTOCOLS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1
 _TLS13 = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
 
 
+class UnreadableKeyMaterial(SettingsError):
+    """The system did not let a file be read, so that its content may be right."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMaterial:
     """A private key with its chain, and trusted authorities: PEM, empty if there are none."""
@@ -126,6 +130,8 @@ def _configure(context: ssl.SSLContext, material: KeyMaterial, value: Value) -> 
                 context.load_cert_chain(path, password=lambda: material.password)
     except ssl.SSLError as error:
         raise SettingsError(f"ssl.keystore or ssl.truststore: {_reason(error)}") from None
+    except OSError as error:
+        raise UnreadableKeyMaterial(f"ssl.keystore: {error.strerror}") from None
     except ValueError as error:
         raise SettingsError(f"ssl.key.password: {error}") from None
 
@@ -228,7 +234,10 @@ def _read(setting: str, path: str) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(_FILE_MAX + 1)
     except OSError as error:
-        raise SettingsError(f"{setting}: cannot read {path}: {error.strerror}") from None
+        # A file that is not there, or not for this process, is another once it is.
+        is_final = isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError)
+        kind = SettingsError if is_final else UnreadableKeyMaterial
+        raise kind(f"{setting}: cannot read {path}: {error.strerror}") from None
     if len(data) > _FILE_MAX:
         raise SettingsError(f"{setting}: {path} is larger than {_FILE_MAX >> 20} MiB")
     return data

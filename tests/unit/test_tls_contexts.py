@@ -1,5 +1,6 @@
 """The TLS contexts of listeners are of one reading of their files, and of the newest."""
 
+import errno
 import os
 import ssl
 from pathlib import Path
@@ -96,6 +97,32 @@ def test_a_file_that_could_not_be_used_is_tried_again_when_only_its_content_chan
     assert found.refused_total == 1
     keystore.write_bytes(second)
     os.utime(keystore, ns=(at, at))
+    found.refresh()
+    served = x509.load_der_x509_certificate(shown(found.context(NAME)))
+    assert served == x509.load_pem_x509_certificates(second)[0]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_file_is_tried_again_until_the_system_lets_it_be_read(
+    authority: DevelopmentCa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """A node without free descriptors, for example, would keep its old certificate to its end."""
+    from cryptography import x509
+
+    keystore = tmp_path / "node.pem"
+    keystore.write_bytes(named(authority, "first"))
+    found = contexts(authority, keystore)
+    second = named(authority, "second")
+    keystore.write_bytes(second)
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((os, "memfd_create", refused) if is_read else (Path, "open", refused)))
+        found.refresh()
+        found.refresh()
+        assert found.refused_total == 1
     found.refresh()
     served = x509.load_der_x509_certificate(shown(found.context(NAME)))
     assert served == x509.load_pem_x509_certificates(second)[0]
