@@ -293,7 +293,7 @@ class GroupShard:
             else:
                 result = group.heartbeat(request, now, room)
         except KafkaError:
-            self._stored(live, group, None)  # an upgrade, and that it was in vain
+            self._store_consumer(live, group)  # an upgrade, and that it was in vain
             if live.is_empty and not any(group.store.keys) and not live.places:
                 self._forget(live)
             raise
