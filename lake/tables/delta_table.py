@@ -74,6 +74,10 @@ _FEATURES_OF_CHANGES = frozenset(
 """Writer features that request nothing of a commit whose rows are those of records."""
 _APPEND_ONLY = "delta.appendOnly"
 _MAPPING, _PHYSICAL = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
+_CONSTRAINT = "delta.constraints."
+_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+"""Metadata of a column whose values a writer has to check, or to make."""
+_TXN_RETENTION = "delta.setTransactionRetentionDuration"
 _DIGESTED_BYTES = 16 * 1024
 """Of the end of a log entry. File names in it are random, and a small one is digested whole."""
 NOTHING = -1
@@ -237,12 +241,15 @@ class Table:
 
         Raises CommitConflict if another run has set any of these txn versions since this table was
         opened, or changed the table's schema; TableUnavailable if the outcome is unknown. After
-        CommitConflict the files are in no version of the table.
+        CommitConflict the files are in no version of the table. TableUnavailable also for a table
+        with a rule that the rows may break, or without a lasting record of txn versions.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
-        self.require_own_names()
+        self.require_writable()
+        if files:
+            self.require_plain_rows()
         failpoint("table_commit_prepared")
         try:
             self._handle.create_write_transaction(
@@ -397,7 +404,7 @@ class Table:
         modified_ms: int,
         commit_info: Mapping[str, Any],
     ) -> bytes:
-        self.require_own_names()
+        self.require_writable()
         note = {
             "timestamp": modified_ms,
             "operation": operation,
@@ -489,6 +496,41 @@ class Table:
                 f"{self.uri} has other names for columns in its files ({_MAPPING}={mode}{which}), "
                 "which another engine has set: ALTER TABLE ... DROP FEATURE columnMapping, or name "
                 "another place (lakehead.table.path)"
+            )
+
+    def require_writable(self) -> None:
+        """Raise TableUnavailable as `require_own_names`, and for a table whose readers forget txn
+        versions after some time: with them its progress, so that all records would be added again.
+        """
+        self.require_own_names()
+        if self.configuration.get(_TXN_RETENTION):
+            raise TableUnavailable(
+                f"{self.uri} loses its record of progress after some time ({_TXN_RETENTION}), "
+                f"which another engine has set: ALTER TABLE ... UNSET TBLPROPERTIES "
+                f"('{_TXN_RETENTION}'), or name another place (lakehead.table.path)"
+            )
+
+    @property
+    def row_rule(self) -> str:
+        """A rule of the table for its rows, in words, which a writer of files has to obey: a
+        constraint, or a column that is generated. Empty for none.
+        """
+        for name in self.configuration:
+            if name.startswith(_CONSTRAINT):
+                return f"constraint {name.removeprefix(_CONSTRAINT)}"
+        for field in self._handle.schema().fields:
+            for rule in _RULES:
+                if rule in field.metadata:
+                    return f"column {field.name} ({rule})"
+        return ""
+
+    def require_plain_rows(self) -> None:
+        """Raise TableUnavailable for a table with a rule that rows of records may break."""
+        if rule := self.row_rule:
+            raise TableUnavailable(
+                f"{self.uri} has a rule for its rows that records are not checked by: {rule}. "
+                "Another engine has added it: drop it (ALTER TABLE), or name another place "
+                "(lakehead.table.path)"
             )
 
     def require_rewritable(self) -> None:
@@ -660,6 +702,9 @@ def replace_table(
     if old is None:
         require_own_root(uri)
         txns = {**txns, OWN_ROOT: 1}
+    else:  # its properties stay
+        old.require_writable()
+        old.require_plain_rows()
     place, options = location(uri)
     try:
         create_table_with_add_actions(

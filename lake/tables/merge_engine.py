@@ -207,7 +207,10 @@ class DeltaMerge:
         if table.merges_by_vectors and can_merge_by_vectors(merge):
             merge_by_vectors(table, merge, txns, modified_ms=_now_ms(), commit_info=commit_info)
             return
-        if (rows := new_rows(merge, _held_keys(table, merge.key))) is not None:
+        table.require_writable()
+        # Of a table with a rule for its rows, the MERGE of delta-rs checks each.
+        rows = None if table.row_rule else new_rows(merge, _held_keys(table, merge.key))
+        if rows is not None:
             table.commit(
                 written_rows(table, rows), txns, modified_ms=_now_ms(), commit_info=commit_info
             )

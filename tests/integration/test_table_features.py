@@ -14,6 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.tables.delta_table import TableUnavailable
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -136,6 +137,93 @@ def test_columns_that_are_mapped_to_their_own_names_are_written(tmp_path: Path) 
     query = QueryBuilder().register("t", DeltaTable(table))
     held = pa.table(query.execute("SELECT value FROM t ORDER BY value"))
     assert held.column("value").to_pylist() == [b"a", b"b"]
+
+
+def set_metadata(
+    table: Path, configuration: Mapping[str, str], column: Mapping[str, str] | None = None
+) -> None:
+    """Commit what another engine does to give a table properties, and its first column metadata."""
+    delta = DeltaTable(table)
+    schema, metadata = json.loads(delta.schema().to_json()), delta.metadata()
+    schema["fields"][0]["metadata"] = column or {}
+    action = {
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": [],
+        "createdTime": metadata.created_time,
+        "configuration": {**metadata.configuration, **configuration},
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 4}
+    actions = [{"protocol": protocol}, {"metaData": action}]
+    if delta.protocol().min_writer_version == 7:
+        actions = actions[1:]
+    entry = table / "_delta_log" / f"{delta.version() + 1:020}.json"
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+NUMBERS = {"enable": "true", "value.format": "json", "schema": "n bigint"}
+
+
+def numbers(root: Path, *values: int, **configs: str) -> TableOutcome:
+    """Write records, and bring up the table."""
+    write_topic(root, "people", {0: [record(b'{"n": %d}' % value) for value in values]})
+    named = {name.replace("_", "."): text for name, text in configs.items()}
+    declared = {f"{PREFIX}{name}": text for name, text in (NUMBERS | named).items()}
+    configure(root, "people", declared)
+    return catch_up(root)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "column", "words"),
+    [
+        ({"delta.constraints.small": "n < 9"}, {}, "constraint small"),
+        ({}, {"delta.generationExpression": "1 + 1"}, "column n (delta.generationExpression)"),
+        (
+            {},
+            {"delta.invariants": '{"expression": {"expression": "n < 9"}}'},
+            "delta.invariants",
+        ),
+    ],
+)
+def test_files_with_rows_that_break_a_rule_are_not_added(
+    tmp_path: Path, configuration: dict[str, str], column: dict[str, str], words: str
+) -> None:
+    """delta-rs adds files that were written elsewhere as they are."""
+    table = Path(numbers(tmp_path, 1).table)
+    set_metadata(table, configuration, column)
+    version = DeltaTable(table).version()
+    assert words in str(numbers(tmp_path, 10).error)
+    assert DeltaTable(table).version() == version
+    tables = DeclaredTables(str(tmp_path))
+    with pytest.raises(TableUnavailable, match="rule for its rows"):
+        tables.rebuild("people")
+    tables.close()
+
+
+def test_a_merge_obeys_a_constraint(tmp_path: Path) -> None:
+    upsert = {"mode": "upsert", "keys": "n"}
+    table = Path(numbers(tmp_path, 1, **upsert).table)
+    set_metadata(table, {"delta.constraints.small": "n < 9"})
+    assert numbers(tmp_path, 2, **upsert).error is None
+    assert "cannot merge" in str(numbers(tmp_path, 10, **upsert).error)
+    held = DeltaTable(table).to_pyarrow_table(columns=["n"]).column("n").to_pylist()
+    assert sorted(held) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "configs", [{}, {"mode": "upsert"}, {"mode": "upsert", "deletion_vectors": "true"}]
+)
+def test_a_table_whose_progress_does_not_last_gets_no_more(
+    tmp_path: Path, configs: dict[str, str]
+) -> None:
+    """Readers drop old txn versions, and all records would be added once more."""
+    table = Path(numbers(tmp_path, 1, 2, **configs).table)
+    set_metadata(table, {"delta.setTransactionRetentionDuration": "interval 1 days"})
+    version = DeltaTable(table).version()
+    assert "UNSET TBLPROPERTIES" in str(numbers(tmp_path, 1, **configs).error)
+    assert DeltaTable(table).version() == version
 
 
 def make_clustered(table: Path) -> None:
