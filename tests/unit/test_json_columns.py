@@ -126,6 +126,12 @@ def test_every_type_is_converted() -> None:
     assert [row for row, _ in bad.faults] == [0, 1]
 
 
+def test_a_number_beyond_float_is_none_of_a_float_column() -> None:
+    found = columns([b'{"f":3.4e38}', b'{"f":-1e39}', b'{"f":1e39}'], parse_schema("f FLOAT"))
+    assert found.faults == ((1, reason := "field f: a number beyond FLOAT"), (2, reason))
+    assert found.columns.num_rows == 1
+
+
 def test_a_value_of_several_megabytes_between_small_ones() -> None:
     big = json.dumps({"a": 1, "b": "x" * 5_000_000}).encode()
     found = columns([b'{"a":0}', big, b'{"a":2}'])

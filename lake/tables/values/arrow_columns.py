@@ -140,12 +140,12 @@ class ArrowColumns:
         from lakehead.lake.tables.values.text_kernels import read_doubles
 
         _, valid = self._cells.slot(shape.slot)
-        doubles = read_doubles(self._data, values, valid)
-        beyond = np.isinf(doubles)
-        if beyond.any():
-            self._fault(shape.domain, beyond, "a number beyond DOUBLE")
         with np.errstate(over="ignore"):
-            return _fixed(shape.type, _as(doubles, shape.type), len(values), validity)
+            numbers = _as(read_doubles(self._data, values, valid), shape.type)
+        beyond = np.isinf(numbers)
+        if beyond.any():
+            self._fault(shape.domain, beyond, f"a number beyond {type_name(shape.type)}")
+        return _fixed(shape.type, numbers, len(values), validity)
 
     def _parsed(self, shape: Leaf, text: Any) -> Any:
         """Text as a date, an instant or a decimal, where Arrow takes it for one."""
