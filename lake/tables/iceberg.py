@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 import structlog
@@ -316,11 +316,15 @@ class _Mirror:
             version=self._delta.version,
             digest=self._delta.commit_digest(self._delta.version) or "",
             added=[
-                {"path": path, "size": one["size_bytes"], "partitionValues": one.get("partition")}
+                {
+                    "path": one["path"],
+                    "size": one["size_bytes"],
+                    "partitionValues": one.get("partition"),
+                }
                 for path, one in there.items()
                 if path not in known
             ],
-            removed=[path for path in known if path not in there],
+            removed=[quote(path) for path in known if path not in there],
             is_wider=True,
             change="",
         )

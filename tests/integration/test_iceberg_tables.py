@@ -529,3 +529,28 @@ def test_a_catalog_that_is_down_delays_the_certificate_and_not_the_table(
     assert forget_one(orders).certificate == "1"
     assert len(catalog.load_table(NAME).snapshots()) == 1
     assert not run_job(FORGET, str(orders.cluster), check).held
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_files_in_folders_with_escapes_are_named(
+    catalog: Catalog, tmp_path: Path, is_other: bool
+) -> None:
+    """OPTIMIZE of delta-rs makes such folders for texts that are no plain names, and the log has
+    their names with escapes once more. `is_other`: by a difference, as after the log was shortened.
+    """
+    orders = Orders(tmp_path, partition_by="place")
+    for _ in range(3):
+        orders.write(place="a b/c=d%é")
+        orders.materialize()
+    if not is_other:
+        orders.publish(catalog)
+    DeltaTable(orders.place).optimize.compact()
+    orders.publish(catalog)
+    table = catalog.load_table(NAME)
+    assert iceberg_rows(table) == delta_rows(orders.place)
+    if is_other:
+        shutil.rmtree(orders.place)
+        orders.materialize()
+        DeltaTable(orders.place).optimize.compact()
+        orders.publish(catalog)
+        assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
