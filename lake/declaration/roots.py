@@ -71,6 +71,8 @@ class TableRoots:
         self._fixed = list(self._places(state.nodes.values(), wals))
         self._topics: Mapping[str, TopicState] = {}
         self._taken: dict[Path, _Taken] = {}
+        self._entered: dict[str, list[Path]] = {}
+        """The paths of each topic: a symbolic link may lead elsewhere when it leaves."""
         self._paths: list[Path] = []
         self.take_topics(state)
 
@@ -120,7 +122,9 @@ class TableRoots:
 
     def _enter(self, topic: TopicState) -> Iterator[Path]:
         """Yield the paths that were free."""
+        entered = self._entered[topic.name] = []
         for path, text in self._roots_of(topic):
+            entered.append(path)
             known = self._taken.get(path)
             topics = frozenset() if known is None else known.topics
             self._taken[path] = _Taken(text=text, topics=topics | {topic.name})
@@ -128,7 +132,7 @@ class TableRoots:
                 yield path
 
     def _leave(self, topic: TopicState) -> None:
-        for path, _ in self._roots_of(topic):
+        for path in self._entered.pop(topic.name, ()):
             known = self._taken.get(path)
             if known is None:  # two tables of the topic had it
                 continue

@@ -239,6 +239,23 @@ def test_of_two_tables_that_may_be_none_lies_in_the_other(own: str, other: str, 
         assert not overlap
 
 
+def test_a_root_is_free_again_that_a_link_led_to_when_its_topic_came(tmp_path: Path) -> None:
+    """Also where the link leads elsewhere when the topic goes."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "first")
+    with_table = state({"a": f"{link}/t"})
+    roots = TableRoots(with_table, S3, follows_links=True)
+    with pytest.raises(SettingsError, match="topic a"):
+        roots.check(str(tmp_path / "first/t"), "b")
+    link.unlink()
+    link.symlink_to(tmp_path / "second")
+    roots.take_topics(replace(state(), nodes=with_table.nodes))
+    roots.check(str(tmp_path / "first/t"), "b")
+    roots.check(str(tmp_path / "second/t"), "b")
+
+
 def test_links_and_mounts_are_seen_where_jobs_run(tmp_path: Path) -> None:
     store = tmp_path / "cluster"
     (store / "data").mkdir(parents=True)
