@@ -53,6 +53,7 @@ from lakehead.lake.tables.delta_table import (
 from lakehead.lake.tables.iceberg import expire_others, publish
 from lakehead.lake.tables.layout import DECODED
 from lakehead.lake.tables.owner import check_topic
+from lakehead.lake.tables.partition_zones import add_zones
 from lakehead.lake.tables.range_digests import (
     FORGOTTEN,
     RangeDigest,
@@ -236,6 +237,7 @@ def _delete(table: Table, request: ForgetRequest, keys: Sequence[bytes]) -> int:
             if conflicts == _ATTEMPTS:
                 raise
         failpoint("forget_rows_deleted")
+        add_zones(table)
         table = open_table(table.uri) or table
     return count
 

@@ -38,6 +38,7 @@ from lakehead.lake.tables.delta_table import (
 )
 from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.partition_zones import add_zones
 from lakehead.lake.tables.table_root import (
     OWN_ROOT,
     check_declared_place,
@@ -335,6 +336,7 @@ def _compact(target: TableTarget) -> None:
                 ) from error
             continue
         failpoint("optimize_committed")
+        add_zones(table)
         return
 
 

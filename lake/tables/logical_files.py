@@ -86,6 +86,14 @@ class LogicalFile:
             }
         }
 
+    def with_partition(self, values: Mapping[str, str | None]) -> dict[str, Any]:
+        """Return the action that adds the file with other texts of its partition's values, and else
+        as it was. No row changes.
+        """
+        kept = ("path", "size", "modificationTime", "stats", "tags", "deletionVector")
+        same = {name: self.action[name] for name in kept if self.action.get(name) is not None}
+        return {"add": {**same, "partitionValues": dict(values), "dataChange": False}}
+
 
 class LogicalFiles:
     """The files of a table as of `version`; `removed` are vectors of logical files that commits

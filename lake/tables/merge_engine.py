@@ -41,6 +41,7 @@ from lakehead.lake.tables.delta_table import (
 )
 from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lakehead.lake.tables.owner import owner_txn
+from lakehead.lake.tables.partition_zones import add_zones
 from lakehead.lake.tables.table_history import CHANGE
 from lakehead.lake.tables.upsert import Clause, Merge, new_rows, quoted
 from lakehead.lake.tables.vector_merge import (
@@ -242,6 +243,8 @@ class DeltaMerge:
         if table.handle.version() == table.version:
             # A MERGE that changes no row is no commit to delta-rs, and progress is still made.
             table.commit([], txns, modified_ms=_now_ms(), commit_info=commit_info)
+        else:
+            add_zones(table)
 
 
 def _now_ms() -> int:

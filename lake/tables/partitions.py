@@ -145,7 +145,7 @@ def split_rows(rows: Any, columns: Sequence[str]) -> Iterator[PartitionRows]:
     codes = row_codes(rows, columns)
     _, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
     values = rows.select(columns).take(pa.array(firsts)).to_pylist()
-    texts = [tuple((name, _text(one[name])) for name in columns) for one in values]
+    texts = [tuple((name, partition_text(one[name])) for name in columns) for one in values]
     if len(texts) == 1:
         yield PartitionRows(texts[0], rest)
         return
@@ -166,7 +166,8 @@ def split_rows(rows: Any, columns: Sequence[str]) -> Iterator[PartitionRows]:
         first = after
 
 
-def _text(value: Any) -> str | None:
+def partition_text(value: Any) -> str | None:
+    """Return the text that Delta's log has for the value of a partition column; None for null."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
