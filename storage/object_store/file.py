@@ -49,6 +49,8 @@ _JOINED_AT_ONCE = 64
 _JOINED_SIZE_MAX = 2048
 """Bytes of a piece, on average, up to which joining pieces first is cheaper."""
 _DIRECT_READ_MIN = 256 * 1024
+_FOLDERS_NOTED = 16_384
+"""Folders whose names are known to be durable: of more, all are flushed once more."""
 _OBJECTS_NOTED = 4096
 """Objects of which it is known how much of them was read past the page cache."""
 _REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
@@ -269,6 +271,8 @@ class FileStore:
                 one.mkdir(exist_ok=True)
                 _sync_folder(one.parent)
                 self._folders.add(one)
+            if len(self._folders) > _FOLDERS_NOTED:
+                self._folders.clear()
 
     def _read(self, key: str, start: int | None, length: int | None) -> tuple[bytes, int]:
         with self._opened_to_read(key) as file:
