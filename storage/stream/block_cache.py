@@ -213,6 +213,8 @@ class IndexCache:
         self._suffix_size = suffix_size
         self._indexes: OrderedDict[str, ObjectIndex] = OrderedDict()
         self._reading: dict[str, asyncio.Task[ObjectIndex]] = {}
+        self._under_way = 0
+        """Bytes of the indexes that are being read, by the guess."""
 
     def get_cached(self, key: str) -> ObjectIndex | None:
         """Return an index if it is here."""
@@ -233,13 +235,21 @@ class IndexCache:
         return await asyncio.shield(self._reading.get(key) or self._begin(key))
 
     def expect(self, key: str) -> None:
-        """Begin to read an index that will be needed soon."""
-        if key not in self._indexes and key not in self._reading:
+        """Begin to read an index that will be needed soon, unless more is on its way already than
+        the cache can hold.
+        """
+        if (
+            self._under_way < self.capacity
+            and key not in self._indexes
+            and key not in self._reading
+        ):
             self._begin(key)
 
     def _begin(self, key: str) -> asyncio.Task[ObjectIndex]:
-        task = self._scope.spawn(self._read(key), name=f"index of {key}", is_awaited=True)
+        size = self._suffix_size(key)
+        task = self._scope.spawn(self._read(key, size), name=f"index of {key}", is_awaited=True)
         self._reading[key] = task
+        self._under_way += size
         return task
 
     def drop(self, key: str) -> None:
@@ -248,20 +258,20 @@ class IndexCache:
         if index is not None:
             self.size -= index.memory
 
-    async def _read(self, key: str) -> ObjectIndex:
+    async def _read(self, key: str, size: int) -> ObjectIndex:
         try:
-            index = await self._read_twice(key)
+            index = await self._read_twice(key, size)
         finally:
             del self._reading[key]
+            self._under_way -= size
         self._indexes[key] = index
         self.size += index.memory
         while self.size > self.capacity and len(self._indexes) > 1:
             self.size -= self._indexes.popitem(last=False)[1].memory
         return index
 
-    async def _read_twice(self, key: str) -> ObjectIndex:
+    async def _read_twice(self, key: str, suffix_size: int) -> ObjectIndex:
         """Read an index; once more if it seems damaged: it may have been spoilt on its way."""
-        suffix_size = self._suffix_size(key)
         self.reads += 1
         try:
             return await read_index(self._store, key, suffix_size)

@@ -1,9 +1,11 @@
 """Cold reads: in sequence, every byte is fetched about once, by however many streams."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from lakehead.storage.format.stream_object import SUFFIX_GUESS
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal import MemoryWal
@@ -84,6 +86,23 @@ async def test_the_indexes_of_many_small_objects_are_read_side_by_side() -> None
         assert stream.object_count == 120
         assert await read_all(stream, 1 << 20) == list(range(120))
     assert 16 <= store.most <= 64
+
+
+async def test_indexes_are_read_ahead_as_far_as_their_cache_holds_them() -> None:
+    """Of objects with thousands of streams they are megabytes each, and there may be hundreds of
+    readers.
+    """
+    objects: dict[str, bytes] = {}
+    wal = MemoryWal()
+    async with running(MemoryStore(objects), wal, settings=SETTINGS) as (engine, [stream, *_]):
+        for _ in range(60):
+            await append(stream, count=1, size=100)
+            await engine.upload_now()
+    store = BusyStore(objects)
+    settings = replace(SETTINGS, index_cache_size=4 * SUFFIX_GUESS)
+    async with running(store, wal.reopen(), settings=settings) as (_, [stream, *_]):
+        assert await read_all(stream, 1 << 20) == list(range(60))
+    assert 2 <= store.most <= 5
 
 
 @pytest.mark.parametrize("streams_read", [1, 4])
