@@ -363,8 +363,16 @@ class StreamEngine:
 
     def released(self, position: int) -> None:
         """Everything up to `position` is durable: cache it, move confirmed offsets, wake readers,
-        complete requests.
+        complete requests. An error that nothing expects ends the engine: what has not come to the
+        cache would be in no upload, and the next one would trim it from the log.
         """
+        try:
+            self._take_released(position)
+        except Exception as error:
+            self._uploads.stop(error)
+            raise
+
+    def _take_released(self, position: int) -> None:
         done: list[OnDone] = []
         advanced: dict[Stream, int] = {}
         waiting, cache, streams = self._appends.waiting, self.cache, self.streams

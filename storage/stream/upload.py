@@ -599,14 +599,14 @@ class UploadQueue:
                 for stream_id, batches in block.batches.items()
             }
         except Exception as error:
-            raise self._stopped_by(error) from error
+            raise self.stop(error) from error
         return UploadSet(block=block, infos=infos)
 
-    def _stopped_by(self, error: Exception) -> LakeheadError:
+    def stop(self, error: Exception) -> LakeheadError:
         """Commit and trim nothing any more, whatever the reason: what was not uploaded is in the
         log alone. Returns the reason for those that wait.
         """
-        reason = error if isinstance(error, LakeheadError) else StorageError(f"upload: {error!r}")
+        reason = error if isinstance(error, LakeheadError) else StorageError(f"defect: {error!r}")
         _log.error("upload_failed", error=str(reason))
         self._error = self._error or reason
         self._on_done(reason)
@@ -636,9 +636,9 @@ class UploadQueue:
                 await self._wal.trim(upload_set.wal_position)
                 failpoint("wal_trimmed")
         except LakeheadError as error:
-            self._stopped_by(error)
+            self.stop(error)
             return
         except Exception as error:
-            self._stopped_by(error)
+            self.stop(error)
             raise
         self._on_done(None)

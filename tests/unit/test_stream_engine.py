@@ -16,6 +16,7 @@ from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.log_cache import CachedBatch
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import OnError, TaskScope
@@ -298,6 +299,31 @@ async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None
         assert wal.trimmed_position == 0
     async with running(store, wal.reopen(), partitions=2) as (_, streams):
         assert [await read_all(one) for one in streams] == [bases, others]
+
+
+async def test_an_unexpected_error_between_log_and_cache_ends_the_engine() -> None:
+    """A batch that has not come to the cache is in no upload, though the log has released it."""
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, partitions=2, clean=False) as (engine, streams):
+        bases = [await append(streams[0])]
+        add = engine.cache.add
+
+        def broken(stream_id: int, batch: CachedBatch) -> None:
+            if stream_id == 1:
+                raise MemoryError
+            add(stream_id, batch)
+
+        engine.cache.add = broken  # type: ignore[method-assign]
+        lost = asyncio.ensure_future(append(streams[1]))
+        async with asyncio.timeout(30):
+            assert "MemoryError" in str(await engine.wait_failed())
+        with pytest.raises(StorageError, match="MemoryError"):
+            await engine.upload_now()
+        assert wal.trimmed_position == 0
+        lost.cancel()
+    async with running(store, wal.reopen(), partitions=2) as (_, streams):
+        assert await read_all(streams[0]) == bases
+        assert await read_all(streams[1]) == [0]
 
 
 async def test_a_batch_on_its_way_to_a_deleted_stream_is_charged_to_the_cache_no_more() -> None:
