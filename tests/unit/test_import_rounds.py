@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakehead.broker.cli.migration import comparison, follow, run, source_cluster
+from lakehead.broker.cli.migration import comparison, follow, run, source_brokers, source_cluster
 from lakehead.broker.cli.migration.follow import Import
 from lakehead.broker.cli.migration.share_positions import source_share_positions
 from lakehead.broker.cli.migration.source_batches import Bounds
@@ -23,7 +23,7 @@ from lakehead.broker.cli.migration.source_brokers import (
 from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
 from lakehead.broker.cli.migration.target_store import TargetStore, opened_target
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import RequestRefused
+from lakehead.storage.errors import BrokerUnavailable, RequestRefused
 from lakehead.storage.format.records import KafkaRecord
 from lakehead.storage.object_store.memory import MemoryStore
 from tests.support.command_line import CommandLine
@@ -245,3 +245,12 @@ async def test_share_groups_of_a_source_that_gives_no_positions_away_are_counted
     assert await brokers.groups() == ["c"]
     found = await source_share_positions(brokers, {"orders"})
     assert (found.groups, found.not_served) == ({}, 2)
+
+
+async def test_a_source_that_no_broker_listens_at_is_named_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_brokers, "_TRIES", 1)
+    brokers = SourceBrokers({"bootstrap.servers": "127.0.0.1:1"}, None, random.Random(1))
+    with pytest.raises(BrokerUnavailable, match=r"1:1 do not respond: connection refused;"):
+        await brokers.topics()

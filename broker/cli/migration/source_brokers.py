@@ -5,7 +5,6 @@ TLS, and SASL by PLAIN, SCRAM or OAUTHBEARER, by the settings of the client that
 """
 
 import asyncio
-import os
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -263,8 +262,8 @@ class SourceBrokers:
         if isinstance(reason, SourceMoved):
             raise BrokerUnavailable(f"the source at {addresses}: {reason}") from reason
         shown = str(reason) or "no response in time"
-        if isinstance(reason, OSError) and (reason.errno or 0) > 0:
-            shown = os.strerror(reason.errno or 0)
+        if isinstance(reason, ConnectionRefusedError):
+            shown = "connection refused"
         raise BrokerUnavailable(
             f"brokers at {addresses} do not respond: {shown}{self._hint()}"
         ) from reason
