@@ -163,6 +163,11 @@ class CompactObjectsItem:
         """Bytes to read."""
         return self.merge.size
 
+    def words(self) -> str:
+        """Return its objects, for people."""
+        first, others = self.merge.sources[0], len(self.merge.sources) - 1
+        return first + (f" and {others} others" if others else "")
+
 
 def _plan(context: JobContext, options: CompactObjectsOptions) -> Planned:
     """Raises SettingsError, StoreUnavailable."""
@@ -316,6 +321,7 @@ def _run(
         items,
         empty=CompactObjectsResult(),
         size=lambda item: item.size,
+        words=CompactObjectsItem.words,
     )
 
 

@@ -234,6 +234,21 @@ def test_a_partition_that_cannot_be_compacted_does_not_stop_the_others(path: str
     assert lost in figures.failures[0]
 
 
+def test_an_object_that_cannot_be_merged_does_not_stop_the_others(path: str) -> None:
+    state = commit(path)
+    streams = [state.streams[one] for one in state.topics["a"].partitions]
+    lost = streams[0].extents[1].object_key
+    (Path(path) / lost).unlink()
+    before = [len(one.extents) for one in streams]
+    figures = run_job(COMPACT, path, CompactObjectsOptions(count_min=2), runner=as_sent)
+    assert figures.items
+    assert len(figures.failures) == 1
+    assert lost in figures.failures[0]
+    after = [len(commit(path).streams[one.stream_id].extents) for one in streams]
+    assert after[0] == before[0]
+    assert after[1] < before[1]
+
+
 def test_compaction_has_the_memory_that_the_cluster_gives_it(path: str) -> None:
     configure(path, "a", cleanup_policy="compact")
     little = BrokerDefaults(given={CLEANER_MEMORY: "100"})  # room for fewer keys than a batch has
