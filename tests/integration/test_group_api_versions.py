@@ -170,7 +170,7 @@ async def test_a_commit_of_old_clients_may_name_its_own_time(
 ) -> None:
     await client.ask(8, version, lambda m: committing(m, TOPIC, client.uuid(), 77))
     for shard in client.node.groups.shards.loaded():
-        shard.expire(3_600_000)
+        list(shard.expire(3_600_000))
     left = await client.node.groups.offsets(GROUP)
     assert set(left) == (set() if version <= 4 else {(TOPIC, 1)})
 

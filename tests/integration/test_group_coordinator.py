@@ -150,10 +150,10 @@ async def test_offsets_of_a_group_with_members_do_not_expire(tmp_path: Path) -> 
             await node.groups.commit(group_id, {PLACE: old})
         assert await node.groups.leave("left", [(members["left"].member_id, None)]) == [NONE]
         for shard in node.groups.shards.loaded():
-            shard.expire(3_600_000)
+            list(shard.expire(3_600_000))
         assert (await node.groups.offsets("left"))[PLACE].offset == 5, "it was left just now"
         for shard in node.groups.shards.loaded():
-            shard.expire(-1)
+            list(shard.expire(-1))
         assert (await node.groups.offsets("active"))[PLACE].offset == 5
         assert await node.groups.offsets("left") == {}
     async with node_at(settings) as node:

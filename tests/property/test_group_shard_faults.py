@@ -141,7 +141,7 @@ class World:
             self.shard.delete_group(group_id)
 
     def expire(self, _: str) -> None:
-        self.shard.expire(10**9)
+        sum(self.shard.expire(10**9))
 
     # Looking.
 

@@ -1,5 +1,6 @@
 """Which offsets of a group have lived their time, as Kafka counts it (KIP-211)."""
 
+import asyncio
 import struct
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from lakehead.broker.coordinator.group.consumer.consumer_group import (
     HeartbeatRequest,
 )
 from lakehead.broker.coordinator.group.group_metadata import GroupMetadata, Subscriptions
+from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.messages import GroupSettings, GroupSnapshot, MemberSnapshot
 from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
@@ -19,6 +21,7 @@ from lakehead.broker.coordinator.group.record_formats import (
     encode_offset,
 )
 from tests.support.topic_catalogs import catalog
+from tests.unit.test_group_memory import Node
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
@@ -126,3 +129,25 @@ def test_a_subscription_that_cannot_be_read_counts_as_one_to_everything(damaged:
 def test_without_members_nothing_is_subscribed_to() -> None:
     assert "t" not in Subscriptions(snapshot())
     assert "t" not in Subscriptions(snapshot(b"x", protocol_type="connect"))
+
+
+async def test_offsets_expire_a_thousand_at_a_time_and_what_is_committed_meanwhile_stays() -> None:
+    """A node may have a million, and has to respond meanwhile."""
+    node = Node(GroupMemory())
+    shard, count = node.shards[0], 500
+    old = CommittedOffset(offset=1, commit_timestamp_ms=1)
+    for number in range(count):
+        shard.commit(f"g{number}", {("t", index): old for index in range(9)}, lambda _: None)
+    await asyncio.sleep(0)
+    node.confirm()
+    steps = shard.expire(HOUR)
+    expired = [next(steps), next(steps)]
+    new = CommittedOffset(offset=2, commit_timestamp_ms=node.clock.now_ms())
+    shard.commit("g499", {T: new}, lambda _: None)
+    del shard.groups["g498"]
+    expired += steps
+    await asyncio.sleep(0)
+    node.confirm()
+    assert max(expired) < 1_100
+    assert sum(expired) == 9 * (count - 2) + 8
+    assert {name: live.offsets for name, live in shard.groups.items()} == {"g499": {T: new}}

@@ -19,6 +19,7 @@ from lakehead.broker.coordinator.transaction.messages import (
 )
 from lakehead.broker.coordinator.transaction.record_formats import encode_key, encode_value
 from lakehead.broker.coordinator.transaction.shard import TransactionShard
+from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine
 from lakehead.storage.format.batch_writer import KeyValue
 
 NOW_MS = 1_700_000_000_000
@@ -119,3 +120,16 @@ async def test_a_clock_that_is_set_back() -> None:
     clock.advance(3)
     assert shard.tick() == 1
     assert machine.current.state is TransactionState.PREPARE_ABORT
+
+
+async def test_ids_expire_a_thousand_at_a_time_and_one_that_is_used_meanwhile_stays() -> None:
+    clock = Clock()
+    shard = await loaded(known(), clock)
+    for number in range(2_999):
+        shard.create(known(transactional_id=f"id{number}"))
+    steps = shard.expire(NOW_MS)
+    expired = [next(steps)]
+    used = known(transactional_id="id2500", updated_ms=NOW_MS + 1)
+    shard.machines["id2500"] = TransactionMachine(used)
+    assert [*expired, *steps] == [1_000, 1_000, 999]
+    assert list(shard.machines) == ["id2500"]

@@ -521,7 +521,8 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
             for shard in self.shards.loaded():
-                shard.expire(self._settings.offsets_retention_minutes * 60_000)
+                for _ in shard.expire(self._settings.offsets_retention_minutes * 60_000):
+                    await asyncio.sleep(0)
 
     def _new_member_id(self, prefix: str) -> str:
         number = f"{self._rng.getrandbits(_MEMBER_ID_BITS):032x}"

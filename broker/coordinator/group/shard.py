@@ -6,7 +6,7 @@ visible to fetches when they are durable.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
@@ -86,6 +86,8 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.format.batch_writer import KeyValue
 
 _TICK_SECONDS_MIN = 0.001
+_EXPIRED_AT_ONCE = 1_000
+"""Offsets that are looked at in one turn of the event loop, in whole groups."""
 _TopicName: TypeAlias = tuple[str, bytes | None]
 """The name of a topic, and its id where a commit recorded it."""
 _log = structlog.get_logger(__name__)
@@ -718,17 +720,25 @@ class GroupShard:
         self._let_go(live)
         return outcome
 
-    def expire(self, retention_ms: int) -> None:
+    def expire(self, retention_ms: int) -> Iterator[int]:
         """Forget offsets that have lived their time, and groups that have neither offsets nor
-        members.
+        members. Yields how many offsets, after each piece of the work.
         """
-        now_ms = self._clock.now_ms()
+        looked_at = count = 0
         for group_id, live in list(self.groups.items()):
-            old = live.expired(now_ms, retention_ms)
+            if self.groups.get(group_id) is not live:
+                continue
+            old = live.expired(self._clock.now_ms(), retention_ms)
             if live.is_empty and len(old) == len(live.places):
                 self.delete_group(group_id)
             elif old:
                 self.delete_offsets(group_id, old)
+            looked_at += 1 + len(live.offsets)
+            count += len(old)
+            if looked_at >= _EXPIRED_AT_ONCE:
+                yield count
+                looked_at = count = 0
+        yield count
 
     # Inside.
 

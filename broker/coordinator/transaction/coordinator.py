@@ -262,7 +262,8 @@ class TransactionCoordinator:
             await asyncio.sleep(interval_ms / 1000)
             before_ms = self._clock.now_ms() - settings.transactional_id_expiration_ms
             for shard in self.shards.loaded():
-                shard.expire(before_ms)
+                for _ in shard.expire(before_ms):
+                    await asyncio.sleep(0)
 
 
 def _check_id(transactional_id: str) -> None:

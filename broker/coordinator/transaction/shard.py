@@ -6,7 +6,8 @@ after every load; the transaction completes when all of them are written.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -34,6 +35,8 @@ from lakehead.broker.coordinator.transaction.state_machine import TransactionMac
 from lakehead.storage.clock import Clock
 
 Outcome: TypeAlias = asyncio.Future[Exception | None]
+_EXPIRED_AT_ONCE = 1_000
+"""Ids that are looked at in one turn of the event loop."""
 _log = structlog.get_logger(__name__)
 
 
@@ -147,14 +150,19 @@ class TransactionShard:
                 count += 1
         return count
 
-    def expire(self, before_ms: int) -> int:
-        """Delete the ids that were not used since; return their number."""
-        old = [name for name, one in self.machines.items() if one.is_expired(before_ms)]
-        for transactional_id in old:
-            del self.machines[transactional_id]
-        if old:
-            self._log.append([(encode_key(name), None) for name in old], _ignore)
-        return len(old)
+    def expire(self, before_ms: int) -> Iterator[int]:
+        """Delete the ids that were not used since. Yields how many, after each piece of the
+        work.
+        """
+        names = iter(list(self.machines))
+        while some := list(islice(names, _EXPIRED_AT_ONCE)):
+            found = ((name, self.machines.get(name)) for name in some)
+            old = [name for name, one in found if one is not None and one.is_expired(before_ms)]
+            for transactional_id in old:
+                del self.machines[transactional_id]
+            if old:
+                self._log.append([(encode_key(name), None) for name in old], _ignore)
+            yield len(old)
 
     def _now_ms(self, machine: TransactionMachine, since: float) -> int:
         """Return the time by which a transaction is judged. Its start is by the clock of another
