@@ -15,7 +15,7 @@ BATCH = 4
 """Connections that are accepted in one turn of the event loop: about a millisecond."""
 SCARCE_S = 0.5
 """Pause when no descriptor or memory is left for another connection."""
-_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = structlog.get_logger("broker.network")
 
 
@@ -72,7 +72,7 @@ class Acceptor:
             try:
                 taken, _ = self._listening.accept()
             except OSError as error:
-                if error.errno in _SCARCE:
+                if error.errno in SCARCE:
                     _log.warning("connection_not_accepted", reason=error.strerror)
                     self._pause(SCARCE_S)
                 return  # none is there any more, or it has ended meanwhile

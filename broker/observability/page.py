@@ -13,6 +13,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from socketserver import ThreadingMixIn
@@ -21,6 +22,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from lakehead.broker.network.acceptor import SCARCE, SCARCE_S
 from lakehead.broker.observability.health import PROBES, Health, health
 from lakehead.broker.observability.metrics import NodeCollector
 from lakehead.broker.observability.observed_node import ObservedNode
@@ -52,6 +54,17 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments)
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
 
+    def get_request(self) -> Any:
+        """Accept a connection. If the process has no descriptor for it, it waits in the kernel, and
+        the system would say again at once that it is there.
+        """
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in SCARCE:
+                time.sleep(SCARCE_S)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread, if there is a free one."""
         if not self._places.acquire(blocking=False):
@@ -68,7 +81,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         current = [request]
         end = threading.Timer(REQUEST_S_MAX, lambda: _cut(current[0]))
         end.daemon = True
-        end.start()
+        try:
+            end.start()
+        except RuntimeError:  # the process can have no more threads
+            self._places.release()
+            self.shutdown_request(request)
+            return
         try:
             if (context := self.access.tls()) is not None:
                 request.settimeout(TIMEOUT_S)
