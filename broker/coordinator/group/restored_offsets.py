@@ -1,12 +1,13 @@
-"""Committed offsets that are corrected in a restored cluster, before it begins.
+"""Positions of groups that are corrected in a restored cluster, before it begins.
 
 A backup holds each partition as it was at about one moment, not at exactly the same one: a group
 may have committed an offset of records that are not in it. Without a correction the group would
 pass over the next records that get these offsets. So such an offset becomes the end of its
-partition.
+partition. A share group's state has nothing of offsets from the end on either: they would count as
+done.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -18,7 +19,11 @@ from lakehead.broker.coordinator.group.record_formats import (
 )
 from lakehead.broker.coordinator.log import CoordinatorLog
 from lakehead.broker.coordinator.record_reader import UnknownRecord
-from lakehead.broker.partition.partition import OFFSETS_TOPIC
+from lakehead.broker.coordinator.share.record_formats import encode_key as encode_share_key
+from lakehead.broker.coordinator.share.record_formats import encode_snapshot
+from lakehead.broker.coordinator.share.share_states import ShareStates, StoredState
+from lakehead.broker.partition.partition import OFFSETS_TOPIC, SHARE_STATES_TOPIC
+from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import RequestRefused
@@ -73,34 +78,48 @@ class _StoredLog:
 async def corrected_offsets(
     store: ObjectStore, state: MetadataImage, clock: Clock
 ) -> dict[int, list[KeyValue]]:
-    """Return the records to append to the streams of `__consumer_offsets`, by stream id: the
-    offsets that groups have committed beyond the ends of partitions, as those ends.
+    """Return the records to append to the streams of `__consumer_offsets` and of
+    `__share_group_state`, by stream id: the positions of groups beyond the ends of partitions, as
+    those ends.
 
     Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat.
     """
-    topic = state.topics.get(OFFSETS_TOPIC)
     found: dict[int, list[KeyValue]] = {}
     scope = TaskScope(log_failure)
     try:
-        for stream_id in () if topic is None else topic.partitions:
-            stream = state.stream(stream_id)
-            if stream.start_offset == stream.end_offset:
-                continue
-            batches = [batch async for batch in stored_batches(store, stream)]
-            log = CoordinatorLog(
-                _StoredLog(state=stream, batches=batches), clock, scope, name=OFFSETS_TOPIC
-            )
+        async for stream_id, stored in _logs(store, state, OFFSETS_TOPIC):
+            log = CoordinatorLog(stored, clock, scope, name=OFFSETS_TOPIC)
             await log.replay()
-            corrections: list[KeyValue] = [
+            found[stream_id] = [
                 (key, value)
-                async for key, stored in log.values()
-                if (value := _corrected(state, key, stored)) is not None
+                async for key, committed in log.values()
+                if (value := _corrected(state, key, committed)) is not None
             ]
-            if corrections:
-                found[stream_id] = corrections
+        async for stream_id, stored in _logs(store, state, SHARE_STATES_TOPIC):
+            log = CoordinatorLog(stored, clock, scope, name=SHARE_STATES_TOPIC)
+            states = ShareStates()
+            log.keep_in(states)
+            await log.replay()
+            found[stream_id] = [
+                (encode_share_key(key), value)
+                for key, one in states.by_key.items()
+                if (value := _corrected_share(state, key, one, clock.now_ms())) is not None
+            ]
     finally:
         await scope.close()
-    return found
+    return {stream_id: records for stream_id, records in found.items() if records}
+
+
+async def _logs(
+    store: ObjectStore, state: MetadataImage, topic: str
+) -> AsyncIterator[tuple[int, _StoredLog]]:
+    """Yield the partitions of an internal topic that have records, by stream id."""
+    known = state.topics.get(topic)
+    for stream_id in () if known is None else known.partitions:
+        stream = state.stream(stream_id)
+        if stream.start_offset < stream.end_offset:
+            batches = [batch async for batch in stored_batches(store, stream)]
+            yield stream_id, _StoredLog(state=stream, batches=batches)
 
 
 def _corrected(state: MetadataImage, key: bytes, stored: bytes) -> bytes | None:
@@ -117,3 +136,32 @@ def _corrected(state: MetadataImage, key: bytes, stored: bytes) -> bytes | None:
         return None
     end = state.stream(topic.partitions[about.partition]).end_offset
     return encode_offset(replace(committed, offset=end)) if committed.offset > end else None
+
+
+def _corrected_share(
+    state: MetadataImage, key: SharePartitionKey, stored: StoredState, now_ms: int
+) -> bytes | None:
+    """Return the snapshot of a share-partition that has to change; None: it stays as it is."""
+    topic = state.topic_by_id(key.topic_id.hex())
+    if topic is None or key.partition >= len(topic.partitions):
+        return None
+    end, share = state.stream(topic.partitions[key.partition]).end_offset, stored.state
+    batches = tuple(
+        one._replace(last_offset=min(one.last_offset, end - 1))
+        for one in share.batches
+        if one.first_offset < end
+    )
+    if share.start_offset <= end and batches == share.batches:
+        return None
+    done = share.delivery_complete_count
+    if done >= 0:
+        done = sum(
+            one.last_offset - one.first_offset + 1 for one in batches if one.state.is_terminal
+        )
+    corrected = share._replace(
+        start_offset=min(share.start_offset, end), delivery_complete_count=done, batches=batches
+    )
+    epoch = stored.snapshot.epoch + 1
+    return encode_snapshot(
+        replace(stored.snapshot, epoch=epoch, state=corrected, written_ms=now_ms)
+    )
