@@ -66,6 +66,10 @@ _DIFFERENCES = """\
   Members whose metadata (of all their protocols) come to more than twice that are refused with
   GROUP_MAX_SIZE_REACHED when they join, and the others continue. A group keeps one mebibyte, about
   7,000, of member ids that are given out and not used; the oldest are dropped (UNKNOWN_MEMBER_ID).
+- **Internal topics keep their number of partitions**: CreatePartitions of `__consumer_offsets`,
+  `__transaction_state` or `__share_group_state` gets INVALID_REQUEST. Kafka adds them, and from the
+  next start of its brokers on groups are looked for in other partitions than those of their offsets
+  (KAFKA-14418).
 - **EndTxn** of a fenced producer is refused with PRODUCER_FENCED whichever clients use its
   transactional id. In Kafka a producer of transaction version 2 becomes its successor if that is of
   an older version and has ended a transaction: both then write under one epoch.

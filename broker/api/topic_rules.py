@@ -10,7 +10,12 @@ from lakehead.broker.configs.topic_configs import parse_topic_configs
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
-from lakehead.storage.metadata.state import MetadataImage, may_collide, unified_name
+from lakehead.storage.metadata.state import (
+    INTERNAL_TOPICS,
+    MetadataImage,
+    may_collide,
+    unified_name,
+)
 
 METADATA_TOPIC = "__cluster_metadata"
 """The name of Kafka's metadata log; a topic of this name would only confuse."""
@@ -93,6 +98,11 @@ def check_more_partitions(
     topic = state.topics.get(name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"{name} keeps its number of partitions: groups and transactional ids are found by it.",
+        )
     present = len(topic.partitions)
     if count <= present:
         raise KafkaError(

@@ -10,7 +10,9 @@ import pytest
 import pytest_asyncio
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 from tests.support.api_client import TOPIC, ApiClient, api_client
 
 NONE, INVALID = ErrorCode.none, ErrorCode.invalid_request
@@ -384,3 +386,21 @@ async def test_topics_of_one_request_share_entries_of_the_metadata_log(client: A
         (name, UNKNOWN if name == "not/a name" else NONE) for name, _ in wanted
     ]
     assert client.node.engine.metadata.stats.entries_put - before < 30
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+async def test_internal_topics_get_no_more_partitions(client: ApiClient, name: str) -> None:
+    """Each group is in the partition that its id hashes to: at once all would be elsewhere, and
+    without their offsets.
+    """
+    groups = client.node.groups
+    await groups.partition_for("team")
+    if name not in client.node.topics.by_name:
+        assert await create(client, (name, {"partitions": 5})) == [(name, NONE)]
+    await groups.loaded("team")
+    await groups.commit("team", {("t", 0): CommittedOffset(offset=7)})
+    count = len(client.node.topics.by_name[name].partitions)
+    codes = await grow(client, (name, count + 7, None))
+    assert (await groups.offsets("team"))["t", 0].offset == 7
+    assert codes == [(name, INVALID)]
+    assert len(client.node.topics.by_name[name].partitions) == count
