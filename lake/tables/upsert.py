@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -228,16 +229,19 @@ def merge_of(
     table's rows (with history, its current ones) for columns that changes leave as they are.
     """
     names = identity(keys)
-    changes, truncated_us = (_each_ended if is_history else _after_truncates)(changes, names)
+    truncates = _truncates_of(changes)
+    if truncates is not None:
+        changes = _each_ended(changes, names) if is_history else truncates.later(changes)
     if is_history:
         codes = row_codes(changes, names)
         order = _order(changes, codes)
         changes, codes = changes.take(order), codes[order]
         changes = _whole(folded(changes, codes, _is_delete(changes)), names, lookup)
         lateness = None if lookup is None else _late_changes(changes, names, lookup)
-        return _history_merge(changes, codes, table_schema, names, truncated_us, lateness)
-    # After a truncate the table has no row before the change.
-    source = _whole(_last_of_each(changes, names), names, lookup if truncated_us is None else None)
+        return _history_merge(changes, codes, table_schema, names, truncates, lateness)
+    if truncates is not None and lookup is not None:
+        lookup = truncates.left(lookup)
+    source = _whole(_last_of_each(changes, names), names, lookup)
     put, delete = f"s.{OP} = '{PUT}'", f"s.{OP} = '{_DELETE}'"
     columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
     clauses = [
@@ -245,9 +249,8 @@ def merge_of(
         Clause(verb="update", condition=f"{put} AND {_IS_LATER}", values=columns),
         Clause(verb="insert", condition=put, values=columns),
     ]
-    if truncated_us is not None:
-        clauses.append(Clause(verb="delete_missing"))
-    if truncated_us is not None:
+    if truncates is not None:
+        clauses.append(Clause(verb="delete_missing", condition=truncates.condition()))
         return Merge(source=source, on=_same(names), clauses=tuple(clauses))
     on = _same_in_ranges(source, names)
     return Merge(source=source, on=on, clauses=tuple(clauses), names=names)
@@ -369,7 +372,7 @@ def _history_merge(
     codes: Any,
     table_schema: Any,
     names: Sequence[str],
-    truncated_us: int | None,
+    truncates: "_Truncates | None",
     lateness: _Lateness | None,
 ) -> Merge:
     """`changes` in order of keys: each put is a new row, and the first of a key ends the row that
@@ -401,11 +404,11 @@ def _history_merge(
         Clause(verb="update", condition=_IS_LATER, values=ended),
         Clause(verb="insert", condition=f"NOT s.{_CLOSES}", values=columns),
     ]
-    if truncated_us is not None:
-        text = (_EPOCH + dt.timedelta(microseconds=truncated_us)).isoformat()
-        ended = (("_valid_to", f"CAST('{text}' AS TIMESTAMP)"), ("_is_current", "false"))
-        clauses.append(Clause(verb="update_missing", condition="t.`_is_current`", values=ended))
-    same = _same(names) if truncated_us is not None else _same_in_ranges(source, names)
+    if truncates is not None:
+        ended = (("_valid_to", _moment(truncates.first_us)), ("_is_current", "false"))
+        condition = f"t.`_is_current` AND {truncates.condition()}"
+        clauses.append(Clause(verb="update_missing", condition=condition, values=ended))
+    same = _same(names) if truncates is not None else _same_in_ranges(source, names)
     on = f"{same} AND t.`_is_current` AND s.{_CLOSES}"
     return Merge(source=source, on=on, clauses=tuple(clauses))
 
@@ -435,13 +438,84 @@ def _flagged(rows: Any, *, is_closing: bool) -> Any:
     return rows.append_column(_CLOSES, pa.array(np.full(rows.num_rows, is_closing)))
 
 
-def _each_ended(changes: Any, names: Sequence[str]) -> tuple[Any, int | None]:
-    """Changes with a delete of every key that they name in place of each truncate, and when the
-    first one was (microseconds), None without any.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Truncates:
+    """The truncates among changes: of each its partition, offset and timestamp (microseconds); and
+    when the first one was at the source. A row is ended by one that comes after it: by offset in
+    its partition, by time in others, of which an equal one is not after it (as in `_IS_LATER`).
     """
+
+    places: tuple[tuple[int, int, int], ...]
+    first_us: int
+
+    def are_after(self, rows: Any) -> npt.NDArray[np.bool_]:
+        """Return which rows, or changes, one of these comes after."""
+        partition, offset, timestamp = (_numbers(rows, name) for name in _ORDER_COLUMNS)
+        ended = np.zeros(len(partition), np.bool_)
+        for in_partition, at, time_us in self.places:
+            is_same = partition == in_partition
+            ended |= np.where(is_same, offset < at, timestamp < time_us)
+        return ended
+
+    def later(self, changes: Any) -> Any:
+        """Return the changes, without these, that none of these comes after."""
+        return changes.filter(pa.array(~_is_truncate(changes) & ~self.are_after(changes)))
+
+    def condition(self) -> str:
+        """Return the same in SQL, for rows of the table."""
+        parts = []
+        for partition in {place[0] for place in self.places}:
+            last = max(at for of, at, _ in self.places if of == partition)
+            before = f"t.`_offset` < {last}"
+            others = [time_us for of, _, time_us in self.places if of != partition]
+            if others:
+                before = f"({before} OR {_before(max(others))})"
+            parts.append(f"(t.`_partition` = {partition} AND {before})")
+        known = ", ".join(str(partition) for partition in {place[0] for place in self.places})
+        newest = max(time_us for _, _, time_us in self.places)
+        parts.append(f"(t.`_partition` NOT IN ({known}) AND {_before(newest)})")
+        return f"({' OR '.join(parts)})"
+
+    def left(self, lookup: Lookup) -> Lookup:
+        """Return a lookup of rows that these do not end."""
+
+        def look(keys: Any, columns: Sequence[str]) -> Any:
+            found = lookup(keys, list(dict.fromkeys((*columns, *_ORDER_COLUMNS))))
+            return found.filter(pa.array(~self.are_after(found)))
+
+        return look
+
+
+_ORDER_COLUMNS = ("_partition", "_offset", "_timestamp")
+_MOMENTS = range(-(1 << 63) // 1000 + 1, (1 << 63) // 1000)
+"""The times, in microseconds, that each engine has a literal for: DataFusion's are nanoseconds."""
+
+
+def _before(time_us: int) -> str:
+    """Return a condition for rows of the table that are older than a time."""
+    if time_us not in _MOMENTS:
+        return "true" if time_us > 0 else "false"
+    return f"t.`_timestamp` < {_moment(time_us)}"
+
+
+def _moment(time_us: int) -> str:
+    text = (_EPOCH + dt.timedelta(microseconds=time_us)).isoformat()
+    return f"CAST('{text}' AS TIMESTAMP)"
+
+
+def _truncates_of(changes: Any) -> _Truncates | None:
+    truncates = changes.filter(pa.array(_is_truncate(changes)))
+    if not truncates.num_rows:
+        return None
+    columns = (_numbers(truncates, name).tolist() for name in _ORDER_COLUMNS)
+    return _Truncates(
+        places=tuple(zip(*columns, strict=True)), first_us=int(_numbers(truncates, AT).min())
+    )
+
+
+def _each_ended(changes: Any, names: Sequence[str]) -> Any:
+    """Changes with a delete of every key that they name in place of each truncate."""
     is_truncate = _is_truncate(changes)
-    if not is_truncate.any():
-        return changes, None
     rest, truncates = changes.filter(pa.array(~is_truncate)), changes.filter(pa.array(is_truncate))
     named = rest.group_by(list(names)).aggregate([])
     ended = [rest]
@@ -451,27 +525,11 @@ def _each_ended(changes: Any, names: Sequence[str]) -> tuple[Any, int | None]:
             column = pa.array([_DELETE] * named.num_rows) if name == OP else named.column(name)
             rows = rows.set_column(rows.schema.get_field_index(name), name, column)
         ended.append(rows.cast(rest.schema))
-    return pa.concat_tables(ended), int(_numbers(truncates, AT).min())
+    return pa.concat_tables(ended)
 
 
 def _is_truncate(changes: Any) -> Any:
     return np.asarray(pc.equal(changes.column(OP), _TRUNCATE))
-
-
-def _after_truncates(changes: Any, _names: Sequence[str]) -> tuple[Any, int | None]:
-    """Return the changes after the last truncate, and its time (microseconds), None without any. In
-    its own partition `after` is by offset; in others, by time.
-    """
-    is_truncate = _is_truncate(changes)
-    if not is_truncate.any():
-        return changes, None
-    partition, offset = _numbers(changes, "_partition"), _numbers(changes, "_offset")
-    at = _numbers(changes, AT)
-    kept = ~is_truncate
-    for row in np.flatnonzero(is_truncate):
-        is_same = partition == partition[row]
-        kept &= np.where(is_same, offset > offset[row], at > at[row])
-    return changes.filter(pa.array(kept)), int(at[is_truncate].max())
 
 
 def _numbers(changes: Any, name: str) -> Any:

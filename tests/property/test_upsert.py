@@ -209,3 +209,55 @@ def test_history_has_one_current_row_of_a_key_whatever_partition_a_round_reads_f
     newest = {key: at for at, (key, _) in enumerate(records, start=1)}
     assert {row["id"]: row["v"] for row in found if row["_is_current"]} == newest
     assert all(row["_is_current"] == (row["_valid_to"] is None) for row in found)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    records=st.lists(
+        st.tuples(st.sampled_from("uuuut"), st.integers(0, 3), st.integers(0, 2)), max_size=12
+    ),  # op, key, partition of a truncate
+    order=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=4),
+    is_history=st.booleans(),
+)
+def test_a_truncate_ends_the_rows_before_it_whatever_partition_a_round_reads_first(
+    records: list[tuple[str, int, int]], order: list[tuple[int, int]], is_history: bool
+) -> None:
+    """The truncates of a topic are in any of its partitions, and rows after them come first."""
+    waiting: list[list[dict[str, Any]]] = [[], [], []]
+    model: dict[int, int] = {}
+    for at, (op, key, anywhere) in enumerate(records, start=1):
+        partition = anywhere if op == "t" else key % 3
+        row = {"_op": op, "_seq": 0, "_timestamp": at, "_at": at, "_partition": partition}
+        if op == "u":
+            row |= {"id": key, "v": at, "_key": b"%d" % key}
+            model[key] = at
+        else:
+            model.clear()
+        waiting[partition].append(row | {"_offset": len(waiting[partition])})
+    schema = pa.schema([*ROW, *(HISTORY_FIELDS if is_history else ())])
+    ends = [0] * 3
+    with tempfile.TemporaryDirectory() as folder:
+        uri = str(Path(folder) / "t")
+        create_table(uri, schema, name="t", description="")
+        for partition, count in [*order, (2, 12), (1, 12), (0, 12)]:
+            first = ends[partition]
+            rows = waiting[partition][first : first + count]
+            ends[partition] += len(rows)
+            merged(opened(uri), rows, ends, ("id",), schema, is_history=is_history)
+        found = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    held = {(row["id"], row["v"]) for row in found if row.get("_is_current", True)}
+    # Beside them are rows that came after the truncate which had ended them, as after a delete.
+    assert model.items() <= held
+
+
+def test_a_row_of_the_moment_of_a_truncate_in_another_partition_stays(tmp_path: Path) -> None:
+    """TRUNCATE and INSERT of one transaction have one time at the source, and often as records."""
+    uri = str(tmp_path / "t")
+    create_table(uri, ROW, name="t", description="")
+    moment = {"_seq": 0, "_timestamp": 5, "_at": 5, "_offset": 0}
+    put = {"_op": "u", "id": 1, "v": 1, "_key": b"1", "_partition": 1}
+    merged(opened(uri), [moment | {"_op": "t", "_partition": 0}, moment | put], [1, 1], (), ROW)
+    assert opened(uri).rows(["v"], None).column("v").to_pylist() == [1]
+    later = {"_timestamp": 6, "_at": 6, "_offset": 1}
+    merged(opened(uri), [moment | later | {"_op": "t", "_partition": 0}], [2, 1], (), ROW)
+    assert opened(uri).rows(["v"], None).num_rows == 0
