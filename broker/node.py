@@ -518,8 +518,10 @@ async def _build(
     producer_ids = ProducerIds(metadata, settings.node_id)
 
     delegation_tokens = _delegation_tokens(settings)
+    audit = AuditLog(clock, logs_allowed=settings.audit_log_allowed)
     authenticator = _authenticator(
-        settings, listeners, sasl, delegation_tokens, dispatcher, metadata, clock, rng, scope
+        *(settings, listeners, sasl, delegation_tokens, dispatcher, metadata),
+        *(clock, rng, scope, audit),
     )
     client = _inter_broker_client(settings, network, metadata, dispatcher, lifecycle)
     configs = partial(_configs, metadata, settings)
@@ -565,7 +567,6 @@ async def _build(
     fetch_sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, clock, rng)
     cold_reads = ColdReads(scope)
     counts, backpressure = RequestCounts(), Backpressure(engine)
-    audit = AuditLog(clock, logs_allowed=settings.audit_log_allowed)
     audit_topic = _audit_topic(settings, audit, control, cache, producer, clock, backpressure)
     services = BrokerServices(
         settings=settings,
@@ -856,6 +857,7 @@ def _authenticator(
     clock: Clock,
     rng: random.Random,
     scope: TaskScope,
+    audit: AuditLog,
 ) -> Authenticator:
     credentials = ScramCredentials(
         lambda: metadata.state, delegation_tokens, clock.now_ms, rng.randbytes(32)
@@ -868,6 +870,7 @@ def _authenticator(
         dispatcher,
         clock,
         scope,
+        audit,
         delay_s=settings.connection_failed_authentication_delay_ms / 1000,
     )
 

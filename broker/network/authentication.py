@@ -23,6 +23,7 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from lakehead.broker.protocol.frame import RequestHeader, encode_response, read_header
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.security.audit import AuditLog
 from lakehead.broker.security.sasl.outcome import (
     Authenticated,
     Challenge,
@@ -91,6 +92,7 @@ class Authenticator:
         server: VersionsServer,
         clock: Clock,
         scope: TaskScope,
+        audit: AuditLog,
         *,
         delay_s: float,
     ) -> None:
@@ -98,6 +100,7 @@ class Authenticator:
         self.server = server
         self.clock = clock
         self.scope = scope
+        self.audit = audit
         self.delay_s = delay_s
         self.succeeded_total: Counter[tuple[str, str]] = Counter()
         """By listener and mechanism."""
@@ -271,6 +274,12 @@ class Authentication:
         if session.ends_at_ms is None:
             connection.gate = None
         self._shared.succeeded_total[connection.listener.name, session.mechanism] += 1
+        self._shared.audit.authentication_succeeded(
+            outcome.principal,
+            host=connection.client_host,
+            listener=connection.listener.name,
+            mechanism=session.mechanism,
+        )
         return lifetime_ms
 
     def _refuse(self, slot: Slot, header: RequestHeader | None, failure: SaslFailure) -> None:
@@ -309,12 +318,11 @@ class Authentication:
         slot.cancel = loop.call_later(self._shared.delay_s, end).cancel
 
     def _note(self, reason: str) -> None:
-        """Count a failure, and log it."""
+        """Count a failure, and give it to the audit log."""
         connection, mechanism = self._connection, self._session.mechanism
         self._shared.failed_total[connection.listener.name, mechanism] += 1
-        _log.info(
-            "authentication_failed",
-            client_host=connection.client_host,
+        self._shared.audit.authentication_failed(
+            host=connection.client_host,
             listener=connection.listener.name,
             mechanism=mechanism,
             reason=reason,

@@ -24,6 +24,7 @@ from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from lakehead.broker.protocol.frame import RequestHeader, encode_request, read_header
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.security.audit import AuditLog
 from lakehead.broker.security.development_certs import utc
 from lakehead.broker.security.sasl.oauthbearer import OAuthBearerServer
 from lakehead.broker.security.sasl.outcome import (
@@ -146,8 +147,10 @@ async def _connected(data: bytes, listener: SaslListener) -> None:
     asyncio.get_running_loop().set_exception_handler(
         lambda _, found: crashes.append(found.get("exception") or RuntimeError(found["message"]))
     )
+    clock = SystemClock()
+    audit = AuditLog(clock, logs_allowed=True)
     authenticator = Authenticator(
-        {_LISTENER: listener}, _Versions(), SystemClock(), scope, delay_s=0.0
+        {_LISTENER: listener}, _Versions(), clock, scope, audit, delay_s=0.0
     )
     server, transport = _Guarded(authenticator), Transport()
     place = Listener(name=_LISTENER, protocol=SecurityProtocol.SASL_PLAINTEXT)

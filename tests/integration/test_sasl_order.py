@@ -4,7 +4,9 @@ else; afterwards it acts under the name that was proven.
 
 import re
 import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -234,8 +236,12 @@ def test_no_request_is_served_in_the_middle_of_another_authentication(short_port
 
 
 def test_the_settings_and_the_log_show_no_password(
-    node: WatchedNode, port: int, capfd: pytest.CaptureFixture[str]
+    node: WatchedNode,
+    port: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(node.node.services.audit, "_seen", OrderedDict())
     settings = node.node.settings
     for text in (repr(settings), repr(node.node), str(node.node.services.settings)):
         assert ADMIN_PASSWORD not in text
@@ -279,3 +285,23 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(
     with SaslClient(port) as client:
         assert client.plain("alice", ALICE_PASSWORD).error_code is ErrorCode.none
     assert node.is_well
+
+
+def test_the_audit_log_has_failed_logins_and_those_that_succeed_if_they_are_wanted(
+    node: WatchedNode, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = node.node.services.audit
+    events: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(audit, "_seen", OrderedDict())
+    monkeypatch.setattr(audit, "sinks", [events.append])
+    for is_wanted in (False, True):
+        monkeypatch.setattr(audit, "logs_allowed", is_wanted)
+        for password in ("wrong", "wr0ng", ALICE_PASSWORD):
+            with SaslClient(port) as client:
+                client.plain("alice", password)
+    place = {"client_host": "127.0.0.1", "listener": "CLIENT", "mechanism": "PLAIN"}
+    reason = "Authentication failed: Invalid username or password"
+    assert events == [
+        {"event": "authentication_failed", "reason": reason, **place},  # once a minute
+        {"event": "authentication_succeeded", "principal": "User:alice", **place},
+    ]
