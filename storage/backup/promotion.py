@@ -106,7 +106,8 @@ async def promote_copy(
         point = await _sealed_point(store, clock, rng)
         now_ms = clock.now_ms()
         secret = f"{rng.getrandbits(256):064x}"
-        state = restored_state(point.state, node_secret=secret, time_ms=now_ms)
+        keys = [one.key for one in await listed(store)]
+        state = restored_state(point.state, keys=keys, node_secret=secret, time_ms=now_ms)
         state = await _above_all(store, state)
         records = await correct(store, state)
         state = await append_corrections(store, state, records, now_ms, rng)

@@ -253,7 +253,8 @@ async def restore_cluster(
     failpoint("restore_objects_copied")
     secret = f"{rng.getrandbits(256):064x}"
     now_ms = clock.now_ms()
-    state = restored_state(point.state, node_secret=secret, time_ms=now_ms)
+    keys = [one.key for one in await listed(target)]
+    state = restored_state(point.state, keys=keys, node_secret=secret, time_ms=now_ms)
     corrections = await correct(target, state)
     state = await append_corrections(target, state, corrections, now_ms, rng)
     failpoint("restore_corrected")

@@ -5,7 +5,8 @@ and configs. Everything that a process of the lost cluster may still do ends her
 
 - Its nodes are fenced and recovered, and their next epochs are far beyond those that the lost
   cluster may have reached since. So no name of an object is used twice, even where both clusters
-  write, and a node with the same id starts without its old write-ahead log.
+  write, and a node with the same id starts without its old write-ahead log. The same holds for a
+  node that was new after the state, of which there are objects at the place: it counts as retired.
 - The secret by which nodes recognise each other is a new one.
 - Inherited tails that were not uploaded are lost with the logs that hold them.
 - Streams are closed, and their next epochs are far beyond too. By the leader epoch a client notices
@@ -15,11 +16,13 @@ and configs. Everything that a process of the lost cluster may still do ends her
   itself.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from immutables import Map
 
 from lakehead.storage.format.feature_level import NEWEST_LEVEL
+from lakehead.storage.format.object_names import DataName
 from lakehead.storage.metadata.records import DropObjects
 from lakehead.storage.metadata.rules import apply_records, end_tails
 from lakehead.storage.metadata.state import (
@@ -30,6 +33,7 @@ from lakehead.storage.metadata.state import (
     NodeState,
     StreamState,
 )
+from lakehead.storage.wal.object import WalName
 
 ENTRIES_STEP = 1_000_000
 """The restored log goes on this many entries later: what a job of the lost cluster has written, and
@@ -40,9 +44,12 @@ STREAM_EPOCHS_STEP = 1_000
 PRODUCER_IDS_STEP = 1_000_000_000
 
 
-def restored_state(state: MetadataImage, *, node_secret: str, time_ms: int) -> MetadataImage:
+def restored_state(
+    state: MetadataImage, *, keys: Iterable[str], node_secret: str, time_ms: int
+) -> MetadataImage:
     """Return the metadata with which the restored cluster begins. `state` has the tails of
-    write-ahead logs as committed objects; `time_ms` is now, milliseconds since the epoch.
+    write-ahead logs as committed objects; `keys` are those of the objects at the cluster's place;
+    `time_ms` is now, milliseconds since the epoch.
     """
     if state.unreferenced:  # they were not copied
         dropped = DropObjects(keys=tuple(state.unreferenced_objects()))
@@ -62,7 +69,7 @@ def restored_state(state: MetadataImage, *, node_secret: str, time_ms: int) -> M
         next_entry=number,
         nodes=Map(nodes),
         retired_nodes=Map(
-            {one: epoch + NODE_EPOCHS_STEP for one, epoch in state.retired_nodes.items()}
+            {one: epoch + NODE_EPOCHS_STEP for one, epoch in _gone_nodes(state, keys).items()}
         ),
         streams=state.streams.update(
             [(stream.stream_id, _stream(stream)) for stream in state.streams.values()]
@@ -72,6 +79,16 @@ def restored_state(state: MetadataImage, *, node_secret: str, time_ms: int) -> M
         next_producer_id=state.next_producer_id + PRODUCER_IDS_STEP,
         node_secret=node_secret if state.metadata_version >= NEWEST_LEVEL else "",
     )
+
+
+def _gone_nodes(state: MetadataImage, keys: Iterable[str]) -> dict[int, int]:
+    """Return the last epochs of nodes that were retired, and of those that only names know."""
+    epochs = dict(state.retired_nodes)
+    for key in keys:
+        name = DataName.parse(key) or WalName.parse(key)
+        if name is not None and name.node_id not in state.nodes:
+            epochs[name.node_id] = max(name.epoch, epochs.get(name.node_id, -1))
+    return epochs
 
 
 def _node(node: NodeState, open_streams: int, time_ms: int) -> NodeState:

@@ -147,7 +147,7 @@ def test_an_accepted_loss_ends_the_tails_in_the_lost_log() -> None:
 def test_a_restored_cluster_waits_for_no_tail() -> None:
     """The log that holds it is lost with its machine, and named in the backup."""
     state = after(FENCE, REACHED, MOVED)
-    restored = restored_state(state, node_secret="", time_ms=0)
+    restored = restored_state(state, keys=(), node_secret="", time_ms=0)
     assert not restored.tails
     assert restored.objects["data/tail"].kind == r.HEADERS
     assert logs_elsewhere(state)[0] == LogElsewhere(node_id=0, wal="unknown", streams=1)

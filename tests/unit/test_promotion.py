@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,13 @@ from lakehead.storage.metadata.entry import decode_entry, entry_key
 from lakehead.storage.metadata.layout import Listing
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import read_checkpoint
-from lakehead.storage.metadata.records import TakeTable
+from lakehead.storage.metadata.records import (
+    AssignStreams,
+    CreateStream,
+    CreateTopic,
+    Record,
+    TakeTable,
+)
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import FileStore
@@ -266,6 +272,52 @@ async def test_a_node_that_starts_while_logs_are_sealed_is_fenced(tmp_path: Path
             async with asyncio.timeout(20):
                 await append(streams[0], 5)
                 raise AssertionError("it was acknowledged, and is lost")
+
+
+def made_by(node_id: int, name: str) -> Callable[[MetadataImage], list[Record]]:
+    """Return a plan that makes a topic of one partition, which a node is to lead."""
+
+    def plan(state: MetadataImage) -> list[Record]:
+        stream_id, topic_id = state.next_stream_id, "b" * 32
+        return [
+            CreateTopic(name=name, topic_id=topic_id),
+            CreateStream(stream_id=stream_id, topic_id=topic_id, partition=0),
+            AssignStreams(node_id=node_id, stream_ids=(stream_id,)),
+        ]
+
+    return plan
+
+
+@pytest.mark.parametrize("log_has_arrived", [True, False])
+async def test_a_node_that_was_new_when_the_copy_was_cut_off_uses_no_name_again(
+    tmp_path: Path, log_has_arrived: bool
+) -> None:
+    """Its objects have arrived, and the entry that registered it has not."""
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    await grow(source, 1)
+    shutil.copytree(source, copy)
+    async with broker(source, LAZY, node_id=7, seed=2) as (engine, _):
+        state = await engine.metadata.commit_with(made_by(7, "lost"))
+        (stream,) = await engine.open_streams(state.topics["lost"].partitions)
+        await append(stream, 10)
+        await engine.upload_now()
+    late = files(source) - files(copy)
+    for name in late - {min(name for name in late if name.startswith("meta/log/"))}:
+        arrive(source, copy, name)
+    if not log_has_arrived:
+        shutil.rmtree(copy / "wal" / "7")
+    assert any("/7-0-0" in name for name in files(copy))
+    done = await promoted(FileStore(copy))
+    assert done.point is not None
+    assert 7 not in done.point.state.nodes
+    async with broker(copy, LAZY, node_id=7, seed=3) as (engine, _):
+        state = await engine.metadata.commit_with(made_by(7, "new"))
+        (stream,) = await engine.open_streams(state.topics["new"].partitions)
+        await append(stream, 3)
+        (written,) = await stream.fetch(0, 1 << 20)
+        await engine.upload_now()
+        engine.cache.forget(stream.stream_id)
+        assert await stream.fetch(0, 1 << 20) == [written]
 
 
 async def test_an_entry_of_a_node_in_the_copy_finds_the_promoted_metadata(tmp_path: Path) -> None:
