@@ -126,36 +126,39 @@ def compact_topics_item(item: CompactTopicsItem) -> CompactTopicsResult:
     from lakehead.storage.clock import SystemClock
     from lakehead.storage.jobs.cluster import in_cluster
     from lakehead.storage.maintenance.configs import MaintenanceDefaults
-    from lakehead.storage.maintenance.rules import due_of_stream, topic_rules
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactTopicsResult:
-        clock = SystemClock()
-        defaults = MaintenanceDefaults(given=item.defaults.given)
-        values = defaults.values(log.state)
-        topic = log.state.topics.get(item.work.topic)
-        if topic is None:
-            return CompactTopicsResult(superseded=1)
-        rules = topic_rules(topic.configs, values)
-        due = due_of_stream(log.state, topic, item.work.stream_id, rules, clock.now_ms())
-        if due is None or not due.is_compaction:
-            return CompactTopicsResult(superseded=1)
         cluster = OpenCluster(
-            store=store, metadata=log, clock=clock, rng=random.SystemRandom(), defaults=defaults
+            store=store,
+            metadata=log,
+            clock=SystemClock(),
+            rng=random.SystemRandom(),
+            defaults=MaintenanceDefaults(given=item.defaults.given),
         )
-        return CompactTopicsResult.of(await _compact(cluster, due))
+        return CompactTopicsResult.of(await _compact(cluster, item.work))
 
     return in_cluster(item.path, _WRITER, work)
 
 
 async def _compact(cluster: OpenCluster, work: "DueWork") -> "LogCompactionResult | Superseded":
-    """Compact a partition; return Superseded where another process was quicker."""
+    """Compact a partition; return Superseded where another process was quicker, or where the topic
+    is not to be compacted any more: the work may have been planned hours ago.
+    """
     from lakehead.storage.compaction.log_compaction import Superseded
     from lakehead.storage.maintenance.partition_compaction import compact_partition
+    from lakehead.storage.maintenance.rules import due_of_stream, topic_rules
 
-    values = cluster.defaults.values(cluster.metadata.state)
+    state = await cluster.metadata.refresh()
+    values, topic = cluster.defaults.values(state), state.topics.get(work.topic)
+    due = None
+    if topic is not None:
+        rules, now_ms = topic_rules(topic.configs, values), cluster.clock.now_ms()
+        due = due_of_stream(state, topic, work.stream_id, rules, now_ms)
+    if due is None or not due.is_compaction:
+        return Superseded(f"partition {work.partition} of topic {work.topic} is not due any more")
     try:
         return await compact_partition(
-            cluster.store, cluster.metadata, cluster.clock, cluster.rng, work, values
+            cluster.store, cluster.metadata, cluster.clock, cluster.rng, due, values
         )
     except Superseded as error:
         return error

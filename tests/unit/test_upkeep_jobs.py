@@ -32,12 +32,17 @@ from lakehead.storage.jobs.compact_topics import (
     compact_topics_item,
 )
 from lakehead.storage.jobs.compact_topics import items_of as compact_topics_items
-from lakehead.storage.jobs.job import plan_job, run_job
+from lakehead.storage.jobs.job import OpenCluster, plan_job, run_job
 from lakehead.storage.jobs.options import BrokerDefaults
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions, SweepResult, find_leaks, sweep_item
 from lakehead.storage.jobs.sweep import items_of as sweep_items
-from lakehead.storage.maintenance.configs import ALL_BROKERS, CLEANER_MEMORY
+from lakehead.storage.maintenance.configs import (
+    ALL_BROKERS,
+    CLEANER_MEMORY,
+    MaintenanceDefaults,
+)
+from lakehead.storage.maintenance.rules import due_in
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import BrokerConfig, Record, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
@@ -232,6 +237,27 @@ def test_a_partition_that_cannot_be_compacted_does_not_stop_the_others(path: str
     assert (figures.partitions, len(figures.failures)) == (1, 1)
     assert figures.failures[0].startswith("a-0: ")
     assert lost in figures.failures[0]
+
+
+async def test_maintenance_compacts_no_topic_whose_policy_has_changed_since_the_plan(
+    path: str,
+) -> None:
+    """A turn of the loop may take hours, and removed records do not come back."""
+    await asyncio.to_thread(configure, path, "a", cleanup_policy="compact")
+    before = await asyncio.to_thread(rows, path, "a")
+    part = COMPACT_TOPICS.maintenance
+    assert part is not None
+    store, clock, rng = FileStore(Path(path)), SystemClock(), random.Random(2)
+    log = await MetadataLog.open(store, writer_id="m", clock=clock, rng=rng)
+    defaults = MaintenanceDefaults()
+    cluster = OpenCluster(store=store, metadata=log, clock=clock, rng=rng, defaults=defaults)
+    works = list(due_in(log.state, defaults.values(log.state), clock.now_ms(), {"a"}))
+    first, second = part.due(cluster, works)
+    assert part.result(await part.run(cluster, first.item)).partitions == 1
+    await asyncio.to_thread(configure, path, "a", cleanup_policy="delete", retention_ms="-1")
+    assert part.result(await part.run(cluster, second.item)).superseded == 1
+    after = await asyncio.to_thread(rows, path, "a")
+    assert len(after) == len(before) // 2 + KEYS
 
 
 def test_an_object_that_cannot_be_merged_does_not_stop_the_others(path: str) -> None:
