@@ -2,6 +2,7 @@
 coordinator has known it for its timeout.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import cast
 
@@ -133,3 +134,20 @@ async def test_ids_expire_a_thousand_at_a_time_and_one_that_is_used_meanwhile_st
     shard.machines["id2500"] = TransactionMachine(used)
     assert [*expired, *steps] == [1_000, 1_000, 999]
     assert list(shard.machines) == ["id2500"]
+
+
+async def test_requests_that_gave_up_leave_nothing_while_markers_are_waited_for() -> None:
+    """A client repeats its request many times while a partition has no leader."""
+    shard = await loaded(known(state=TransactionState.PREPARE_ABORT, partitions={PLACE}), Clock())
+    machine = shard.machines["id"]
+    patient = asyncio.ensure_future(shard.change(machine))
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await shard.change(machine)
+    assert [len(waiters) for waiters in shard._waiters.values()] == [1]
+    ended = machine.marked([PLACE], NOW_MS)
+    assert isinstance(ended, Store)
+    await shard.perform(machine, ended)
+    await patient
+    assert not shard._waiters

@@ -62,7 +62,7 @@ class TransactionShard:
         self._clock = clock
         self._sender = sender
         self._epoch = epoch
-        self._waiters: dict[TransactionMachine, list[asyncio.Future[None]]] = {}
+        self._waiters: dict[TransactionMachine, set[asyncio.Future[None]]] = {}
         self._is_closed = False
 
     async def load(self) -> None:
@@ -120,8 +120,14 @@ class TransactionShard:
     async def change(self, machine: TransactionMachine) -> None:
         """Wait until something of this machine is stored, or the shard is closed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(machine, []).append(waiter)
-        await waiter
+        waiters = self._waiters.setdefault(machine, set())
+        waiters.add(waiter)
+        try:
+            await waiter
+        finally:  # a request that gives up: markers may be waited for as long as a node is away
+            waiters.discard(waiter)
+            if not waiters and self._waiters.get(machine) is waiters:
+                del self._waiters[machine]
 
     def _wake(self, machine: TransactionMachine) -> None:
         for waiter in self._waiters.pop(machine, ()):
