@@ -10,6 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.quota_rules import check_entity, check_quota
+from lakehead.broker.api.turns import change_each
 from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
@@ -38,10 +39,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
         pairs = {part.entity_type: part.entity_name for part in entry.entity}
         requested.setdefault(tuple(sorted(pairs.items())), []).append(entry.ops)
     module, deadline = context.response, Deadline()
-    entries = []
     is_allowed = context.may(ALTER_CONFIGS_OF_CLUSTER)
-    for owner, changes in requested.items():
-        code, message = ErrorCode.none, None
+
+    async def change(item: tuple[Owner, list[Any]]) -> Any:
+        (owner, changes), code, message = item, ErrorCode.none, None
         try:
             if not is_allowed:
                 raise KafkaError(ALTER_CONFIGS_OF_CLUSTER.error)
@@ -51,9 +52,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         parts = [
             entity(module, "EntityData", entity_type=kind, entity_name=name) for kind, name in owner
         ]
-        entries.append(
-            entity(module, "EntryData", error_code=code, error_message=message, entity=parts)
-        )
+        return entity(module, "EntryData", error_code=code, error_message=message, entity=parts)
+
+    entries = await change_each(requested.items(), change, lambda item: sum(map(len, item[1])))
     return entity(module, "AlterClientQuotasResponse", entries=entries)
 
 

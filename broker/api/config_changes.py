@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.describe_log_dirs import log_dir
 from lakehead.broker.api.logger_levels import change_levels
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import change_each
 from lakehead.broker.cluster.cordons import check_cordons
 from lakehead.broker.configs.client_metrics_configs import (
     known_client_metrics_config,
@@ -84,9 +84,9 @@ async def handle_changes(
     named = Counter(
         (requested.resource_type, requested.resource_name) for requested in request.resources
     )
-    responses, turns, deadline = [], Turns(), Deadline()
-    for resource in request.resources:
-        await turns.step(_RESOURCE_STEPS + len(resource.configs))
+    deadline = Deadline()
+
+    async def change(resource: Any) -> Any:
         code, message = ErrorCode.none, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
@@ -97,16 +97,18 @@ async def handle_changes(
             await _change(resource, request.validate_only, context, changes_of, deadline)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
-        responses.append(
-            entity(
-                context.response,
-                "AlterConfigsResourceResponse",
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
+        return entity(
+            context.response,
+            "AlterConfigsResourceResponse",
+            error_code=code,
+            error_message=message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
         )
+
+    responses = await change_each(
+        request.resources, change, lambda resource: _RESOURCE_STEPS + len(resource.configs)
+    )
     return entity(context.response, response, responses=responses)
 
 

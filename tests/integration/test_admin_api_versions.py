@@ -148,6 +148,21 @@ async def test_a_wrong_quota_is_refused_and_its_neighbour_taken(
     await alter_quotas(client, [(good, [("connection_creation_rate", None)])])
 
 
+async def test_quotas_of_many_entities_are_few_entries_of_the_metadata(client: ApiClient) -> None:
+    """One after another, each would wait for the object store."""
+    count, metadata = 300, client.node.engine.metadata
+    for value in (1e6, None):
+        before = metadata.state.next_entry
+        done = await alter_quotas(
+            client,
+            [([("user", f"one-{n}")], [("producer_byte_rate", value)]) for n in range(count)],
+        )
+        assert list(done) == [(("user", f"one-{number}"),) for number in range(count)]
+        assert set(done.values()) == {NONE}
+        assert metadata.state.next_entry - before < 10
+    assert not any(name == "one-1" for owner in metadata.state.quotas for _, name in owner)
+
+
 async def test_a_quota_that_is_not_set_may_be_removed_whatever_its_name(client: ApiClient) -> None:
     pairs = (("client-id", "c"), ("user", "x"))
     changes = [("connection_creation_rate", None), ("producer_byte_rate", None)]

@@ -325,3 +325,20 @@ async def test_credentials_are_told_without_secrets(client: ApiClient) -> None:
         "ann": (NONE, [(2, 4096)]),
         "bob": (ErrorCode.duplicate_resource, []),
     }
+
+
+async def test_configs_of_many_resources_are_few_entries_of_the_metadata(client: ApiClient) -> None:
+    """One after another, each would wait for the object store."""
+    count, metadata = 300, client.node.engine.metadata
+    wanted = [
+        (GROUP, f"many-{n}", [("consumer.session.timeout.ms", SET, "50000")]) for n in range(count)
+    ]
+    wanted.insert(7, (GROUP, "many-wrong", [("consumer.session.timeout.ms", SET, "soon")]))
+    before = metadata.state.next_entry
+    codes = await change(client, *wanted)
+    assert codes.pop(7) is CONFIG
+    assert codes == [NONE] * count
+    assert metadata.state.next_entry - before < 10
+    assert dict(metadata.state.group_configs["many-299"]) == {
+        "consumer.session.timeout.ms": "50000"
+    }
