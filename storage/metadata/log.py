@@ -313,9 +313,9 @@ class LogCleaner:
 
     Any node may do it, several at once: every step is a put of a name that is fixed by its content
     or was never used, or a delete of what is closed for good. In this order: (1) write the
-    checkpoint, by put-if-absent, and read it back; (2) create the boundary at the checkpoint before
-    it, so two checkpoints stay, and the entries between; (3) delete the older boundaries, until a
-    listing shows none; (4) only then delete the entries and checkpoints below the boundary.
+    checkpoint, by put-if-absent, and read it back; (2) create the boundary at the last good
+    checkpoint before it, so two stay, and the entries between; (3) delete the older boundaries,
+    until a listing shows none; (4) only then delete the entries and checkpoints below the boundary.
 
     A crash between any two leaves work for the next round. `log_reader` explains why step 3 comes
     before step 4.
@@ -358,7 +358,7 @@ class LogCleaner:
         newest = listing.checkpoints[-1] if listing.checkpoints else 0
         # Only a node that has just read the newest checkpoint back deletes the entries below it.
         if number - newest >= every and await self._write(number, await in_steps(pieces)):
-            await self._clean(Listing.of(await self._store.list(META)))
+            await self._clean(Listing.of(await self._store.list(META)), number)
 
     async def _fold(self) -> tuple[int, Generator[None, None, list[bytes]]]:
         """Put the state on columns of its own time; return its number and how to encode it."""
@@ -377,29 +377,38 @@ class LogCleaner:
             pass  # another node's: of the same entries, so of the same state
         except OutcomeUnknown:
             return False  # if it is there, the next round finds it
-        try:
-            key = checkpoint_key(number)
-            await in_steps(checkpoint_file.decode(key, await self._store.get(key)))
-        except ObjectNotFound:
-            return False
-        except CorruptObject as error:
-            # It stays for an inspection; nothing below it is deleted.
-            self._reader.stats.corrupt_checkpoints += 1
-            _log.error("checkpoint_corrupt", error=str(error))
-            return False
+        if not await self._is_good(number):
+            return False  # it stays for an inspection; nothing below it is deleted
         stats = self._reader.stats
         stats.checkpoints_written += 1
         stats.checkpoint_bytes = sum(map(len, pieces))
         _log.info("checkpoint_written", number=number, size=stats.checkpoint_bytes)
         return True
 
-    async def _clean(self, listing: Listing) -> None:
-        """Move the boundary to the last checkpoint but one, and delete what lies below."""
+    async def _is_good(self, number: int) -> bool:
+        """Return true if a checkpoint is there and every byte of it is right."""
+        try:
+            key = checkpoint_key(number)
+            await in_steps(checkpoint_file.decode(key, await self._store.get(key)))
+        except ObjectNotFound:
+            return False
+        except CorruptObject as error:
+            self._reader.stats.corrupt_checkpoints += 1
+            _log.error("checkpoint_corrupt", error=str(error))
+            return False
+        return True
+
+    async def _clean(self, listing: Listing, number: int) -> None:
+        """Move the boundary to the last good checkpoint before `number`, a good one, and delete
+        what lies below: two that can be read stay.
+        """
         boundary = listing.boundary.number if listing.boundary else 0
-        if len(listing.checkpoints) > 1 and listing.checkpoints[-2] > boundary:
-            boundary = listing.checkpoints[-2]
-            await create_boundary(self._store, boundary, self._rng)
-            failpoint("boundary_put")
+        for older in reversed(listing.checkpoints):
+            if boundary < older < number and await self._is_good(older):
+                boundary = older
+                await create_boundary(self._store, boundary, self._rng)
+                failpoint("boundary_put")
+                break
         deleted = await delete_boundaries_below(self._store, boundary) if boundary else None
         if deleted is None:
             return

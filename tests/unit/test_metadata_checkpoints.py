@@ -166,6 +166,26 @@ async def test_nothing_is_deleted_on_the_word_of_a_checkpoint_that_cannot_be_rea
     assert (await open_log(store, "second")).state == log.state
 
 
+async def test_two_checkpoints_stay_that_can_be_read() -> None:
+    """One is damaged when it is written. So entries are kept since the one before it: the newest
+    may be damaged later.
+    """
+    store = CountedStore()
+    log = await open_log(store)
+    await grow(log, 25)
+    damaged = (await listing(store)).checkpoints[-1]
+    store.objects[checkpoint_key(damaged)] = store.objects[checkpoint_key(damaged)][:-5]
+    while (newest := (await listing(store)).checkpoints[-1]) == damaged:
+        await grow(log, 1)
+    store.objects[checkpoint_key(newest)] = store.objects[checkpoint_key(newest)][:-5]
+    assert (await open_log(store, "second")).state == log.state
+    await grow(log, 40)
+    found = await listing(store)
+    assert len(found.checkpoints) == 2
+    assert found.checkpoints[0] > newest
+    assert (await open_log(store, "third")).state == log.state
+
+
 async def test_a_body_that_was_damaged_on_its_way_is_read_again() -> None:
     store = CountedStore()
     log = await open_log(store)
