@@ -1,7 +1,11 @@
 """Writes stream objects: records in, pieces of bytes out. Payloads are referenced, never copied."""
 
+import operator
 import struct
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate, chain, repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -30,6 +34,7 @@ from lakehead.storage.object_store.protocol import Buffer
 
 BLOCK_SIZE = 1024 * 1024
 _DELTA_MAX = 2**31 - 1
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 _ATTRIBUTES_AND_COUNT = struct.Struct(">21xh34xi")
 """Of the header of a record batch (`record_batch`)."""
 
@@ -124,7 +129,46 @@ class ObjectWriter:
         self._block_records += 1
         self._end_offset = end_offset
         self._block_timestamp = max(self._block_timestamp, max_timestamp)
-        self._count(_kafka_records(payload, 0, size, count))
+        self._count(payload, 0, size, count)
+
+    def add_run(
+        self,
+        epochs: Sequence[int],
+        base_offsets: list[int],
+        counts: list[int],
+        payloads: Sequence[Buffer],
+        max_timestamps: Sequence[int],
+    ) -> None:
+        """Add RecordBatches as `add` does one after the other, each column by built-in functions:
+        an upload may have a million batches.
+        """
+        sizes, ends = list(map(len, payloads)), list(map(operator.add, base_offsets, counts))
+        totals = list(accumulate(map(RECORD_HEADER_SIZE.__add__, sizes), initial=0))
+        begin = 0
+        while begin < len(sizes):
+            self._begin_record(base_offsets[begin], ends[begin])
+            full = totals[begin] + BLOCK_SIZE - self._block_size
+            end = min(bisect_left(totals, full, begin + 1), len(sizes))
+            is_gapless = ends[begin : end - 1] == base_offsets[begin + 1 : end]
+            if not is_gapless or ends[end - 1] - self._block_start > _DELTA_MAX:
+                end = begin + 1  # one at a time, up to the one that does not fit
+            part = slice(begin, end)
+            headers = map(
+                RECORD_HEADER.pack,
+                repeat(RECORD_MAGIC),
+                repeat(self._stream_id),
+                epochs[part],
+                base_offsets[part],
+                counts[part],
+                sizes[part],
+            )
+            self._block += chain.from_iterable(zip(headers, payloads[part], strict=True))
+            self._block_size += totals[end] - totals[begin]
+            self._block_records += end - begin
+            self._end_offset = ends[end - 1]
+            self._block_timestamp = max(self._block_timestamp, *max_timestamps[part])
+            self._count_run(payloads[part], sizes[part], counts[part])
+            begin = end
 
     def add_stored(
         self, start_offset: int, end_offset: int, count: int, max_timestamp: int, records: Buffer
@@ -140,14 +184,35 @@ class ObjectWriter:
         self._block_timestamp = max(self._block_timestamp, max_timestamp)
         headers, starts = record_headers(records, is_in_block=True)
         for (_, _, _, _, offsets, size), start in zip(headers, starts, strict=True):
-            self._count(_kafka_records(records, start, size, offsets))
+            self._count(records, start, size, offsets)
 
-    def _count(self, kafka_records: int) -> None:
-        """Add the records of a batch to those of the block, which are unknown if some are."""
-        if UNKNOWN_COUNT in (kafka_records, self._block_kafka_records):
+    def _count(self, data: Buffer, start: int, size: int, offsets: int) -> None:
+        """Add the records that a reader finds in a batch, by its header, to those of the block.
+        These are unknown if one is not a batch, or says of itself what cannot be.
+        """
+        if self._block_kafka_records == UNKNOWN_COUNT:
+            return
+        if size < HEADER_SIZE:
             self._block_kafka_records = UNKNOWN_COUNT
+            return
+        attributes, records = _ATTRIBUTES_AND_COUNT.unpack_from(data, start)
+        if attributes & CONTROL:
+            return
+        if 0 <= records <= offsets:
+            self._block_kafka_records += records
         else:
-            self._block_kafka_records += kafka_records
+            self._block_kafka_records = UNKNOWN_COUNT
+
+    def _count_run(self, payloads: Sequence[Buffer], sizes: list[int], counts: list[int]) -> None:
+        """Add the records of batches, at once where each has one for each of its offsets."""
+        if self._block_kafka_records != UNKNOWN_COUNT and min(sizes) >= HEADER_SIZE:
+            found = list(map(_ATTRIBUTES_AND_COUNT.unpack_from, payloads))
+            is_data = not any(map(CONTROL.__and__, map(_FIRST, found)))
+            if is_data and list(map(_SECOND, found)) == counts:
+                self._block_kafka_records += sum(counts)
+                return
+        for payload, size, count in zip(payloads, sizes, counts, strict=True):
+            self._count(payload, 0, size, count)
 
     def _begin_record(self, base_offset: int, end_offset: int) -> None:
         start_offset = base_offset if self._skipped_from < 0 else self._skipped_from
@@ -240,18 +305,6 @@ class ObjectWriter:
         self._block_size = self._block_records = 0
         self._block_timestamp = -1
         self._block_kafka_records = 0
-
-
-def _kafka_records(data: Buffer, start: int, size: int, offsets: int) -> int:
-    """Return how many records a reader finds in a batch, by its header; `UNKNOWN_COUNT` for what is
-    not a batch, or says of itself what cannot be.
-    """
-    if size < HEADER_SIZE:
-        return UNKNOWN_COUNT
-    attributes, records = _ATTRIBUTES_AND_COUNT.unpack_from(data, start)
-    if attributes & CONTROL:
-        return 0
-    return records if 0 <= records <= offsets else UNKNOWN_COUNT
 
 
 def _ranges(items: Sequence[IndexItem]) -> tuple[StreamRange, ...]:

@@ -13,7 +13,8 @@ the rest.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -115,6 +116,21 @@ def max_timestamp(batch: Buffer) -> int:
     """Return a batch's newest timestamp, in milliseconds."""
     found: int = _LONG.unpack_from(batch, MAX_TIMESTAMP_POSITION)[0]
     return found
+
+
+def max_timestamps(batches: Sequence[Buffer]) -> list[int]:
+    """Return the newest timestamp of each batch, in milliseconds; -1 for one without a header."""
+    if len(with_header(batches)) < len(batches):
+        return [max_timestamp(one) if len(one) >= HEADER_SIZE else NO_TIMESTAMP for one in batches]
+    unpacked = map(_LONG.unpack_from, batches, repeat(MAX_TIMESTAMP_POSITION))
+    return [timestamp for (timestamp,) in unpacked]
+
+
+def with_header(batches: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return what is long enough for the header of a batch: all, as a rule."""
+    if min(map(len, batches), default=HEADER_SIZE) >= HEADER_SIZE:
+        return batches
+    return [batch for batch in batches if len(batch) >= HEADER_SIZE]
 
 
 def producer_id(batch: Buffer) -> int:

@@ -15,11 +15,13 @@ WAL fill up, and unlimited before producers would have to wait.
 
 import asyncio
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
+from itertools import accumulate
+from operator import attrgetter, sub
 from typing import NamedTuple
 
 import msgspec
@@ -209,7 +211,9 @@ async def plan_objects(
     return planned
 
 
-_payload = attrgetter("payload")
+_epoch, _payload = attrgetter("epoch"), attrgetter("payload")
+_base_offset, _end_offset = attrgetter("base_offset"), attrgetter("end_offset")
+_max_timestamp = attrgetter("max_timestamp")
 
 
 class _Cut(NamedTuple):
@@ -448,13 +452,21 @@ def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> Stream
 
 async def _add_batches(writer: ObjectWriter, batches: list[CachedBatch]) -> None:
     """Add a stream's batches, giving way to other work of the loop now and then."""
-    unyielded = 0
-    for number, batch in enumerate(batches, 1):
-        count = batch.end_offset - batch.base_offset
-        writer.add(batch.epoch, batch.base_offset, count, batch.payload, batch.max_timestamp)
-        unyielded += len(batch.payload)
-        if unyielded >= _YIELD_BYTES or not number % _YIELD_BATCHES:
-            unyielded = 0
+    begun = 0
+    while begun < len(batches):
+        some = batches[begun : begun + _YIELD_BATCHES]
+        sizes = list(accumulate(map(len, map(_payload, some))))
+        some = some[: bisect_left(sizes, _YIELD_BYTES) + 1]
+        base_offsets = list(map(_base_offset, some))
+        writer.add_run(
+            list(map(_epoch, some)),
+            base_offsets,
+            list(map(sub, map(_end_offset, some), base_offsets)),
+            list(map(_payload, some)),
+            list(map(_max_timestamp, some)),
+        )
+        begun += len(some)
+        if sizes[len(some) - 1] >= _YIELD_BYTES or len(some) == _YIELD_BATCHES:
             await asyncio.sleep(0)
 
 

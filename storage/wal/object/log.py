@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -38,7 +37,7 @@ from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
 from lakehead.storage.format.producer_headers import producer_headers
-from lakehead.storage.format.record_batch import HEADER_SIZE, MAX_TIMESTAMP_POSITION, NO_TIMESTAMP
+from lakehead.storage.format.record_batch import max_timestamps
 from lakehead.storage.format.stream_object import RECORD_HEADER_SIZE
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
@@ -60,8 +59,6 @@ from lakehead.storage.wal.protocol import (
     WalPart,
     WalRecord,
 )
-
-_MAX_TIMESTAMP = struct.Struct(">q")
 
 Records = tuple[int, list[tuple[int, int, Buffer]]]
 """Of one stream: its epoch, then base offset, offset count and payload of each record."""
@@ -99,16 +96,14 @@ def build(group: Group, owner: WalOwner, node_epoch: int) -> WrittenObject:
         writer_id=owner.incarnation,
         created_ms=owner.clock.now_ms(),
     )
-    add, timestamp_of = writer.add, _MAX_TIMESTAMP.unpack_from
     for stream_id in sorted(group.streams):
         epoch, records = group.streams[stream_id]
-        headers = producer_headers([payload for _, _, payload in records])
+        base_offsets, counts, payloads = map(list, zip(*records, strict=True))
+        headers = producer_headers(payloads)
         info = msgspec.structs.replace(owner.describe(stream_id), epoch=epoch, headers=headers)
         writer.begin_stream(info)
-        for base_offset, count, payload in records:
-            is_batch = len(payload) >= HEADER_SIZE
-            newest = timestamp_of(payload, MAX_TIMESTAMP_POSITION)[0] if is_batch else NO_TIMESTAMP
-            add(epoch, base_offset, count, payload, newest)
+        epochs = [epoch] * len(payloads)
+        writer.add_run(epochs, base_offsets, counts, payloads, max_timestamps(payloads))
     return writer.finish()
 
 
