@@ -7,6 +7,8 @@ headers, 61 bytes each, in offset order. A control batch is kept whole, since it
 whether the transaction was committed.
 """
 
+import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,12 +22,15 @@ from lakehead.storage.format.record_batch import (
     BatchHeader,
     producer_id,
     read_header,
+    with_header,
 )
 from lakehead.storage.object_store.protocol import Buffer
 
 KEPT = 5
 _FOLDED_AT = 4096
 _FLAGS_POSITION = ATTRIBUTES_POSITION + 1
+_FLAGS_AND_PRODUCER = struct.Struct(">22xB20xq")
+"""Of the header of a record batch (`record_batch`)."""
 
 
 class StateBatch(NamedTuple):
@@ -45,13 +50,20 @@ def producer_headers(batches: Sequence[Buffer]) -> bytes:
     """Return what counts of a stream's batches, each one RecordBatch."""
     found: list[bytes] = []
     kept: dict[int, int] = {}
-    for batch in reversed(batches):
-        if len(batch) < HEADER_SIZE:
-            continue
-        producer = producer_id(batch)
+    whole = with_header(batches)
+    kinds = Counter(map(_FLAGS_AND_PRODUCER.unpack_from, whole))
+    most = sum(
+        count if flags & (CONTROL | TRANSACTIONAL) else min(count, KEPT)
+        for (flags, producer), count in kinds.items()
+        if producer != NO_PRODUCER_ID
+    )
+    for batch in reversed(whole):
+        if len(found) == most:
+            break  # no older one counts
+        flags, producer = _FLAGS_AND_PRODUCER.unpack_from(batch)
         if producer == NO_PRODUCER_ID:
             continue
-        count, flags = kept.get(producer, 0), batch[_FLAGS_POSITION]
+        count = kept.get(producer, 0)
         if flags & CONTROL:  # it has no sequence
             found.append(bytes(batch))
         elif count < KEPT or flags & TRANSACTIONAL:

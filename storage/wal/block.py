@@ -106,7 +106,8 @@ class BlockWal:
         )
         self._listener: WalListener | None = None
         self._index: IndexBuilder | None = None
-        self._piece = -1
+        self._piece = range(0)
+        self._indexed = -1
         self._epoch = store.header.node_epoch
         self._trimmed = self._released = store.header.trimmed
         self._recovered_end: int | None = None
@@ -258,25 +259,26 @@ class BlockWal:
             block = self._make_room(size)
             used = 0
             end = size
-        view = block.view
+        view, position = block.view, block.start + used
         body = used + 48
         _pack_body(view, body, BODY_MAGIC, stream_id, epoch, base_offset, count, size - OVERHEAD)
         if self._cipher is None:
             view[used + OVERHEAD : end] = payload
         else:
             view[used + OVERHEAD : end] = self._cipher.encrypt(
-                block.start + used, payload, view[body : used + OVERHEAD]
+                position, payload, view[body : used + OVERHEAD]
             )
         _pack_record(
             view, used, RECORD_MAGIC, self._version, self._kind, 0, block.lap, size - 48,
-            block.start + used, self._epoch, block.released, crc32c(view[body:end]), 0,
+            position, self._epoch, block.released, crc32c(view[body:end]), 0,
         )  # fmt: skip
         crc_at = used + HEADER_CRC_AT
         _pack_crc(view, crc_at, crc32c(view[used:crc_at], self._ring.seed))
         block.used = end
+        position += size
         if self._index is not None:
-            self._index.add(block.start + end, stream_id, epoch, base_offset, count, payload)
-        return block.start + end
+            self._index.add(position, stream_id, epoch, base_offset, count, payload)
+        return position
 
     async def trim(self, position: int) -> None:
         """Free what ends at or below `position`: an end position, at most the released one.
@@ -372,17 +374,17 @@ class BlockWal:
             self._sealed.append(Block.padding(start, padding, start - end, lap, self._epoch))
             start, end = start + padding, start + padding
             self._block = Block.none_at(start)
-        index = self._index_at(start)
-        index_size = encrypted_size(index) if self._cipher is not None else len(index)
-        needed = sector_up(RECORD.size + index_size) + sector_up(size)
-        if index and needed <= min(space_end - start, self._left_at(start, size)):
-            if self._cipher is not None:
-                index = encrypt_index(index, self._cipher, start)
-            lap = lap_of(start, self._ring.length)
-            self._sealed.append(Block.index(start, index, start - end, lap, self._epoch))
-            end = self._sealed[-1].end
-            start = sector_up(end)
-            self._block = Block.none_at(end)
+        if index := self._index_at(start):
+            index_size = encrypted_size(index) if self._cipher is not None else len(index)
+            needed = sector_up(RECORD.size + index_size) + sector_up(size)
+            if needed <= min(space_end - start, self._left_at(start, size)):
+                if self._cipher is not None:
+                    index = encrypt_index(index, self._cipher, start)
+                lap = lap_of(start, self._ring.length)
+                self._sealed.append(Block.index(start, index, start - end, lap, self._epoch))
+                end = self._sealed[-1].end
+                start = sector_up(end)
+                self._block = Block.none_at(end)
         self._pump()
         limit = size
         if size <= self._settings.block_size:
@@ -408,17 +410,23 @@ class BlockWal:
         interval = 0 if self._index is None else self._index.interval
         if size * _PIECE_SHARE > interval:
             return self._ring.left_in_lap(start)
-        return self._ring.piece_at(start, interval).stop - start
+        return self._piece_at(start, interval).stop - start
+
+    def _piece_at(self, position: int, interval: int) -> range:
+        """Return the piece of the ring that a position is in: that of the last call, as a rule."""
+        if position not in self._piece:
+            self._piece = self._ring.piece_at(position, interval)
+        return self._piece
 
     def _index_at(self, start: int) -> bytes:
         """Return the index to be written at `start`; empty: none."""
         index = self._index
         if index is None:
             return b""
-        piece = self._ring.piece_at(start, index.interval).start
-        if piece == self._piece:
+        piece = self._piece_at(start, index.interval).start
+        if piece == self._indexed:
             return b""
-        self._piece = piece
+        self._indexed = piece
         if start != piece:  # a large record has crossed the end of the piece before
             index.skip(self._released)
             return b""

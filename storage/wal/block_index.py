@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from operator import attrgetter
 
 import msgspec
 
 from lakehead.storage.encryption.log_cipher import TAG_SIZE, LogCipher
 from lakehead.storage.format.producer_headers import head_of, producer_headers
-from lakehead.storage.format.record_batch import HEADER_SIZE, max_timestamp
+from lakehead.storage.format.record_batch import max_timestamps
 from lakehead.storage.wal.protocol import Buffer, WalRange
 
 MAGIC = b"LKHDINDX"
@@ -47,23 +48,21 @@ class LogIndex(msgspec.Struct, frozen=True, array_like=True):
     ranges: tuple[WalRange, ...]
 
 
-class _Append:
+class _Append(msgspec.Struct, frozen=True, gc=False):
     """The facts of an append that an index needs, until one covers it. Its record ends at `end`;
     `head` is the header of its batch, or the whole of a control batch.
     """
 
-    __slots__ = ("base_offset", "count", "end", "epoch", "head", "size", "stream_id")
+    end: int
+    stream_id: int
+    epoch: int
+    base_offset: int
+    count: int
+    head: bytes
+    size: int
 
-    def __init__(
-        self, end: int, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
-    ) -> None:
-        self.end = end
-        self.stream_id = stream_id
-        self.epoch = epoch
-        self.base_offset = base_offset
-        self.count = count
-        self.head = head_of(payload)
-        self.size = len(payload)
+
+_SIZE, _HEAD_OF = attrgetter("size"), attrgetter("head")
 
 
 class IndexBuilder:
@@ -82,9 +81,12 @@ class IndexBuilder:
         self, end: int, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
     ) -> None:
         """Note an append whose record ends at position `end`."""
-        self._appends.append(_Append(end, stream_id, epoch, base_offset, count, payload))
-        if len(self._appends) > APPENDS_MAX:
-            self._start = self._appends.popleft().end
+        appends = self._appends
+        appends.append(
+            _Append(end, stream_id, epoch, base_offset, count, head_of(payload), len(payload))
+        )
+        if len(appends) > APPENDS_MAX:
+            self._start = appends.popleft().end
 
     def take(self, released: int) -> bytes:
         """Return the body of the index of what was released since the last one; empty if there is
@@ -111,21 +113,20 @@ def _ranges(appends: list[_Append]) -> list[WalRange]:
     runs: dict[tuple[int, int], list[_Append]] = {}
     for one in appends:
         runs.setdefault((one.stream_id, one.epoch), []).append(one)
-    return [
-        WalRange(
-            stream_id=stream_id,
-            epoch=epoch,
-            start_offset=run[0].base_offset,
-            end_offset=run[-1].base_offset + run[-1].count,
-            max_timestamp=max(
-                (max_timestamp(one.head) for one in run if len(one.head) >= HEADER_SIZE),
-                default=-1,
-            ),
-            size=sum(one.size for one in run),
-            headers=producer_headers([one.head for one in run]),
-        )
-        for (stream_id, epoch), run in runs.items()
-    ]
+    return [_range(stream_id, epoch, run) for (stream_id, epoch), run in runs.items()]
+
+
+def _range(stream_id: int, epoch: int, run: list[_Append]) -> WalRange:
+    heads = list(map(_HEAD_OF, run))
+    return WalRange(
+        stream_id=stream_id,
+        epoch=epoch,
+        start_offset=run[0].base_offset,
+        end_offset=run[-1].base_offset + run[-1].count,
+        max_timestamp=max(max_timestamps(heads)),
+        size=sum(map(_SIZE, run)),
+        headers=producer_headers(heads),
+    )
 
 
 def encode_index(index: LogIndex) -> bytes:
