@@ -20,6 +20,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 
 class _Calls(NamedTuple):
     """System call numbers of an architecture."""
@@ -35,10 +37,11 @@ _IOCB = struct.Struct("=QIIHhIQQqQII")
 _EVENT = struct.Struct("=QQqq")
 _COMMAND_PREAD, _COMMAND_PWRITE = 0, 1
 _FLAG_EVENTFD = 1
+_ControlBlock = ctypes.c_char * _IOCB.size
 assert _IOCB.size == 64
 
 
-class _Transfer(NamedTuple):
+class _Transfer(msgspec.Struct, frozen=True):
     future: asyncio.Future[Any]
     is_write: bool
     offset: int
@@ -97,7 +100,7 @@ class KernelAio:
             return future
         number = self._next = self._next + 1
         address = ctypes.c_char.from_buffer(buffer)
-        control_block = ctypes.create_string_buffer(
+        control_block = _ControlBlock.from_buffer_copy(
             _IOCB.pack(
                 number,
                 0,
@@ -111,8 +114,7 @@ class KernelAio:
                 0,
                 _FLAG_EVENTFD,
                 self._eventfd,
-            ),
-            _IOCB.size,
+            )
         )
         pointer = ctypes.c_void_p(ctypes.addressof(control_block))
         try:

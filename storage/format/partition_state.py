@@ -42,7 +42,9 @@ _ABORTED = struct.Struct(">qqqq")
 _MARKER = 2
 
 
-class ProducerBatch(NamedTuple):
+class ProducerBatch(
+    msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True
+):
     """One batch of a producer: its sequence numbers, inclusive, and offsets [base, end)."""
 
     first_sequence: int
@@ -96,10 +98,13 @@ def pack_producer(record: ProducerRecord) -> bytes:
     producer_id, epoch, timestamp, batches, coordinator_epoch, start = record
     head = _HEAD.pack(producer_id, epoch, timestamp, coordinator_epoch, start, len(batches))
     if len(batches) == 1:  # most of very many
-        first, _, base, end = batches[0]
-        return head + _BATCH.pack(first, base, end - base)
-    return head + b"".join(
-        [_BATCH.pack(first, base, end - base) for first, _, base, end in batches]
+        return head + _packed(batches[0])
+    return head + b"".join(map(_packed, batches))
+
+
+def _packed(batch: ProducerBatch) -> bytes:
+    return _BATCH.pack(
+        batch.first_sequence, batch.base_offset, batch.end_offset - batch.base_offset
     )
 
 

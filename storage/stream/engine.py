@@ -18,7 +18,6 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import msgspec
 
@@ -301,8 +300,8 @@ class StreamEngine:
         wal, cache = self._wal, self.cache
         self._was_writable = (
             cache.uncommitted < cache.capacity
-            and wal.next_position - wal.trimmed_position < self._wal_room
-            and wal.pending_bytes < self._settings.wal_pending_max
+            and (position := wal.next_position) - wal.trimmed_position < self._wal_room
+            and position - wal.released_position < self._settings.wal_pending_max
             and not self._failure.done()
         )
         return self._was_writable
@@ -377,13 +376,14 @@ class StreamEngine:
         advanced: dict[Stream, int] = {}
         waiting, cache, streams = self._appends.waiting, self.cache, self.streams
         while waiting and waiting[0].end_position <= position:
-            _, stream, batch, on_done = waiting.popleft()
+            append = waiting.popleft()
+            stream, batch = append.stream, append.batch
             self._released_bytes += len(batch.payload)
             if streams.get(stream.stream_id) is stream:  # else deleted, and forgotten by the cache
                 cache.add(stream.stream_id, batch)
             advanced[stream] = batch.end_offset
-            if on_done is not None:
-                done.append(on_done)
+            if append.on_done is not None:
+                done.append(append.on_done)
         for stream, end_offset in advanced.items():
             stream.confirm(end_offset)
         failpoint("wal_released")
@@ -391,7 +391,10 @@ class StreamEngine:
             if stream.on_advance is not None:
                 self._let_know(stream.on_advance)
         for on_done in done:
-            self._let_know(on_done, None)
+            try:  # an unexpected error of one of them does not reach the others
+                on_done(None)
+            except Exception as error:  # noqa: BLE001  # the root of an acknowledgement
+                self._scope.on_failure("acknowledge", error)
         self._upload_due_states(advanced)
         self._uploads.check()
         self._appends.wake(position)
@@ -410,10 +413,10 @@ class StreamEngine:
         if due and self.metadata.state.metadata_version >= STATES_LEVEL:
             self._uploads.start_ahead(due)
 
-    def _let_know(self, callback: Callable[..., None], *outcome: None) -> None:
-        """Call back one of the waiting requests; its unexpected error does not reach the others."""
+    def _let_know(self, on_advance: Callable[[], None]) -> None:
+        """Call back those that wait for a stream; their unexpected error does not reach others."""
         try:
-            callback(*outcome)
+            on_advance()
         except Exception as error:  # noqa: BLE001  # the root of an acknowledgement
             self._scope.on_failure("acknowledge", error)
 
@@ -458,7 +461,7 @@ class StreamEngine:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
 
 
-class PendingAppend(NamedTuple):
+class PendingAppend(msgspec.Struct, frozen=True):
     """A batch on its way; its record in the log ends at `end_position`."""
 
     end_position: int

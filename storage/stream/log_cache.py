@@ -9,10 +9,11 @@ its memory is free when the last of them has left. Uncommitted batches are never
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import NamedTuple
+
+import msgspec
 
 from lakehead.storage.metadata.records import COMPACTED, Entry, ReplaceObjects
 from lakehead.storage.metadata.state import MetadataImage
@@ -30,8 +31,10 @@ capacity: the objects of a batch take 640, and its request has a header.
 """
 
 
-class CachedBatch(NamedTuple):
-    """One RecordBatch: offsets [base_offset, end_offset), and the epoch of its append."""
+class CachedBatch(msgspec.Struct, frozen=True, gc=False):
+    """One RecordBatch: offsets [base_offset, end_offset), and the epoch of its append. Nothing in
+    it leads to other objects, so the garbage collector need not look at it.
+    """
 
     base_offset: int
     end_offset: int
@@ -58,14 +61,13 @@ class CacheBlock:
         if batches is None:
             batches = self.batches[stream_id] = []
         batches.append(batch)
-        charge = _charge(batch)
+        charge = len(batch.payload) + BATCH_OVERHEAD
         self.size += charge
         return charge
 
     def bytes_of(self, stream_ids: Collection[int]) -> int:
         """Return the bytes charged for these streams."""
-        found = [self.batches[one] for one in stream_ids if one in self.batches]
-        return sum(_charge(batch) for batches in found for batch in batches)
+        return sum(_charge_of(self.batches.get(one, ())) for one in stream_ids)
 
     def split(self, stream_ids: Collection[int]) -> "CacheBlock":
         """Return a block of what is in this one of these streams, and keep the rest."""
@@ -164,7 +166,7 @@ class LogCache:
         for stream_id, batches in block.batches.items():
             log = self._logs.get(stream_id)
             if log is None:  # forgotten meanwhile
-                self.size -= sum(map(_charge, batches))
+                self.size -= _charge_of(batches)
             else:
                 count = len(batches)
                 one = _Evictable(stream_id, log, committed, count, -(-count // turns))
@@ -268,7 +270,7 @@ class LogCache:
     def _evict(self, oldest: _Evictable, count: int) -> None:
         """Evict from the front of a stream's log. Its block may be empty then."""
         log = oldest.log
-        self.size -= sum(map(_charge, log.batches[:count]))
+        self.size -= _charge_of(log.batches[:count])
         del log.base_offsets[:count]
         del log.batches[:count]
         oldest.count -= count
@@ -283,5 +285,5 @@ class LogCache:
             self._committed = deque(block for block in self._committed if block)
 
 
-def _charge(batch: CachedBatch) -> int:
-    return len(batch.payload) + BATCH_OVERHEAD
+def _charge_of(batches: Sequence[CachedBatch]) -> int:
+    return sum(map(len, map(_PAYLOAD, batches))) + BATCH_OVERHEAD * len(batches)

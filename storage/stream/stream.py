@@ -77,11 +77,17 @@ class Stream:
         self.aborted_by: Callable[[int, int], Sequence[AbortedTransaction]] | None = None
         """Called at each upload for the aborted transactions whose markers lie in [start, end)."""
         self._engine = engine
+        self._start_offset = state.start_offset
+        self._start_as_of = -1
+        """The entry of the metadata log as of which that was read."""
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read."""
-        return self._state().start_offset
+        """The first offset that can be read. Each produced batch and each read needs it."""
+        as_of = self._engine.metadata.state.next_entry
+        if as_of != self._start_as_of:
+            self._start_offset, self._start_as_of = self._state().start_offset, as_of
+        return self._start_offset
 
     @property
     def committed_offset(self) -> int:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+
+import msgspec
 
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.wal.device import WalDevice
@@ -43,8 +44,7 @@ def _ignore(_reason: str) -> None:
     """Do nothing: the error of the call is enough."""
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     what: str
     due: int
     expire: _Expire
@@ -168,11 +168,14 @@ class DeadlineDevice:
     def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         """Start a write; see WalDevice."""
         what = f"a write of {len(buffer)} bytes at {offset}"
-        if self._submissions is None:
+        submissions = self._submissions
+        if submissions is not None:
+            submissions.begin(what)
+        try:
             write = self._device.write(offset, buffer)
-        else:
-            with self._submissions.one(what):
-                write = self._device.write(offset, buffer)
+        finally:
+            if submissions is not None:
+                submissions.end()
         self._deadline.watch(write, what, len(buffer))
         return write
 
@@ -221,15 +224,14 @@ class Submissions:
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="wal-deadline", daemon=True).start()
 
-    @contextmanager
-    def one(self, what: str) -> Iterator[None]:
-        """Say that the body is such a call."""
+    def begin(self, what: str) -> None:
+        """Say that such a call begins."""
         self._number += 1
         self._what = what
-        try:
-            yield
-        finally:
-            self._what = ""
+
+    def end(self) -> None:
+        """Say that it has returned."""
+        self._what = ""
 
     def stop(self) -> None:
         """End the thread."""
