@@ -20,8 +20,8 @@ transaction (`lakehead.broker.api.transaction_verification`), for batches that a
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.transaction_verification import TransactionVerification
@@ -112,7 +112,7 @@ _STEP_SIZE = 16 << 10
 """Bytes of records that are as much work as one element."""
 
 
-class Work(NamedTuple):
+class Work(msgspec.Struct, frozen=True):
     """The batch of one partition, with its bytes checked. A batch without a header or a partition
     is refused before the request to the coordinator of its transaction.
     """
@@ -175,7 +175,7 @@ class ProduceCall(Slot):
         self._verification: TransactionVerification | None = None
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
-        self._checks: Iterator[int] | None = None
+        self._checks: Iterator[bool] | None = None
         self._awaited = -1
         self._prepares = False
         self._walked = 0
@@ -198,25 +198,28 @@ class ProduceCall(Slot):
         if self._checks is None:
             topics, self._topics = self._topics, []
             self._checks = self._check_each(topics)
-        left = STEPS_AT_ONCE
-        for steps in self._checks:
-            left -= steps
-            if left <= 0:
-                return False
-        return True
+        return next(self._checks, True)
 
-    def _check_each(self, topics: Sequence[TopicData]) -> Iterator[int]:
-        """Check one batch after the other; yield how many steps of a turn each took."""
-        for key, partitions in topics:
+    def _check_each(self, topics: Sequence[TopicData]) -> Iterator[bool]:
+        """Check one batch after the other; yield false whenever that was enough for one turn."""
+        left = STEPS_AT_ONCE
+        for requested in topics:
+            if left <= 0:
+                yield False
+                left = STEPS_AT_ONCE
             results: list[PartitionResult] = []
+            key = requested.key
             self._results.append(TopicResult(key, results))
             topic = self._context.services.topics.find(key)
             refusal = self._refusal_of(topic, key)
-            yield 1
-            for data in partitions:
+            left -= 1
+            for data in requested.partitions:
+                if left <= 0:
+                    yield False
+                    left = STEPS_AT_ONCE
                 work = self._checked(topic, refusal, data, results)
                 self._work.append(work)
-                yield _steps(work)
+                left -= 1 + len(work.records) // _STEP_SIZE
 
     def _refusal_of(self, topic: Topic | None, key: TopicKey) -> KafkaError | None:
         """Return the error of all partitions of a requested topic, if they have one."""
@@ -239,9 +242,8 @@ class ProduceCall(Slot):
         data: PartitionData,
         results: list[PartitionResult],
     ) -> Work:
-        index, records = data
-        if records is None:
-            records = _NOTHING
+        index = data.partition
+        records = _NOTHING if data.records is None else data.records
         try:
             if topic is None or refusal is not None:
                 assert refusal is not None
@@ -296,12 +298,11 @@ class ProduceCall(Slot):
                 self._prepare(), name="prepare batches", on_error=self._crash
             )
             return False
-        work, left = self._work, STEPS_AT_ONCE
-        while self._next < len(work):
+        left = STEPS_AT_ONCE
+        for item in self._work[self._next :]:
             if left <= 0:
                 return self._rest_later()
-            item = work[self._next]
-            left -= _steps(item)
+            left -= 1 + len(item.records) // _STEP_SIZE
             try:
                 item.results.append(self._result(item))
             except WalFull:
@@ -359,7 +360,7 @@ class ProduceCall(Slot):
             try:
                 self._work[position] = await self._prepared(work, work.partition, work.header)
             except KafkaError as error:
-                self._work[position] = work._replace(error=error)
+                self._work[position] = msgspec.structs.replace(work, error=error)
         self._go_on()
 
     async def _prepared(self, work: Work, partition: Partition, header: BatchHeader) -> Work:
@@ -370,30 +371,32 @@ class ProduceCall(Slot):
         if not topic.rules.changes(header.codec):
             return work
         records = await change_codec(work.records, topic.rules, memory)
-        return work._replace(records=records, header=read_header(records))
+        return msgspec.structs.replace(work, records=records, header=read_header(records))
 
     def _result(self, work: Work) -> PartitionResult:
         """Append a batch, or say why not. Raises WalFull."""
-        number, partition, _, header, error, _ = work
+        partition, header = work.partition, work.header
         verification = self._verification
         start_offset = -1
         try:
             if verification is not None and verification.refusal is not None:
                 raise verification.refusal
             if partition is None or header is None:
-                assert error is not None
-                raise error
+                assert work.error is not None
+                raise work.error
             if verification is not None:
                 verification.check_codes(partition)
             if self._refusal is not None:
                 raise self._refusal
-            start_offset = partition.log_start_offset
+            start_offset = partition.stream.start_offset
             base_offset, append_time = self._append(work, partition, header)
         except WalFull:
             raise
         except (KafkaError, StorageError) as refusal:
-            return self._refused(number, refusal, start_offset)
-        return PartitionResult(number, _NONE, base_offset, start_offset, append_time=append_time)
+            return self._refused(work.number, refusal, start_offset)
+        return PartitionResult(
+            work.number, _NONE, base_offset, start_offset, append_time=append_time
+        )
 
     def _append(self, work: Work, partition: Partition, header: BatchHeader) -> tuple[int, int]:
         """Append a batch; return its first offset, and the time of its appending if its records get
@@ -414,11 +417,11 @@ class ProduceCall(Slot):
             else:
                 if self._good_size < self._frame_size // 2:
                     # A batch that is kept keeps its frame: a small batch must not hold a large one.
-                    plan = plan._replace(records=memoryview(bytearray(records)))
+                    plan = msgspec.structs.replace(plan, records=memoryview(bytearray(records)))
                 topic = partition.topic
                 if topic.rules.is_log_append_time:
                     append_time = topic.append_time(self._context.services.clock.now_ms())
-                    plan = plan._replace(header=stamp(plan.records, append_time))
+                    plan = msgspec.structs.replace(plan, header=stamp(plan.records, append_time))
                 base_offset = partition.perform(plan, self.done)
         except StorageError:
             self._waiting -= 1
@@ -439,16 +442,18 @@ class ProduceCall(Slot):
     def _awaits(self) -> bool:
         """Return true if the request waits for a partition, which resumes it when it arrives."""
         services = self._context.services
-        delayed = services.replica_manager.delayed
-        for key, partitions in self._topics:
-            topic = services.topics.find(key)
+        for requested in self._topics:
+            topic = services.topics.find(requested.key)
             if topic is None:
                 continue
-            for data in partitions:
-                if delayed.should_wait(topic, data.partition):
+            led, delayed = topic.partitions, services.replica_manager.delayed
+            for data in requested.partitions:
+                index = data.partition
+                is_elsewhere = 0 <= index < len(led) and led[index] is None
+                if is_elsewhere and delayed.should_wait(topic, index):
                     if not self._context.may(WRITE_TOPIC, topic.name):
                         break  # the time of the response does not show that it exists
-                    self._awaited = topic.stream_ids[data.partition]
+                    self._awaited = topic.stream_ids[index]
                     delayed.add(self._awaited, self._resume)
                     return True
         return False
@@ -519,9 +524,5 @@ class ProduceCall(Slot):
                 if hint is not None:
                     leader, endpoint = hint
                     endpoints[endpoint.node_id] = endpoint
-                    results[position] = result._replace(leader=leader)
+                    results[position] = msgspec.structs.replace(result, leader=leader)
         return endpoints.values()
-
-
-def _steps(work: Work) -> int:
-    return 1 + len(work.records) // _STEP_SIZE

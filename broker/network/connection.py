@@ -650,7 +650,8 @@ class Connection(asyncio.BufferedProtocol):
         self._in_step = True
         try:
             may_go_on = not received or self._start_each(received)
-            self._send_ready()
+            if not self._pending or self._pending[0].pieces is not None:
+                self._send_ready()
             while may_go_on and (frame := self._waiting) is not None:
                 key = self._key(frame)
                 if not self._may_start(key):

@@ -9,9 +9,9 @@ loop of the node may call in here. Every topic of the cluster is known on every 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
 import structlog
 from kio.schema.errors import ErrorCode
 
@@ -170,7 +170,7 @@ class TopicRegistry:
         return topic.partitions[index]
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """A batch that may be appended now, or that was already: `known_offset` is its base offset
     then.
     """

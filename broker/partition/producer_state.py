@@ -261,7 +261,7 @@ class ProducerStates:
         first = header.base_sequence
         if first != NO_SEQUENCE:
             batches = entry.batches
-            last = sequence_after(first, header.last_offset_delta + 1)
+            last = (first + header.last_offset_delta) & SEQUENCE_MAX
             batches.append(ProducerBatch(first, last, base_offset, end_offset))
             while len(batches) > WINDOW and batches[WINDOW].end_offset <= confirmed_offset:
                 del batches[0]

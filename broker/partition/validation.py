@@ -6,6 +6,7 @@ compacted topics, and for topics that want it (see `record_checks`).
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
@@ -61,10 +62,10 @@ def check_form(records: memoryview, version: int) -> BatchHeader:
     if header.magic != MAGIC:
         raise invalid(f"the batch has magic {header.magic}; only 2 is accepted")
     size = LENGTH_END + header.length
-    if size < HEADER_SIZE or size > len(records):
-        raise KafkaError(ErrorCode.corrupt_message, f"a batch of {size} bytes in {len(records)}")
     if size != len(records):
-        raise invalid("a partition's records must be exactly one batch")
+        if HEADER_SIZE <= size < len(records):
+            raise invalid("a partition's records must be exactly one batch")
+        raise KafkaError(ErrorCode.corrupt_message, f"a batch of {size} bytes in {len(records)}")
     if version < ZSTD_SINCE and header.codec == ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd with Produce version {version}"
@@ -76,8 +77,8 @@ def check_contents(
     records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: int
 ) -> None:
     """Refuse a batch of good form that cannot be appended. Raises KafkaError."""
-    base_offset, _, _, _, crc, attributes, last_offset_delta, first_ms, newest_ms = header[:9]
-    producer_id, producer_epoch, base_sequence, record_count = header[9:]
+    base_offset, _, _, _, crc, attributes, last_offset_delta, *rest = header
+    first_ms, newest_ms, producer_id, producer_epoch, base_sequence, record_count = rest
     if base_offset != 0:
         raise invalid(f"the batch's base offset must be 0, not {base_offset}")
     if len(records) > rules.batch_size_max:
@@ -91,6 +92,19 @@ def check_contents(
         raise invalid(
             f"the batch has {record_count} records but its last offset delta is {last_offset_delta}"
         )
+    if attributes & (CODEC_MASK | CONTROL | LOG_APPEND_TIME):
+        _check_attributes(attributes)
+    if producer_id != NO_PRODUCER_ID and (base_sequence < 0 or producer_epoch < 0):
+        raise invalid("a batch of an idempotent producer needs an epoch and a sequence number")
+    if not rules.is_log_append_time:
+        oldest, newest = now_ms - rules.before_ms, now_ms + rules.after_ms
+        # Kafka looks at every record; one between these two differs from them in no case that
+        # producers make.
+        if not (oldest <= first_ms <= newest_ms <= newest):
+            _check_times((first_ms, newest_ms), oldest, newest)
+
+
+def _check_attributes(attributes: int) -> None:
     if attributes & CONTROL:
         raise invalid("clients may not write control batches")
     if attributes & LOG_APPEND_TIME:
@@ -99,19 +113,16 @@ def check_contents(
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"unknown codec {attributes & CODEC_MASK}"
         )
-    if producer_id != NO_PRODUCER_ID and (base_sequence < 0 or producer_epoch < 0):
-        raise invalid("a batch of an idempotent producer needs an epoch and a sequence number")
-    if not rules.is_log_append_time:
-        oldest, newest = now_ms - rules.before_ms, now_ms + rules.after_ms
-        # Kafka looks at every record; one between these two differs from them in no case that
-        # producers make.
-        for timestamp in (first_ms, newest_ms):
-            if not oldest <= timestamp <= newest and timestamp != NO_TIMESTAMP:
-                raise KafkaError(
-                    ErrorCode.invalid_timestamp,
-                    f"Timestamp {timestamp} of message is out of range. The timestamp should be "
-                    f"within [{oldest}, {newest}]",
-                )
+
+
+def _check_times(timestamps: Sequence[int], oldest: int, newest: int) -> None:
+    for timestamp in timestamps:
+        if not oldest <= timestamp <= newest and timestamp != NO_TIMESTAMP:
+            raise KafkaError(
+                ErrorCode.invalid_timestamp,
+                f"Timestamp {timestamp} of message is out of range. The timestamp should be "
+                f"within [{oldest}, {newest}]",
+            )
 
 
 def is_marked_transactional(records: memoryview) -> bool:

@@ -40,10 +40,7 @@ class RequestHeader(NamedTuple):
 
     def repeated(self, frame: memoryview) -> "RequestHeader":
         """Return the header of a frame that has this one, but for its correlation id."""
-        correlation_id = _FIXED.unpack_from(frame)[2]
-        return RequestHeader(
-            self.key, self.version, correlation_id, self.client_id, self.body, self.schema
-        )
+        return tuple.__new__(RequestHeader, (*_FIXED.unpack_from(frame), *self[3:]))
 
 
 def read_header(frame: memoryview, registry: Registry) -> RequestHeader:

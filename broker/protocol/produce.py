@@ -7,7 +7,8 @@ Records stay views into the frame. Since version 9 lengths are compact (unsigned
 import struct
 from collections.abc import Collection
 from functools import lru_cache
-from typing import NamedTuple
+
+import msgspec
 
 from lakehead.broker.protocol.decode import ELEMENTS_MAX, Cursor
 from lakehead.broker.protocol.encode import compact_text, plain_text
@@ -25,31 +26,33 @@ _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION_RECORDS = struct.Struct(">ii")
 _SHORT = struct.Struct(">BhiBB")
 """Transactional id (0: none), acks, timeout, topics + 1, and the length of the name + 1."""
-_SHORT_PARTITION = struct.Struct(">iB")
-"""Index, and the first byte of the length of records + 1."""
+_SHORT_PARTITION = struct.Struct(">iBBB")
+"""Index, and the first bytes of the length of records + 1, which has no more than these three."""
 _TOPIC_ID_END = 17
 _ONE_BYTE = 0x80
-"""Variable-length numbers below have one byte."""
+"""Variable-length numbers below have one byte; all bytes but the last one have this bit."""
+_TWO_BYTES = _ONE_BYTE + (_ONE_BYTE << 7)
+"""These bits of the first two bytes."""
 
 TopicKey = str | bytes
 """A topic's name, or its id as 16 bytes (version 13)."""
 
 
-class PartitionData(NamedTuple):
+class PartitionData(msgspec.Struct, frozen=True):
     """One partition of a produce request: `records` is None if the client sent null."""
 
     partition: int
     records: memoryview | None
 
 
-class TopicData(NamedTuple):
+class TopicData(msgspec.Struct, frozen=True):
     """The partitions of one topic."""
 
     key: TopicKey
     partitions: list[PartitionData]
 
 
-class ProduceRequest(NamedTuple):
+class ProduceRequest(msgspec.Struct, frozen=True):
     """A request; `timeout_ms` is how long the client waits."""
 
     transactional_id: str | None
@@ -58,7 +61,7 @@ class ProduceRequest(NamedTuple):
     topics: list[TopicData]
 
 
-class PartitionResult(NamedTuple):
+class PartitionResult(msgspec.Struct, frozen=True):
     """One partition of a produce response. `leader` is (node id, epoch) if the client should go
     there.
     """
@@ -75,7 +78,7 @@ class PartitionResult(NamedTuple):
     """Places of records for which the batch was refused, and why."""
 
 
-class TopicResult(NamedTuple):
+class TopicResult(msgspec.Struct, frozen=True):
     """The results of one topic, in the order of the request."""
 
     key: TopicKey
@@ -106,18 +109,19 @@ def parse_short(frame: memoryview, position: int, version: int) -> ProduceReques
         partitions = []
         while left:
             left -= 1
-            index, length = _SHORT_PARTITION.unpack_from(frame, position)
-            position += _SHORT_PARTITION.size
-            shift = 7
+            index, length, second, third = _SHORT_PARTITION.unpack_from(frame, position)
+            begin = position + 5
             if length >= _ONE_BYTE:
-                length &= 0x7F
-                while (byte := frame[position]) >= _ONE_BYTE and shift < 28:
-                    length |= (byte & 0x7F) << shift
-                    position, shift = position + 1, shift + 7
-                length |= byte << shift
-                position += 1
-            begin, position = position, position + length - 1
-            if shift > 21 or not length or position >= end or frame[position]:
+                if second < _ONE_BYTE:
+                    length += (second << 7) - _ONE_BYTE
+                    begin += 1
+                elif third < _ONE_BYTE:
+                    length += (second << 7) + (third << 14) - _TWO_BYTES
+                    begin += 2
+                else:
+                    return None
+            position = begin + length - 1
+            if not length or position >= end or frame[position]:
                 return None
             partitions.append(PartitionData(index, frame[begin:position]))
             position += 1
@@ -238,16 +242,16 @@ def _encode_short(topic: TopicResult, correlation_id: int, throttle_ms: int) -> 
     """Return the response to a request with a few partitions of one topic, of which none has a
     message or another leader; nothing for any other.
     """
-    key, results = topic
+    key, results = topic.key, topic.partitions
     count = len(results)
     if count >= 0x7F:
         return b""
     name = key if isinstance(key, bytes) else _compact_name(key)
     numbers: list[int] = []
-    for index, error, base_offset, start_offset, message, leader, append_time, records in results:
-        if records or message is not None or leader is not None:
+    for one in results:
+        if one.record_errors or one.message is not None or one.leader is not None:
             return b""
-        numbers += (index, error, base_offset, append_time, start_offset, 1, 0, 0)
+        numbers += (*_numbers(one), 1, 0, 0)
     layout = _short_response(len(name), count)
     size = layout.size - 4
     return layout.pack(size, correlation_id, 0, 2, name, count + 1, *numbers, 0, throttle_ms, 0)
@@ -267,12 +271,10 @@ def _short_response(name_size: int, partitions: int) -> struct.Struct:
 
 
 def _flexible_partition(result: PartitionResult, version: int) -> bytes:
-    partition, error, base_offset, log_start_offset, message, leader, append_time, records = result
+    message, leader, records = result.message, result.leader, result.record_errors
     if message is None and leader is None and not records:
-        return _PARTITION_V9.pack(
-            partition, error, base_offset, append_time, log_start_offset, 1, 0, 0
-        )
-    head = _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
+        return _PARTITION_V9.pack(*_numbers(result), 1, 0, 0)
+    head = _PARTITION_V5.pack(*_numbers(result))
     tags = b"\x00"
     if leader is not None and version >= NODE_ENDPOINTS:
         tags = _LEADER_TAG.pack(1, 0, 9, leader[0], leader[1], 0)
@@ -281,11 +283,21 @@ def _flexible_partition(result: PartitionResult, version: int) -> bytes:
 
 
 def _plain_partition(result: PartitionResult, version: int) -> bytes:
-    partition, error, base_offset, log_start_offset, message, _, append_time, records = result
     if version >= 8:
-        head = _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
+        head, records = _PARTITION_V5.pack(*_numbers(result)), result.record_errors
         errors = [_INT32.pack(place) + plain_text(why) for place, why in records]
-        return b"".join((head, _INT32.pack(len(errors)), *errors, plain_text(message)))
+        return b"".join((head, _INT32.pack(len(errors)), *errors, plain_text(result.message)))
     if version >= 5:
-        return _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
-    return _PARTITION_V3.pack(partition, error, base_offset, append_time)
+        return _PARTITION_V5.pack(*_numbers(result))
+    return _PARTITION_V3.pack(*_numbers(result)[:-1])
+
+
+def _numbers(result: PartitionResult) -> tuple[int, int, int, int, int]:
+    """Return the numbers with which every result begins, but for the last one before version 5."""
+    return (
+        result.partition,
+        result.error,
+        result.base_offset,
+        result.append_time,
+        result.log_start_offset,
+    )

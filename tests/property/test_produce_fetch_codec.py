@@ -210,7 +210,8 @@ def test_produce_response_is_read_by_kio(
             topic_id if version >= 13 else name
         )
         for got, result in zip(answer.partition_responses, partitions, strict=True):
-            assert (got.index, got.error_code, got.base_offset) == result[:3]
+            sent = (result.partition, result.error, result.base_offset)
+            assert (got.index, got.error_code, got.base_offset) == sent
             time = got.log_append_time
             at_ms = -1 if time is None else int(time.timestamp() * 1000)
             assert at_ms == result.append_time
