@@ -77,13 +77,19 @@ _MEMBER_ID_BITS = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """A group as DescribeGroups and ListGroups see it. `snapshot` is None unless it is classic."""
+class GroupListing:
+    """A group as ListGroups sees it."""
 
     group_id: str
     kind: GroupKind
     state: GroupState
     protocol_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription(GroupListing):
+    """A group as DescribeGroups sees it. `snapshot` is None unless it is classic."""
+
     snapshot: GroupSnapshot | None
     has_members: bool
     consumed: Topics
@@ -406,11 +412,30 @@ class GroupCoordinator:
         """Return the name of the topic with an id."""
         return self._catalog().name_of(topic_id)
 
-    async def list_groups(self) -> list[GroupDescription]:
+    async def list_groups(self) -> list[GroupListing]:
         """Return every group that this node coordinates."""
         shards = await self.shards.every()
-        groups = [_description(live) for shard in shards for live in shard.groups.values()]
-        return groups + [_share_description(one) for shard in shards for one in shard.shares.groups]
+        groups = [
+            GroupListing(
+                group_id=live.group.group_id,
+                kind=live.kind,
+                state=live.group.state,
+                protocol_type=live.protocol_type,
+            )
+            for shard in shards
+            for live in shard.groups.values()
+        ]
+        shares = [
+            GroupListing(
+                group_id=group.group_id,
+                kind=GroupKind.SHARE,
+                state=group.state,
+                protocol_type=GroupKind.SHARE.value,
+            )
+            for shard in shards
+            for group in shard.shares.groups
+        ]
+        return groups + shares
 
     def committed(self) -> Iterator[tuple[str, Offsets]]:
         """Yield the groups that this node coordinates and that have committed offsets. Any thread
