@@ -28,13 +28,13 @@ import msgspec
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import LakeheadError, OutcomeUnknown, StorageError
+from lakehead.storage.errors import Fenced, LakeheadError, OutcomeUnknown, StorageError
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName
 from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
 from lakehead.storage.format.producer_headers import producer_headers
-from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.format.stream_object import StreamInfo, read_index
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import (
     TAIL,
@@ -420,10 +420,24 @@ class Uploader:
             written.pieces,
             Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S),
             on_unknown=partial(self._put_unknown, key),
+            check_taken=partial(self._check_own, key, written.size),
         )
         self.stats.objects += 1
         self.stats.bytes += written.size
         return key, written
+
+    async def _check_own(self, key: str, size: int) -> None:
+        """Raise Fenced if the object that has a name of this node's is another writer's: it would
+        be read in the place of what was acknowledged. Raises as `read_index`.
+        """
+        index, writer = await read_index(self._store, key), self._writer
+        found = (index.cluster_id, index.node_id, index.node_epoch, index.writer_id, index.size)
+        own = (writer.cluster_id, writer.node_id, writer.node_epoch, writer.incarnation, size)
+        if found != own:
+            raise Fenced(
+                f"{key} was written by node {index.node_id} of cluster {index.cluster_id}, "
+                f"incarnation {index.writer_id}, in epoch {index.node_epoch} already"
+            )
 
     def _next_key(self) -> str:
         """Return a name that was never used: the node epoch and the counter make it unique."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lakehead.storage.clock import Clock, SystemClock
-from lakehead.storage.errors import OffsetOutOfRange, StorageError, StreamClosed, WalFailed
+from lakehead.storage.errors import Fenced, OffsetOutOfRange, StorageError, StreamClosed, WalFailed
 from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.format.record_batch import patch, read_header
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
@@ -279,6 +279,24 @@ async def test_an_upload_behind_one_that_failed_unexpectedly_trims_nothing() -> 
         assert wal.trimmed_position == 0
     async with running(store, wal.reopen(), partitions=2) as (_, streams):
         assert [await read_all(one) for one in streams] == [bases, others]
+
+
+async def test_an_object_of_another_writer_under_a_name_of_this_node_is_not_committed() -> None:
+    """No name should be given twice. If one is, as of a copy of metadata and objects of two times,
+    the old object would be read in the place of acknowledged records.
+    """
+    other = MemoryStore()
+    async with running(other, MemoryWal()) as (_, [stream]):
+        await append(stream, count=9)
+    taken = {key: body for key, body in other.objects.items() if key.startswith("data/")}
+    store, wal = MemoryStore(dict(taken)), MemoryWal()
+    async with running(store, wal, clean=False) as (engine, [stream]):
+        bases = [await append(stream)]
+        with pytest.raises(Fenced, match="in epoch 0 already"):
+            await engine.upload_now()
+        assert wal.trimmed_position == 0
+    async with running(store, wal.reopen()) as (_, [stream]):
+        assert await read_all(stream) == bases
 
 
 async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None:
