@@ -121,6 +121,7 @@ def _judge_wal(state: MetadataImage, name: WalName, size: int) -> Verdict:
 
 
 DELETED_AT_ONCE = 1000
+_LOOKED_AT_AT_ONCE = 250
 GRACE_MS = 600_000
 MARGIN_MS = 3_600_000
 
@@ -329,13 +330,15 @@ class GarbageCollector:
     async def turn(self) -> None:
         """Delete what has had its grace; sweep the bucket if it is time to."""
         state, now = self._metadata.state, self._clock.monotonic()
-        seen = self._seen
-        self._seen = {key: seen.get(key, now) for key in sorted(state.unreferenced)}
-        doomed = [
-            Doomed(key=key, size=state.objects[key].size, verdict=Verdict.UNREFERENCED)
-            for key, since in self._seen.items()
-            if now - since >= self._settings.garbage_grace_s and self._is_ours(state, key)
-        ]
+        seen, doomed = self._seen, list[Doomed]()
+        self._seen = {}
+        for number, key in enumerate(sorted(state.unreferenced), 1):
+            since = self._seen[key] = seen.get(key, now)
+            if now - since >= self._settings.garbage_grace_s and self._is_ours(state, key):
+                size = state.objects[key].size
+                doomed.append(Doomed(key=key, size=size, verdict=Verdict.UNREFERENCED))
+            if not number % _LOOKED_AT_AT_ONCE:  # the topic that was deleted may have been large
+                await asyncio.sleep(0)
         self.stats.waiting = len(self._seen) - len(doomed)
         if doomed:
             await delete(doomed, self._store, self._metadata)

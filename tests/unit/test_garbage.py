@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,7 +20,13 @@ from lakehead.storage.garbage import (
     perform,
 )
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
+from lakehead.storage.metadata.records import (
+    CommitObjects,
+    CommittedObject,
+    DeleteTopic,
+    FenceNode,
+    RegisterNode,
+)
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
@@ -104,6 +111,41 @@ async def test_a_wall_clock_that_jumps_neither_hurries_nor_stops_garbage(jump_ms
     clock.seconds = 601
     await garbage.turn()
     assert data_keys(store) == []
+
+
+async def test_the_objects_of_a_large_topic_leave_turns_to_others() -> None:
+    """A node that had a thousand objects to look at did nothing else meanwhile."""
+    objects = tuple(
+        CommittedObject(key=DataName(0, 0, number).key, kind="so", size=1, created_ms=0, ranges=())
+        for number in range(5_000)
+    )
+    register = RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1)
+    log, clock, turns = await open_log(MemoryStore()), SteppedClock(), 0
+    await log.commit([register, CommitObjects(node_id=0, node_epoch=0, objects=objects)])
+    assert len(log.state.unreferenced) == 5_000
+
+    class Store(MemoryStore):
+        turns_before = 0
+
+        async def delete(self, keys: Sequence[str]) -> None:
+            self.turns_before = self.turns_before or turns
+            await super().delete(keys)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    store = Store()
+    garbage = collector(store, log, clock)
+    await garbage.turn()
+    clock.seconds = 600
+    task = asyncio.ensure_future(others())
+    await garbage.turn()
+    task.cancel()
+    assert garbage.stats.deleted_objects == 5_000
+    assert store.turns_before > 10
 
 
 class FailingStore(MemoryStore):
