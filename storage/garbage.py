@@ -18,7 +18,7 @@ and then, for objects that crashes left. The leak check compares a listing with 
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -30,6 +30,7 @@ from lakehead.storage.format.object_names import PREFIX as DATA_PREFIX
 from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.metadata.layout import EARLIER, META
 from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.records import DropObjects, Record
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
@@ -198,24 +199,27 @@ async def find_garbage(
     """Look at the bucket and decide. Reads only. Raises StoreUnavailable."""
     found = await listed(store)
     held_ms = await held_until_ms(store)
-    return planned(found, await metadata.refresh(), clock.now_ms(), settings, held_ms=held_ms)
+    state = await metadata.refresh()
+    return await in_steps(_planned(found, state, clock.now_ms(), settings, held_ms))
 
 
-def planned(
+def _planned(
     found: Sequence[ObjectMeta],
     state: MetadataImage,
     now_ms: int,
     settings: SweepTimes,
-    *,
-    held_ms: int = -1,
-) -> SweepPlan:
+    held_ms: int,
+) -> Generator[None, None, SweepPlan]:
     """Decide about listed objects, by metadata that is newer than the listing. Of those that are
-    not newer than `held_ms` only what was committed since goes (see `held_until_ms`).
+    not newer than `held_ms` only what was committed since goes (see `held_until_ms`). Others have a
+    turn between any two steps: there may be a million objects.
     """
     doomed: list[Doomed] = []
     counts: Counter[Verdict] = Counter()
     sizes = {}
-    for item in found:
+    for number, item in enumerate(found, 1):
+        if not number % _LOOKED_AT_AT_ONCE:
+            yield
         verdict = judge(state, item.key, item.size)
         if verdict in GARBAGE and item.modified_ms <= held_ms:
             verdict = Verdict.HELD

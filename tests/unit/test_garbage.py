@@ -137,11 +137,15 @@ async def test_the_objects_of_a_large_topic_leave_turns_to_others() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    store = Store()
+    store = Store({one.key: b"x" for one in objects})
     garbage = collector(store, log, clock)
     await garbage.turn()
     clock.seconds = 600
     task = asyncio.ensure_future(others())
+    before = turns
+    await find_garbage(store, log, SystemClock(), SweepTimes())
+    assert turns - before > 10
+    turns = 0
     await garbage.turn()
     task.cancel()
     assert garbage.stats.deleted_objects == 5_000
