@@ -6,7 +6,7 @@ until it registers again. While other nodes still recover its partitions the err
 REQUEST_TIMED_OUT, upon which clients retry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +19,7 @@ from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import ALTER_CLUSTER
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record, RetireNode
+from lakehead.storage.metadata.rules import open_streams
 from lakehead.storage.metadata.state import MetadataImage
 
 API = Api(key=64, name="UnregisterBroker", versions=(0, 0), access=(ALTER_CLUSTER,))
@@ -28,8 +29,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response once the broker is removed from the metadata."""
     code, message = ErrorCode.none, None
 
-    def plan(state: MetadataImage) -> Sequence[Record]:
-        return [_retirement(state, request.broker_id)]
+    def plan(state: MetadataImage) -> Generator[None, None, list[Record]]:
+        return [(yield from _retirement(state, request.broker_id))]
 
     try:
         context.check(ALTER_CLUSTER)
@@ -42,7 +43,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-def _retirement(state: MetadataImage, node_id: int) -> RetireNode:
+def _retirement(state: MetadataImage, node_id: int) -> Generator[None, None, RetireNode]:
     node = state.nodes.get(node_id)
     if node is None:
         raise KafkaError(
@@ -53,7 +54,7 @@ def _retirement(state: MetadataImage, node_id: int) -> RetireNode:
             ErrorCode.invalid_request,
             f"Broker {node_id} is live: stop it first; what it leads goes to other brokers.",
         )
-    led = sum(stream.is_open and stream.node_id == node_id for stream in state.streams.values())
+    led = yield from open_streams(state, node_id)
     if led:
         raise KafkaError(
             ErrorCode.request_timed_out,

@@ -93,6 +93,8 @@ def apply_in_steps(
                     yield
             case r.DeleteTopic() as record:
                 state = yield from _delete_topic(state, record, time_ms)
+            case r.RetireNode() as record:
+                state = yield from _retire_node(state, record)
             case record:
                 state = _RULES[type(record)](state, record, time_ms)
                 small += 1
@@ -213,12 +215,12 @@ def _require_term(state: MetadataImage, term: int) -> None:
     _require(term in (-1, now), f"controller term {term} has passed: it is {now}")
 
 
-def _retire_node(state: MetadataImage, record: r.RetireNode, _: int) -> MetadataImage:
+def _retire_node(
+    state: MetadataImage, record: r.RetireNode
+) -> Generator[None, None, MetadataImage]:
     _require(record.node_id in state.nodes, f"no node {record.node_id}")
-    owned = [
-        s.stream_id for s in state.streams.values() if s.is_open and s.node_id == record.node_id
-    ]
-    _require(not owned, f"node {record.node_id} owns {len(owned)} streams")
+    owned = yield from open_streams(state, record.node_id)
+    _require(not owned, f"node {record.node_id} owns {owned} streams")
     tails = state.tails_of(record.node_id)
     _require(not tails, f"the log of node {record.node_id} has records that are in no object yet")
     epoch = state.nodes[record.node_id].epoch
@@ -227,6 +229,16 @@ def _retire_node(state: MetadataImage, record: r.RetireNode, _: int) -> Metadata
         nodes=state.nodes.delete(record.node_id),
         retired_nodes=state.retired_nodes.set(record.node_id, epoch),
     )
+
+
+def open_streams(state: MetadataImage, node_id: int) -> Generator[None, None, int]:
+    """Return how many streams are open on a node, in steps of a few milliseconds."""
+    count = 0
+    for number, stream in enumerate(state.streams.values(), 1):
+        count += stream.is_open and stream.node_id == node_id
+        if not number % _STREAMS_AT_ONCE:
+            yield
+    return count
 
 
 def _create_topic(state: MetadataImage, record: r.CreateTopic, _: int) -> MetadataImage:
@@ -1011,7 +1023,6 @@ _RULES: dict[type, Callable[[MetadataImage, Any, int], MetadataImage]] = {
     r.AcceptLogLoss: _accept_log_loss,
     r.FenceNode: _fence_node,
     r.DrainNode: _drain_node,
-    r.RetireNode: _retire_node,
     r.CreateTopic: _create_topic,
     r.TopicConfig: _topic_config,
     r.BrokerConfig: _broker_config,

@@ -11,7 +11,7 @@ from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
 from lakehead.storage.garbage import Verdict, judge
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
-from lakehead.storage.metadata.rules import apply_entry
+from lakehead.storage.metadata.rules import apply_entry, apply_in_steps, apply_records
 from lakehead.storage.metadata.state import MetadataImage
 
 TOPIC = "a" * 32
@@ -325,3 +325,11 @@ def test_a_state_that_is_over_keeps_nothing_of_trimmed_records() -> None:
     assert set(both.unreferenced) == {"data/a"}
     assert both.streams[0].state_from == 5
     assert [e.object_key for e in both.streams[0].state_sources] == ["data/b"]
+
+
+def test_a_node_is_retired_in_steps_between_which_others_have_turns() -> None:
+    made = [r.CreateStream(stream_id=n, topic_id=TOPIC, partition=n) for n in range(1, 5_000)]
+    state = apply_records(start(), made, 0)
+    assert len(list(apply_in_steps(state, [r.RetireNode(node_id=1)], 0))) >= 9
+    with pytest.raises(EntryRejected, match="node 0 owns 1 streams"):
+        apply_records(state, [r.RetireNode(node_id=0)], 0)
