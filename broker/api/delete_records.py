@@ -4,12 +4,14 @@ v2: flexible. Offset -1 stands for the high watermark. The response comes when t
 the metadata: it does not go back.
 """
 
+from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import Turns, change_each
 from lakehead.broker.configs.entries import broker_values, topic_value
+from lakehead.broker.deadline import Deadline
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -21,37 +23,45 @@ API = Api(key=21, name="DeleteRecords", versions=(0, 2), access=(DELETE_TOPIC,))
 
 _HIGH_WATERMARK = -1
 
+_Requested = tuple[str, Any, bool]
+"""The name of a topic, one of its partitions, and whether the client may delete its records."""
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with the new start offset of each partition."""
-    topics, turns = [], Turns()
+    requested, turns, deadline = list[_Requested](), Turns(), Deadline.of(request)
     for topic in request.topics:
-        await turns.step()
-        partitions = []
+        await turns.step(1 + len(topic.partitions))
         is_allowed = context.may(DELETE_TOPIC, topic.name)
-        for partition in topic.partitions:
-            await turns.step()
-            low_watermark, code = -1, ErrorCode.none
-            try:
-                if not is_allowed:
-                    raise KafkaError(DELETE_TOPIC.error)
-                low_watermark = await _delete(topic.name, partition, context)
-            except (LakeheadError, TimeoutError) as error:
-                code = error_code(error)
-            partitions.append(
-                entity(
-                    context.response,
-                    "DeleteRecordsPartitionResult",
-                    partition_index=partition.partition_index,
-                    low_watermark=low_watermark,
-                    error_code=code,
-                )
-            )
-        topics.append(
-            entity(
-                context.response, "DeleteRecordsTopicResult", name=topic.name, partitions=partitions
-            )
+        requested += [(topic.name, one, is_allowed) for one in topic.partitions]
+
+    async def result(wanted: _Requested) -> Any:
+        (name, partition, is_allowed), low_watermark, code = wanted, -1, ErrorCode.none
+        try:
+            if not is_allowed:
+                raise KafkaError(DELETE_TOPIC.error)
+            async with deadline.limit():
+                low_watermark = await _delete(name, partition, context)
+        except (LakeheadError, TimeoutError) as error:
+            code = error_code(error)
+        return entity(
+            context.response,
+            "DeleteRecordsPartitionResult",
+            partition_index=partition.partition_index,
+            low_watermark=low_watermark,
+            error_code=code,
         )
+
+    results = iter(await change_each(requested, result, lambda _: 1))
+    topics = [
+        entity(
+            context.response,
+            "DeleteRecordsTopicResult",
+            name=topic.name,
+            partitions=list(islice(results, len(topic.partitions))),
+        )
+        for topic in request.topics
+    ]
     return entity(context.response, "DeleteRecordsResponse", topics=topics)
 
 
