@@ -111,8 +111,8 @@ def import_topics(
 ) -> None:
     """Import topics of an Apache Kafka cluster.
 
-    With their configs, committed records at their offsets, the positions of consumer groups, ACLs
-    and client quotas.
+    With their configs, committed records at their offsets, the positions of groups, ACLs and client
+    quotas.
 
     The cluster at --path is a new one, before its nodes start for the first time. Run it again for
     what came meanwhile; a run that was killed goes on where it was.

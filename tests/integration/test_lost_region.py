@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
-    KafkaException,
     Message,
     Producer,
     TopicPartition,
@@ -77,15 +76,16 @@ class Load:
             self.acknowledged_at[place] = time.monotonic()  # type: ignore[index]
 
     def _consume(self) -> None:
-        consumer = group_consumer(self._bootstrap)
+        consumer = group_consumer(self._bootstrap, self._has_committed)
         while not self._is_over.is_set():
             if consumer.consume(100, 0.2):
-                try:
-                    for one in consumer.commit(asynchronous=False) or ():
-                        self.committed[one.partition] = one.offset
-                except KafkaException:
-                    continue  # the broker is killed meanwhile
+                # A commit that waits for its response would wait for a broker that was killed.
+                consumer.commit(asynchronous=True)
         consumer.close()
+
+    def _has_committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        if error is None:
+            self.committed |= {one.partition: one.offset for one in places if one.error is None}
 
     def stop(self) -> None:
         self._is_over.set()
@@ -93,7 +93,9 @@ class Load:
             thread.join()
 
 
-def group_consumer(bootstrap: str) -> Consumer:
+def group_consumer(
+    bootstrap: str, on_commit: Callable[[KafkaError | None, list[TopicPartition]], None]
+) -> Consumer:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -101,6 +103,7 @@ def group_consumer(bootstrap: str) -> Consumer:
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
             "session.timeout.ms": 6000,
+            "on_commit": on_commit,
         }
     )
     consumer.subscribe(["t"])
