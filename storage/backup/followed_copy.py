@@ -30,7 +30,8 @@ from lakehead.storage.backup.restore import (
     newest_in_copy,
     read_entry,
 )
-from lakehead.storage.errors import CopyPromoted, NotFound, ObjectNotFound
+from lakehead.storage.errors import CopyPromoted, CorruptObject, NotFound, ObjectNotFound
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.garbage import listed
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Listing
 from lakehead.storage.metadata.records import Entry
@@ -38,6 +39,7 @@ from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import for_each
 
+_log = event_logger("storage.backup")
 _LOOKS_AT_ONCE = 32
 _LOOKED_FOR_MAX = 1_000
 """Objects that are looked for one by one; of more, all of the store are listed."""
@@ -81,6 +83,7 @@ class BackupCopy:
         self._store = store
         self._manifest: Manifest | None = None
         self._point: CopyPoint | None = None
+        self._damaged = -1
 
     async def look(self) -> CopyPoint:
         """See `FollowedCopy.look`."""
@@ -100,7 +103,9 @@ class BackupCopy:
         return self._point
 
     async def _take(self, number: int, last: CopyPoint) -> bool:
-        """Make a backup the point to serve, and return true if all of it is there."""
+        """Make a backup the point to serve, and return true if all of it is there. One that is
+        damaged is passed over, as by a restore: the next one is on its way.
+        """
         try:
             manifest = await read_manifest(self._store, number)
             assert self._manifest is not None
@@ -108,6 +113,11 @@ class BackupCopy:
             state = last.state if is_same else await read_state(self._store, manifest)
         except ObjectNotFound:
             return False  # it was pruned meanwhile
+        except CorruptObject as error:
+            if number > self._damaged:
+                self._damaged = number
+                _log.warning("backup_damaged", backup=number, error=str(error))
+            return False
         if not is_same:
             held, unreferenced = last.state.objects, state.unreferenced
             unknown = [one for one in state.objects if one not in held and one not in unreferenced]

@@ -8,6 +8,9 @@ A manifest is deleted before the objects that it alone named: a backup that is l
 Between both it is looked for a restore in place, which marks the place and then looks for the
 manifest: one of them sees the other, and the objects of what becomes the cluster stay.
 
+While a backup is there whose manifest or metadata are damaged, nothing is deleted: the objects that
+it names are not known.
+
 A user may keep other files beside the backups. So an object that no backup names is deleted only if
 it says itself that it is of the cluster.
 """
@@ -32,6 +35,7 @@ from lakehead.storage.errors import (
     SettingsError,
     UnsupportedFormat,
 )
+from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName, JobName
 from lakehead.storage.format.stream_object import read_index
@@ -41,6 +45,7 @@ from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import for_each
 from lakehead.storage.wal.object import WalName
 
+_log = event_logger("storage.backup")
 _HOUR_MS = 3_600_000
 _DELETED_AT_ONCE = 1000
 _READS_AT_ONCE = 16
@@ -67,25 +72,42 @@ class Pruner:
         self._keys: dict[int, frozenset[str]] = {}
         """The objects that some of the backups name: those that were looked at."""
         self._unnamed: set[str] | None = None
+        self._damage: CorruptObject | None = None
 
-    async def open(self, numbers: Sequence[int], held: Iterable[str]) -> None:
-        """Read the manifests of the backups that are there; `held` are the objects there. Raises
-        StoreUnavailable, CorruptObject, UnsupportedFormat.
+    async def open(self, numbers: Sequence[int], held: Iterable[str]) -> Manifest | None:
+        """Read the manifests of the backups that are there; `held` are the objects there. Return
+        the newest that can be read. Raises StoreUnavailable, UnsupportedFormat.
         """
-        self._backups = [await read_manifest(self._target, number) for number in numbers]
+        for number in numbers:
+            try:
+                self._backups.append(await read_manifest(self._target, number))
+            except CorruptObject as error:
+                self._note(error)
         self._unnamed = set(held)
+        return self._backups[-1] if self._backups else None
+
+    def _note(self, error: CorruptObject) -> None:
+        if self._damage is None:
+            self._damage = error
+            _log.warning("backups_not_deleted", target=self._target.uri, error=str(error))
 
     async def prune(self, newest: Manifest, state: MetadataImage) -> set[str]:
         """Delete what need not be kept beside `newest`, whose metadata are `state`; return the keys
-        of the objects that are gone. Raises StoreUnavailable, CorruptObject, UnsupportedFormat.
+        of the objects that are gone. Raises RequestRefused (a restore in place has begun there),
+        StoreUnavailable, UnsupportedFormat.
         """
         self._backups.append(newest)
         self._keys[newest.number] = frozenset(named_objects(state))
         removed: set[str] = set()
         kept = kept_numbers(self._backups, self._kept, await self._store_ms(newest))
-        for manifest in [one for one in self._backups if one.number not in kept]:
-            removed |= await self._remove(manifest)
-        removed |= await self._remove_unnamed()
+        try:
+            for manifest in [one for one in self._backups if one.number not in kept]:
+                if self._damage is None:
+                    removed |= await self._remove(manifest)
+            if self._damage is None:
+                removed |= await self._remove_unnamed()
+        except CorruptObject as error:
+            self._note(error)
         self._keys = {number: self._keys[number] for number in kept if number in self._keys}
         return removed
 

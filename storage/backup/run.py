@@ -24,7 +24,6 @@ from lakehead.storage.backup.manifest import (
     list_manifests,
     manifest_key,
     named_objects,
-    read_manifest,
     state_key,
 )
 from lakehead.storage.backup.pruning import Kept, Pruner, refuse_others, refuse_restored
@@ -141,13 +140,15 @@ class Backups:
         kept: Kept,
     ) -> Self:
         """Look at the target. Raises SettingsError (it is no place for backups of this cluster),
-        StoreUnavailable, CorruptObject, UnsupportedFormat.
+        RequestRefused (a cluster was restored there), StoreUnavailable, UnsupportedFormat.
         """
         backups = cls(source, target, log, clock=clock, rng=rng, kept=kept)
         await refuse_restored(target)
         numbers = await list_manifests(target)
-        if numbers:
-            last = await read_manifest(target, numbers[-1])
+        held = {one.key: one.size for one in await listed(target)}
+        last = await backups._pruner.open(numbers, held)
+        backups._number = max(numbers, default=-1) + 1
+        if last is not None:
             if last.cluster_id != log.state.cluster_id:
                 raise SettingsError(
                     f"{target.uri} has backups of another cluster, {last.cluster_id}: give this "
@@ -160,12 +161,9 @@ class Backups:
                     "restored elsewhere, or its catalog was rebuilt; give this one a place of its "
                     "own"
                 )
-            backups._number = last.number + 1
-        held = {one.key: one.size for one in await listed(target)}
-        if not numbers:
+        if last is None:
             await refuse_others(target, held, named_objects(log.state), log.state.cluster_id)
         backups._held, backups._looked_at = set(held), clock.monotonic()
-        await backups._pruner.open(numbers, backups._held)
         return backups
 
     async def make(self, on_progress: Progress = no_progress) -> BackupDone:

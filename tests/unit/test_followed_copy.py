@@ -203,6 +203,26 @@ def test_a_backup_without_all_of_its_objects_is_not_served(tmp_path: Path) -> No
     assert look(copy).state.streams == in_log(tmp_path).streams
 
 
+@pytest.mark.parametrize("part", ["manifest", "state"])
+def test_a_damaged_backup_is_passed_over_until_the_next_one(tmp_path: Path, part: str) -> None:
+    """An error would end the standby, and with it what it serves."""
+    source, target = tmp_path / "store", tmp_path / "backup"
+    write(tmp_path)
+    back_up(source, target)
+    copy = asyncio.run(follow_copy(FileStore(target)))
+    first = look(copy)
+    write(tmp_path, seed=1)
+    back_up(source, target)
+    damaged = max((target / "backup" / part).iterdir())
+    damaged.chmod(0o600)
+    damaged.write_bytes(damaged.read_bytes()[:-5] + b"xxxxx")
+    assert look(copy) == first
+    assert look(asyncio.run(follow_copy(FileStore(target)))).state == first.state
+    write(tmp_path, seed=2)
+    back_up(source, target)
+    assert look(copy).state.next_entry > first.state.next_entry
+
+
 def test_a_copy_that_was_promoted_is_followed_no_more(tmp_path: Path) -> None:
     write(tmp_path)
     back_up(tmp_path / "store", tmp_path / "backup")
