@@ -14,22 +14,30 @@ from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.broker.security.access import DELETE_GROUP
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import for_each
 
 API = Api(key=42, name="DeleteGroups", versions=(0, 2), access=(DELETE_GROUP,))
+
+_AT_ONCE = 100
+"""Groups whose deletions share writes of the write-ahead log."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the response, with one code for each group."""
-    results, turns = [], Turns()
-    for group_id in dict.fromkeys(request.groups_names):
+    turns = Turns()
+    codes: dict[str, ErrorCode] = dict.fromkeys(request.groups_names, ErrorCode.none)
+
+    async def delete(group_id: str) -> None:
         await turns.step()
-        code = ErrorCode.none
         try:
             context.check(DELETE_GROUP, group_id)
             await context.services.groups.delete_group(group_id)
         except (LakeheadError, TimeoutError) as error:
-            code = error_code(error)
-        results.append(
-            entity(context.response, "DeletableGroupResult", group_id=group_id, error_code=code)
-        )
+            codes[group_id] = error_code(error)
+
+    await for_each(list(codes), delete, at_once=_AT_ONCE)
+    results = [
+        entity(context.response, "DeletableGroupResult", group_id=group_id, error_code=code)
+        for group_id, code in codes.items()
+    ]
     return entity(context.response, "DeleteGroupsResponse", results=results)

@@ -16,7 +16,9 @@ from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.shards import partition_of
 from lakehead.broker.node import Node, start_node
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.messages import entity
 from lakehead.broker.settings import Settings
+from tests.support.api_client import api_client
 
 WAL_MIB = 64
 PLACE = ("orders", 0)
@@ -243,3 +245,31 @@ async def test_a_client_that_leaves_while_the_topic_is_made_leaves_no_half(tmp_p
             asking.cancel()
         await ready(node, "g")
         assert await node.groups.offsets("g") == {}
+
+
+async def test_deletions_of_one_request_wait_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a write to the object store: one after the other, a hundred take longer than a client
+    waits.
+    """
+    async with api_client(tmp_path) as client:
+        groups, names = client.node.groups, [f"g{number}" for number in range(20)]
+        for name in names:
+            await groups.loaded(name)
+            await groups.commit(name, {PLACE: CommittedOffset(offset=1)})
+        together, delete = asyncio.Barrier(len(names)), groups.delete_group
+
+        async def delete_together(group_id: str) -> None:
+            await together.wait()
+            await delete(group_id)
+
+        monkeypatch.setattr(groups, "delete_group", delete_together)
+        async with asyncio.timeout(20):
+            response = await client.ask(
+                42, 2, lambda module: entity(module, "DeleteGroupsRequest", groups_names=names)
+            )
+        assert [(one.group_id, one.error_code) for one in response.results] == [
+            (name, NONE) for name in names
+        ]
+        assert await groups.list_groups() == []

@@ -39,9 +39,11 @@ from lakehead.broker.share.record_state import NO_START_OFFSET
 from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.tasks import TaskScope
+from lakehead.storage.tasks import TaskScope, for_each
 
 _TICK_SECONDS_MIN = 0.001
+_DELETED_AT_ONCE = 100
+"""States of a group that are deleted by requests which share messages."""
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -210,9 +212,12 @@ class ShareGroups:
     async def _delete_states(self, live: _LiveGroup, partitions: TopicPartitions) -> None:
         group_id = live.group.group_id
         await self._stored(live, None)
-        for topic_id, indexes in partitions.items():
-            for index in sorted(indexes):
-                await self._states.delete(SharePartitionKey(group_id, topic_id, index))
+        keys = [
+            SharePartitionKey(group_id, topic_id, index)
+            for topic_id, indexes in partitions.items()
+            for index in sorted(indexes)
+        ]
+        await for_each(keys, self._states.delete, at_once=_DELETED_AT_ONCE)
         if self._groups.get(group_id) is live:
             live.group.deleted(partitions)
             await self._stored(live, None)
