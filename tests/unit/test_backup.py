@@ -7,35 +7,22 @@ import functools
 import json
 import random
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 from immutables import Map
 
 import lakehead
-from lakehead.broker.coordinator.share.record_formats import (
-    ShareSnapshot,
-    encode_key,
-    encode_snapshot,
-)
-from lakehead.broker.coordinator.share.share_states import ShareStates
-from lakehead.broker.partition.partition import SHARE_STATES_TOPIC
-from lakehead.broker.share.record_state import RecordState, ShareState, StateBatch
-from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.backup.manifest import Manifest, read_state
 from lakehead.storage.backup.pruning import Kept, kept_numbers
 from lakehead.storage.backup.restore import find_point
 from lakehead.storage.backup.run import Backups
-from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.format.object_names import JobName
-from lakehead.storage.format.records import iter_kafka_records
 from lakehead.storage.jobs.backup import JOB as BACKUP
 from lakehead.storage.jobs.backup import BackupOptions
 from lakehead.storage.jobs.compact_objects import JOB as COMPACT
@@ -48,8 +35,7 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.object_store import FileStore, ObjectStore
-from lakehead.storage.object_store.protocol import Buffer, ObjectMeta
+from lakehead.storage.object_store import FileStore
 from lakehead.storage.stream.wal_tails import WalListing
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
@@ -620,61 +606,6 @@ def test_a_cluster_that_comes_back_makes_no_backups_beside_those_of_its_restored
     assert rows(tmp_path / "again") == newest
 
 
-@pytest.mark.parametrize("part", ["manifest", "state"])
-def test_a_damaged_backup_is_passed_over_and_named(
-    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command_line = CommandLine(monkeypatch, capsys)
-    source, target = tmp_path / "store", tmp_path / "backup"
-    write(tmp_path)
-    before = rows(source)
-    back_up(source, target)
-    write(tmp_path, seed=1)
-    back_up(source, target)
-    damaged = max((target / "backup" / part).iterdir())
-    damaged.chmod(0o600)
-    damaged.write_bytes(damaged.read_bytes()[:-5] + b"xxxxx")
-    done = command_line("restore", str(target), str(tmp_path / "new"))
-    assert done.status == 0, done.err
-    assert f"backup 1 is damaged and was passed over: object backup/{part}/" in done.err
-    assert rows(tmp_path / "new") == before
-    wanted = command_line.fails("restore", str(target), str(tmp_path / "newer"), "--backup", "1")
-    assert f"backup/{part}/" in wanted
-    damaged = min((target / "backup" / "manifest").iterdir())
-    damaged.chmod(0o600)
-    damaged.write_bytes(b"x")
-    assert "no backup" in command_line.fails("restore", str(target), str(tmp_path / "none"))
-
-
-@pytest.mark.parametrize("part", ["manifest", "state"])
-def test_beside_a_damaged_backup_others_are_made_and_nothing_is_deleted(
-    tmp_path: Path, part: str
-) -> None:
-    """The objects that it names are not known: an operator may still need them."""
-    source, target = tmp_path / "store", tmp_path / "backup"
-    for seed in range(3):
-        write(tmp_path, seed=seed, uploads=1)
-        back_up(source, target, kept=Kept(newest=9))
-    damaged = sorted((target / "backup" / part).iterdir())[1]
-    whole = damaged.read_bytes()
-    damaged.chmod(0o600)
-    damaged.write_bytes(whole[:-5] + b"xxxxx")
-    write(tmp_path, seed=3, uploads=2)
-    replace_objects(source)
-    before = {one for one in target.rglob("*") if one.is_file()}
-    for _ in range(2):
-        back_up(source, target, kept=Kept(newest=1, hours=0))
-    assert all(one.exists() for one in before if one == damaged or "/data/" in str(one))
-    bring_back(target, tmp_path / "new")
-    assert rows(tmp_path / "new") == rows(source)
-    damaged.write_bytes(whole)
-    back_up(source, target, kept=Kept(newest=1, hours=0))
-    assert len(list((target / "backup" / "manifest").iterdir())) == 1
-    assert not all(one.exists() for one in before)
-    bring_back(target, tmp_path / "again")
-    assert rows(tmp_path / "again") == rows(source)
-
-
 class HastyClock(SystemClock):
     """A clock on which half an hour passes with each look."""
 
@@ -715,115 +646,3 @@ def test_a_place_that_became_a_cluster_and_a_folder_of_both_are_named(
     assert not (copy / "backup" / "restoring").exists()
     again = command_line.fails("restore", str(copy), "--in-place")
     assert "was made a cluster of a backup already: start its nodes there" in again
-
-
-class Interrupted(FileStore):
-    """A store at whose call number `at` something else is done first."""
-
-    def __init__(self, root: Path, at: int, between: Callable[[], None]) -> None:
-        super().__init__(root)
-        self.left = at
-        self._between = between
-
-    async def _call(self) -> None:
-        self.left -= 1
-        if self.left == -1:
-            await asyncio.to_thread(self._between)
-
-    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
-        await self._call()
-        await super().create(key, pieces)
-
-    async def get(self, key: str) -> bytes:
-        await self._call()
-        return await super().get(key)
-
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
-        await self._call()
-        return await super().list(prefix, start_after=start_after)
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        await self._call()
-        await super().delete(keys)
-
-
-@pytest.mark.parametrize("interrupted", ["backup", "restore"])
-def test_a_restore_in_place_and_pruning_do_not_meet(tmp_path: Path, interrupted: str) -> None:
-    """A process that keeps one backup ends the one that becomes the cluster, with what it alone
-    names: at whichever moment of one the other comes, the restore is refused, or objects stay.
-    """
-    source, first = tmp_path / "store", tmp_path / "first"
-    write(tmp_path, uploads=2)
-    back_up(source, first)
-    before = rows(source)
-    write(tmp_path, seed=1, uploads=2)
-    replace_objects(source)
-    after, restored = rows(source), 0
-    for at in count():
-        target = tmp_path / f"backup {at}"
-        shutil.copytree(first, target)
-
-        def back_up_once(place: Path | ObjectStore = target) -> None:
-            with suppress(RequestRefused):
-                back_up(source, place, kept=Kept(newest=1, hours=0))
-
-        def restore_once(place: Path | ObjectStore = target) -> None:
-            with suppress(RequestRefused, CorruptObject, NotFound):
-                bring_back(place)
-
-        if interrupted == "backup":
-            store = Interrupted(target, at, restore_once)
-            back_up_once(store)
-        else:
-            store = Interrupted(target, at, back_up_once)
-            restore_once(store)
-        if (target / "meta").exists():
-            restored += 1
-            assert rows(target) in (before, after), at
-            assert is_sound(target), at
-        if store.left >= 0:
-            break
-    assert restored > 5
-
-
-async def share_states(store: ObjectStore, state: MetadataImage) -> dict[str, ShareState]:
-    """Return the states of share groups, by group."""
-    found = ShareStates()
-    for number in state.topics[SHARE_STATES_TOPIC].partitions:
-        async for batch in stored_batches(store, state.stream(number)):
-            for record in iter_kafka_records(batch):
-                found[record.key or b""] = record.value or b""
-    return {key.group_id: one.state for key, one in found.by_key.items()}
-
-
-def test_share_groups_pass_over_no_record_of_a_restored_cluster(tmp_path: Path) -> None:
-    """Their states are of a later moment than the partitions: offsets from the end on are of new
-    records by then.
-    """
-    done, tried = RecordState.ACKNOWLEDGED, RecordState.AVAILABLE
-    states = {
-        "beyond": ShareState(9, 1, 2, 1, (StateBatch(11, 11, done, 1),)),
-        "across": ShareState(3, 1, 2, 5, (StateBatch(3, 3, tried, 1), StateBatch(4, 8, done, 1))),
-        "behind": ShareState(2, 1, 2, 1, (StateBatch(4, 4, done, 1),)),
-        "at the end": ShareState(5, 1, 2, 0),
-        "unknown": ShareState(-1, 1, 2),
-    }
-    write_topic(tmp_path / "store", "t", {0: [b"%d" % number for number in range(5)]})
-    topic_id = bytes.fromhex(in_log(tmp_path).topics["t"].topic_id)
-    records = [
-        TestRecord(
-            offset=0,
-            key=encode_key(SharePartitionKey(group, topic_id, 0)),
-            value=encode_snapshot(ShareSnapshot(epoch=4, state=one, created_ms=1, written_ms=2)),
-        )
-        for group, one in states.items()
-    ]
-    write_topic(tmp_path / "store", SHARE_STATES_TOPIC, {0: list(records)})
-    back_up(tmp_path / "store", tmp_path / "backup")
-    restored = bring_back(tmp_path / "backup", tmp_path / "new")
-    assert restored.corrections == 2
-    expected = states | {
-        "beyond": ShareState(5, 1, 2, 0),
-        "across": ShareState(3, 1, 2, 1, (StateBatch(3, 3, tried, 1), StateBatch(4, 4, done, 1))),
-    }
-    assert asyncio.run(share_states(FileStore(tmp_path / "new"), restored.state)) == expected
