@@ -81,7 +81,7 @@ def restore(
         typer.Option(
             "--force",
             help="With --replicated: go on though SOURCE looks as if nodes or jobs write to it. "
-            "For a region that is lost, whose last leases and objects are minutes old.",
+            "For a region that was lost just now, whose leases and objects are as fresh.",
         ),
     ] = False,
     number: Annotated[
