@@ -324,7 +324,7 @@ class Partition:
         Raises WalFull and the other errors of `Stream.append`; then nothing happened.
         """
         stream, records, header = self.stream, plan.records, plan.header
-        base_offset = stream.next_offset
+        base_offset, size = stream.next_offset, len(records)
         patch(records, 0, base_offset, stream.epoch)
         stream.append(
             records,
@@ -332,8 +332,8 @@ class Partition:
             max_timestamp=header.max_timestamp,
             on_done=on_done,
         )
-        self.bytes_in += len(records)
-        self.topic.traffic.bytes += len(records)
+        self.bytes_in += size
+        self.topic.traffic.bytes += size
         if header.producer_id != NO_PRODUCER_ID:
             now_ms = self._clock.now_ms()
             self.producers.add(header, base_offset, stream.confirmed_offset, now_ms, plan.marker)

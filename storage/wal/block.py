@@ -368,27 +368,31 @@ class BlockWal:
         pending = end - self._released
         if pending and pending + padding + size > self._settings.pending_size_max:
             raise WalFull(f"{self._device.name}: {pending} bytes wait to be written")
-        self._seal()
+        if self._block.used:
+            self._seal()
         if padding:
             lap = lap_of(start, self._ring.length)
             self._sealed.append(Block.padding(start, padding, start - end, lap, self._epoch))
             start, end = start + padding, start + padding
+            left = self._left_at(start, size)
             self._block = Block.none_at(start)
         if index := self._index_at(start):
             index_size = encrypted_size(index) if self._cipher is not None else len(index)
             needed = sector_up(RECORD.size + index_size) + sector_up(size)
-            if needed <= min(space_end - start, self._left_at(start, size)):
+            if needed <= min(space_end - start, left):
                 if self._cipher is not None:
                     index = encrypt_index(index, self._cipher, start)
                 lap = lap_of(start, self._ring.length)
                 self._sealed.append(Block.index(start, index, start - end, lap, self._epoch))
                 end = self._sealed[-1].end
                 start = sector_up(end)
+                left = self._left_at(start, size)
                 self._block = Block.none_at(end)
-        self._pump()
+        if self._sealed:
+            self._pump()
         limit = size
         if size <= self._settings.block_size:
-            limit = min(self._settings.block_size, self._left_at(start, size), space_end - start)
+            limit = min(self._settings.block_size, left, space_end - start)
         self._block = Block(
             view=self._pool.take(limit),
             start=start,
@@ -448,11 +452,11 @@ class BlockWal:
             raise WalClosed(f"{self._device.name}: the WAL is closed")
 
     def _seal(self) -> None:
+        """Close the current block, which has records."""
         block = self._block
-        if block.used:
-            block.end = block.start + block.used
-            self._sealed.append(block)
-            self._block = Block.none_at(block.end)
+        block.end = block.start + block.used
+        self._sealed.append(block)
+        self._block = Block.none_at(block.end)
 
     def _flush(self) -> None:
         self._flush_is_due = False
