@@ -109,7 +109,7 @@ def split_address(address: str) -> tuple[str, EncryptionSettings | None]:
     for name in options:
         if name not in OPTIONS:
             raise SettingsError(
-                f"the store {address!r} has an unknown option {name!r}: there are "
+                f"the store {place.partition('?')[0]!r} has an unknown option {name!r}: there are "
                 f"{', '.join(OPTIONS)}"
             )
     return place, settings_of(options)

@@ -83,3 +83,11 @@ def test_what_cannot_be_is_one_clear_line(uri: str, complaint: str) -> None:
 def test_every_option_is_documented() -> None:
     text = (DOCS / "storage" / "object-stores.md").read_text()
     assert [name for name in OPTIONS if f"`{name}`" not in text] == []
+
+
+def test_a_secret_that_is_taken_for_an_option_is_not_shown() -> None:
+    """The line may be in a log, and in the record of a run that consoles show."""
+    with pytest.raises(SettingsError) as refused:
+        parse_uri("s3://lake/prefix?secret_access_key=Xyzzy")
+    assert "'s3://lake/prefix' has an unknown option 'secret_access_key'" in str(refused.value)
+    assert "Xyzzy" not in str(refused.value)

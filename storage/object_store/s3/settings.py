@@ -63,8 +63,10 @@ def parse_uri(uri: str, environment: Mapping[str, str] = os.environ) -> S3Settin
     given = dict(pairs)
     for name in given:
         if name not in OPTIONS:
+            # Without values: one may be a secret that its user took for an option.
             raise SettingsError(
-                f"the store {uri!r} has an unknown option {name!r}: there are {', '.join(OPTIONS)}"
+                f"the store {uri.partition('?')[0]!r} has an unknown option {name!r}: there are "
+                f"{', '.join(OPTIONS)}"
             )
     endpoint = given.get("endpoint") or _first(
         environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"
