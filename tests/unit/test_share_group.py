@@ -383,6 +383,22 @@ async def test_a_group_that_could_not_be_deleted_is_there() -> None:
     await world.scope.close()
 
 
+async def test_a_group_is_deleted_by_a_log_that_is_durable_at_once() -> None:
+    world = Failing()
+    await world.heartbeat("a", 0)
+    await world.heartbeat("a", -1)
+    append = world.partition.append
+
+    def append_durably(batch: memoryview, on_done: OnDone | None = None) -> None:
+        append(batch, on_done)
+        world.partition.stream.confirm(10)
+
+    world.partition.append = append_durably  # type: ignore[method-assign]
+    await world.groups.delete("g")
+    assert not world.groups.groups
+    await world.scope.close()
+
+
 async def test_members_of_share_groups_are_within_the_memory_for_groups() -> None:
     memory = GroupMemory(200_000)
     world = Failing(memory)

@@ -240,7 +240,7 @@ class ShareGroups:
         self._log.append(records, _ignore)
         outcome = self._log.outcome
         self._log.flush()
-        if not outcome.done():  # else nothing of it is in the log: the group stays
+        if not outcome.done() or outcome.result() is None:  # else nothing of it is in the log
             self._forget(live)
         error = await outcome
         if error is not None:
