@@ -1,5 +1,5 @@
-"""Memory primitives for kernels that numba lacks: fast copies, prefetching, eight bytes as one
-number.
+"""Primitives for kernels that numba lacks: fast copies, prefetching, eight bytes as one
+number, leading zeros.
 """
 
 from typing import Any
@@ -68,3 +68,20 @@ def _word_type(_context: Any, data: Any, _at: Any) -> Any:
 
 word_at: Any = intrinsic(_word_type)
 """`word_at(array, at)`, on machines with the lowest byte first: as fast as one byte is read."""
+
+
+def _leading_zeros_type(_context: Any, _word: Any) -> Any:
+    """Count the zero bits above the highest bit that is set, by the processor's instruction."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        [word] = arguments
+        flag = ir.IntType(1)
+        kind = ir.FunctionType(word.type, [word.type, flag])
+        function = builder.module.declare_intrinsic("llvm.ctlz", [word.type], kind)
+        return builder.call(function, [word, ir.Constant(flag, 0)])
+
+    return types.int64(types.uint64), generate
+
+
+leading_zeros: Any = intrinsic(_leading_zeros_type)
+"""`leading_zeros(word)`: 64 for zero."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from lakehead.lake.tables.values.cells import SIDE, SIZE_BITS, SIZE_MASK
 from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined
+from lakehead.storage.kernel_memory import leading_zeros
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -120,10 +121,8 @@ def _nearest(digits, exponent, powers):
     """Bits of digits * 10**exponent (digits not 0), or -1 where this algorithm cannot decide."""
     if exponent < _POWERS_MIN or exponent >= _POWERS_MIN + powers.shape[0]:
         return np.int64(-1)
-    zeros = np.int64(0)
-    while digits >> np.uint64(63) == np.uint64(0):
-        digits <<= np.uint64(1)
-        zeros += 1
+    zeros = leading_zeros(digits)
+    digits <<= np.uint64(zeros)
     row = exponent - _POWERS_MIN
     high, low = _product(digits, np.uint64(powers[row, 0]))
     if high & np.uint64(0x1FF) == np.uint64(0x1FF):
