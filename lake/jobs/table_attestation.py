@@ -25,6 +25,7 @@ from lakehead.lake.moved_ranges import find_indexes, read_moved
 from lakehead.lake.planner import ByteRange, OffsetRange, plan_splits
 from lakehead.lake.record_reader import decode_all
 from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.lake.tables.data_file import as_written
 from lakehead.lake.tables.delta_table import Table, TableUnavailable, open_table
 from lakehead.lake.tables.layout import DECODED, TableLayout
 from lakehead.lake.tables.range_digests import RangeDigest
@@ -390,7 +391,7 @@ class _Work:
                 self._differ(item.first, item.end - 1, what, file=name, object_key="")
                 continue
             number = pa.array(np.full(rows.num_rows, len(files), np.int32))
-            found.append(rows.select(schema.names).cast(schema).append_column(_FILE, number))
+            found.append(as_written(rows, schema).append_column(_FILE, number))
             files.append(name)
         return _in_order(pa.concat_tables(found)), files
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakehead.lake.jobs.table_item import TableFiles
 from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.cubes import CubePlan, cube_tags, plan_cubes
-from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.data_file import DataFile, as_written
 from lakehead.lake.tables.delta_table import Table, TableUnavailable
 from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.table_file import TableFile
@@ -87,7 +87,7 @@ def _ordered_files(
     schema, taken = table.schema, 0
     for file in files:
         for rows in file.batches(_ROWS_AT_ONCE):
-            ranges.add(rows.select(schema.names).cast(schema))
+            ranges.add(as_written(rows, schema))
             taken += rows.num_rows
     for rows in ranges.in_order():
         for piece in _cut(rows, min(_ADDED_BYTES, file_bytes)):

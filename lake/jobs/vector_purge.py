@@ -7,6 +7,7 @@ it joins, so a large file with deleted rows is rewritten here.
 from collections.abc import Sequence
 
 from lakehead.lake.jobs.table_item import TableFiles
+from lakehead.lake.tables.data_file import as_written
 from lakehead.lake.tables.delta_table import Table
 from lakehead.lake.tables.table_file import TableFile
 from lakehead.lake.tables.vector_merge import add_action
@@ -45,7 +46,7 @@ def purge(table: Table, files: Sequence[TableFile], *, file_bytes: int) -> None:
             table.uri, table.partition_columns, file_bytes=file_bytes, of_one_partition=True
         )
         for rows in file.batches(_ROWS_AT_ONCE):
-            made.add(rows.select(schema.names).cast(schema))
+            made.add(as_written(rows, schema))
         replaced.append(file.file)
         tags = {"tags": dict(file.file.tags)} if file.file.tags else {}
         added += [

@@ -267,18 +267,36 @@ def _with_whole_variants(rows: Any) -> Any:
     nulls there, which Arrow has in columns that it makes.
     """
     for number, field in enumerate(rows.schema):
-        column = rows.column(number)
-        if field.type == VARIANT and column.null_count:
-            whole = [
-                pa.StructArray.from_arrays(
-                    [pc.fill_null(chunk.field(i), b"") for i in range(field.type.num_fields)],
-                    fields=list(field.type),
-                    mask=chunk.is_null(),
-                )
-                for chunk in column.chunks
-            ]
-            rows = rows.set_column(number, field, pa.chunked_array(whole, field.type))
+        if field.type == VARIANT:
+            rows = rows.set_column(number, field, _whole_variant(rows.column(number)))
     return rows
+
+
+def _whole_variant(column: Any) -> Any:
+    if column.type == VARIANT and not column.null_count:
+        return column
+    whole = [
+        pa.StructArray.from_arrays(
+            [pc.fill_null(chunk.field(i).cast(pa.binary()), b"") for i in range(len(VARIANT))],
+            fields=list(VARIANT),
+            mask=chunk.is_null(),
+        )
+        for chunk in column.chunks
+    ]
+    return pa.chunked_array(whole, VARIANT)
+
+
+def as_written(rows: Any, schema: Any) -> Any:
+    """Return the columns of `schema` of rows that were read from a table, in its types: Arrow casts
+    no VARIANT that is NULL, as in files from before there was the column.
+    """
+    columns = [
+        _whole_variant(rows.column(field.name))
+        if field.type == VARIANT
+        else rows.column(field.name).cast(field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def write_data_file(

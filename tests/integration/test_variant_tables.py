@@ -174,8 +174,11 @@ def test_a_killed_run_leaves_each_record_once(root: Path, step: str) -> None:
     check(root, BODIES * 2)
 
 
-def test_a_column_that_is_declared_later_is_null_in_the_rows_before(root: Path) -> None:
-    declare(root, "id bigint")
+@pytest.mark.parametrize("configs", [{}, {"cluster_by": "id"}])
+def test_a_column_that_is_declared_later_is_null_in_the_rows_before(
+    root: Path, configs: dict[str, str]
+) -> None:
+    declare(root, "id bigint", **configs)
     refresh(root)
     assert DeltaTable(place(root)).protocol().min_reader_version == 1
     declare(root)
@@ -184,6 +187,7 @@ def test_a_column_that_is_declared_later_is_null_in_the_rows_before(root: Path) 
     assert bodies(root) == [MISSING] * len(BODIES) + list(BODIES)
     run_upkeep(root)
     assert bodies(root) == [MISSING] * len(BODIES) + list(BODIES)
+    assert run_job(ATTEST, str(root), AttestOptions(topic=TOPIC)).found() == ()
 
 
 @pytest.mark.parametrize("before", ["body string", "body struct<a: struct<b: string>>"])
