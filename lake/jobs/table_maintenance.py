@@ -24,6 +24,7 @@ from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.table_clustering import cubes_to_make, make_cube
+from lakehead.lake.jobs.table_compaction import groups_to_join, join
 from lakehead.lake.jobs.table_due import chosen_tables, declared_tables, topic_of
 from lakehead.lake.jobs.vector_purge import files_to_purge, purge
 from lakehead.lake.store_reader import store_reader
@@ -38,7 +39,6 @@ from lakehead.lake.tables.delta_table import (
 )
 from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.merge_engine import MergeEngineName
-from lakehead.lake.tables.partition_zones import add_zones
 from lakehead.lake.tables.table_root import (
     OWN_ROOT,
     check_declared_place,
@@ -315,29 +315,19 @@ def _cluster(target: TableTarget) -> None:
 
 
 def _compact(target: TableTarget) -> None:
-    from deltalake.exceptions import DeltaError
-
     for attempt in range(_ATTEMPTS):
         table = open_table(target.uri)
         if table is None:
             raise TableUnavailable(f"there is no table at {target.uri}")
-        optimizer = table.handle.optimize
+        groups = groups_to_join(table, target.file_bytes)
         failpoint("optimize_opened")
         try:
-            optimizer.compact(target_size=target.file_bytes)
-        except (DeltaError, OSError) as error:
-            now = open_table(target.uri)
-            if now is None or now.version == table.version:
-                text = one_line(error)
-                raise TableUnavailable(f"cannot optimize {target.uri}: {text}") from error
+            join(table, groups, file_bytes=target.file_bytes)
+        except CommitConflict:
             if attempt == _ATTEMPTS - 1:
-                raise CommitConflict(
-                    f"{target.uri} was written each time while it was optimized: run it again"
-                ) from error
-            continue
-        failpoint("optimize_committed")
-        add_zones(table)
-        return
+                raise
+        else:
+            return
 
 
 def _compact_by_spark(target: TableTarget) -> None:

@@ -240,9 +240,10 @@ class Table:
         it gets this schema. `commit_info` is added to the commit's `commitInfo`.
 
         Raises CommitConflict if another run has set any of these txn versions since this table was
-        opened, or changed the table's schema; TableUnavailable if the outcome is unknown. After
-        CommitConflict the files are in no version of the table. TableUnavailable also for a table
-        with a rule that the rows may break, or without a lasting record of txn versions.
+        opened, or changed the table's schema, with `replaced_by` if it has committed anything;
+        TableUnavailable if the outcome is unknown. After CommitConflict the files are in no version
+        of the table. TableUnavailable also for a table with a rule that the rows may break, or
+        without a lasting record of txn versions.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
@@ -260,10 +261,12 @@ class Table:
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
                     custom_metadata=dict(commit_info),
+                    # Delta-rs sees no conflict with an OPTIMIZE, whose files would stay.
+                    max_commit_retries=None if replaced_by is None else 0,
                 ),
             )
         except (DeltaError, OSError) as error:
-            self._resolve(files, txns, error)
+            self._resolve(files, txns, error, is_overwrite=replaced_by is not None)
         failpoint("table_committed")
 
     def set_vectors(self, *, is_enabled: bool, modified_ms: int) -> None:
@@ -319,7 +322,12 @@ class Table:
         failpoint("table_columns_added")
 
     def _resolve(
-        self, files: Sequence[DataFile], txns: Mapping[str, int], error: Exception
+        self,
+        files: Sequence[DataFile],
+        txns: Mapping[str, int],
+        error: Exception,
+        *,
+        is_overwrite: bool,
     ) -> None:
         """Read the table to find out whether a commit that raised was done after all.
 
@@ -333,6 +341,10 @@ class Table:
         if is_conflict:
             reached = all(table.txn_version(app) >= mark for app, mark in txns.items())
             if files and reached and table.holds(files):  # without files it may be another's
+                return
+            raise CommitConflict(f"another run has committed to {self.uri}") from error
+        if is_overwrite and table.version != self.version:
+            if files and table.holds(files):
                 return
             raise CommitConflict(f"another run has committed to {self.uri}") from error
         if table.schema != self.schema:
@@ -720,6 +732,7 @@ def replace_table(
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
                 custom_metadata=dict(commit_info),
+                max_commit_retries=0,
             ),
         )
     except (DeltaError, OSError) as error:

@@ -1,10 +1,9 @@
 """Partition values that are times, with their zone in the log.
 
 Delta-rs writes the time of a partition without a zone, and Spark takes that for a time in its
-session's zone. So after a commit of delta-rs that wrote data files (OPTIMIZE, MERGE, DELETE), the
-files whose times lack their zone are added to the log once more, with it and else as they were. In
-between, and after a run that was killed there until the next such commit, the table is as delta-rs
-left it.
+session's zone. So after a commit of delta-rs that wrote data files (MERGE, DELETE), the files whose
+times lack their zone are added to the log once more, with it and else as they were. In between, and
+after a run that was killed there until the next such commit, the table is as delta-rs left it.
 
 Source: Delta transaction log protocol, "Partition Value Serialization" (a time in ISO 8601 with Z
 is in UTC) and "Action Reconciliation" (the newest action of a path counts).

@@ -1,0 +1,104 @@
+"""Compaction of a table: small files of a partition are joined to larger ones, and no row changes.
+
+Not by delta-rs: its OPTIMIZE takes another rewrite of the same files, an OPTIMIZE above all, for no
+conflict, and each row is there twice. Here a commit is refused if one of its files is gone.
+
+Files are read and written one after the other, a row group in memory. Each commit has some files,
+so that a conflict costs no more than these.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lakehead.lake.jobs.table_item import TableFiles
+from lakehead.lake.tables.data_file import DataFile, as_written
+from lakehead.lake.tables.delta_table import Table, TableUnavailable
+from lakehead.lake.tables.logical_files import LogicalFile
+from lakehead.lake.tables.table_file import TableFile
+from lakehead.lake.tables.vector_merge import add_action
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import failpoint
+
+COMMIT_BYTES = 1 << 30
+"""Size of the files that one commit replaces, about."""
+_ROWS_AT_ONCE = 1 << 20
+
+Group = Sequence[LogicalFile]
+"""Files of a partition that become one."""
+
+
+def groups_to_join(table: Table, file_bytes: int) -> list[Group]:
+    """Return the files to be joined, so that no two neighbours in a partition, in the order in
+    which they were added, have less than `file_bytes` together. Raises TableUnavailable.
+    """
+    partitions: dict[tuple[tuple[str, Any], ...], list[LogicalFile]] = defaultdict(list)
+    for file in table.logical_files().files.values():
+        if file.size_bytes < file_bytes:
+            values = file.action.get("partitionValues") or {}
+            partitions[tuple(sorted(values.items()))].append(file)
+    groups = [group for files in partitions.values() for group in _neighbours(files, file_bytes)]
+    return [group for group in groups if len(group) > 1]
+
+
+def _neighbours(files: Sequence[LogicalFile], file_bytes: int) -> Iterator[Group]:
+    held: list[LogicalFile] = []
+    size = 0
+    for file in files:
+        if held and size + file.size_bytes > file_bytes:
+            yield held
+            held, size = [], 0
+        held.append(file)
+        size += file.size_bytes
+    yield held
+
+
+def join(table: Table, groups: Sequence[Group], *, file_bytes: int) -> None:
+    """Join the files of each group, in commits of their own. Raises CommitConflict if another run
+    has changed one of the files since the table was opened: groups before it are done;
+    TableUnavailable, and what reading and writing files raises.
+    """
+    table.require_rewritable()
+    paths = [file.path for group in groups for file in group]
+    files = {file.path: file for file in table.files_at(paths)} if paths else {}
+    replaced: list[LogicalFile] = []
+    added: list[DataFile] = []
+    for number, group in enumerate(groups, start=1):
+        replaced += group
+        added += _joined(table, [files[file.path] for file in group], file_bytes)
+        size = sum(file.size_bytes for file in replaced)
+        if number == len(groups) or size >= COMMIT_BYTES:
+            _commit(table, replaced, added)
+            replaced, added = [], []
+
+
+def _joined(table: Table, group: Sequence[TableFile], file_bytes: int) -> tuple[DataFile, ...]:
+    schema, taken = table.schema, 0
+    made = TableFiles(
+        table.uri, table.partition_columns, file_bytes=2 * file_bytes, of_one_partition=True
+    )
+    for file in group:
+        for rows in file.batches(_ROWS_AT_ONCE):
+            made.add(as_written(rows, schema))
+            taken += rows.num_rows
+    files = made.finish()
+    if taken != sum(file.record_count for file in files):
+        raise TableUnavailable(f"cannot optimize {table.uri}: rows were lost on the way")
+    return files
+
+
+def _commit(table: Table, replaced: Sequence[LogicalFile], added: Sequence[DataFile]) -> None:
+    modified_ms = SystemClock().now_ms()
+    counts = {
+        "numRemovedFiles": len(replaced),
+        "numRemovedBytes": sum(file.size_bytes for file in replaced),
+        "numAddedFiles": len(added),
+        "numAddedBytes": sum(file.size_bytes for file in added),
+    }
+    table.commit_rewrite(
+        replaced,
+        [add_action(file, modified_ms, is_data_change=False) for file in added],
+        modified_ms=modified_ms,
+        commit_info={"operationMetrics": {name: str(count) for name, count in counts.items()}},
+    )
+    failpoint("optimize_committed")
