@@ -24,8 +24,15 @@ from lakehead.lake.tables.deletion_vectors import DeletionVector
 from lakehead.lake.tables.table_root import LOG
 from lakehead.storage.errors import ObjectNotFound
 
-CHECKPOINT = re.compile(rf"{LOG}(\d{{20}})\.checkpoint\.(?:\d{{10}}\.\d{{10}}\.)?parquet")
-"""The name of a checkpoint, or of a part of one; the group is its version."""
+CHECKPOINT = re.compile(rf"{LOG}(\d{{20}})\.checkpoint\.(?:\d{{10}}\.(\d{{10}})\.)?parquet")
+"""The name of a checkpoint, or of a part of one; the groups are its version and the number of
+parts.
+"""
+
+_ENTRIES_MAX = 200
+"""Entries that are read one after the other before a checkpoint is looked for, which costs a
+listing of the log. A table with a commit every few seconds keeps half a million of them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,8 @@ class LogicalFiles:
         log does not have the version any more.
         """
         reader = store_reader(self._root)
+        if version - self.version > _ENTRIES_MAX:
+            self._read_checkpoint(reader, version)
         while self.version < version:
             try:
                 entry = reader.run(reader.store.get(f"{LOG}{self.version + 1:020}.json"))
@@ -122,15 +131,17 @@ class LogicalFiles:
                 self.version += 1
 
     def _read_checkpoint(self, reader: StoreReader, version: int) -> bool:
-        parts: dict[int, list[str]] = defaultdict(list)
+        parts: dict[tuple[int, int], list[str]] = defaultdict(list)
         for listed in reader.run(reader.store.list(LOG)):
             if (match := CHECKPOINT.fullmatch(listed.key)) is not None:
-                parts[int(match[1])].append(listed.key)
-        found = max((one for one in parts if self.version < one <= version), default=None)
+                parts[int(match[1]), int(match[2] or 1)].append(listed.key)
+        # A writer that was killed leaves some parts of a checkpoint.
+        whole = {number: keys for (number, count), keys in parts.items() if len(keys) == count}
+        found = max((one for one in whole if self.version < one <= version), default=None)
         if found is None:
             return False
         self.files, self.removed = {}, {}
-        for key in parts[found]:
+        for key in whole[found]:
             for action in _checkpoint_actions(reader, key):
                 self._note_removed(action)  # of a file that may be there with another vector
                 self._note_added(action)
