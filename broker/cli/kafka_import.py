@@ -204,6 +204,8 @@ async def _import(
 
     store = open_at(uri)
     try:
+        if not options.follow:
+            await source.brokers.topics()  # a wrong address leaves no cluster behind
         async with opened_target(store, options.codec) as target:
             lines = _ProgressLines(recorder)
             whole = Import(

@@ -23,7 +23,7 @@ from lakehead.broker.cli.migration.source_brokers import (
 from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
 from lakehead.broker.cli.migration.target_store import TargetStore, opened_target
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import BrokerUnavailable, RequestRefused
+from lakehead.storage.errors import RequestRefused
 from lakehead.storage.format.records import KafkaRecord
 from lakehead.storage.object_store.memory import MemoryStore
 from tests.support.command_line import CommandLine
@@ -120,7 +120,7 @@ class ShrinkingSource:
         monkeypatch.setattr(run, "partition_bounds", self._known)
         monkeypatch.setattr(run, "fetched_batches", self._fetched)
 
-    async def topics(self, _: object, *, is_quick: bool = False) -> list[SourceTopic]:
+    async def topics(self, _: object = None, *, is_quick: bool = False) -> list[SourceTopic]:
         assert is_quick in {True, False}
         return [
             SourceTopic(topic=Incarnation(name, ""), partitions=len(some), configs={})
@@ -202,6 +202,7 @@ def test_a_topic_that_was_not_imported_fails_the_command_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = ShrinkingSource({"refused": [Bounds(0, 1)], "well": [Bounds(0, 3)]}, monkeypatch)
+    monkeypatch.setattr(source_brokers.SourceBrokers, "topics", source.topics)
     monkeypatch.setattr(
         source_cluster.SourceCluster, "topics", lambda _, *__, **___: source.topics(())
     )
@@ -247,10 +248,11 @@ async def test_share_groups_of_a_source_that_gives_no_positions_away_are_counted
     assert (found.groups, found.not_served) == ({}, 2)
 
 
-async def test_a_source_that_no_broker_listens_at_is_named_in_words(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_source_that_no_broker_listens_at_is_named_and_leaves_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(source_brokers, "_TRIES", 1)
-    brokers = SourceBrokers({"bootstrap.servers": "127.0.0.1:1"}, None, random.Random(1))
-    with pytest.raises(BrokerUnavailable, match=r"1:1 do not respond: connection refused;"):
-        await brokers.topics()
+    place = tmp_path / "new"
+    line = CommandLine(monkeypatch, capsys).fails("import", "127.0.0.1:1", "--path", str(place))
+    assert "brokers at 127.0.0.1:1 do not respond: connection refused;" in line
+    assert not list(place.rglob("*.json"))
