@@ -34,6 +34,10 @@ _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
 """Interval of checks for lag of compaction while nothing has changed (Kafka's back-off)."""
 _TURN_S = 0.005
+STDERR = 2
+"""The output of processes of a node. By the node's standard output its supervisor knows that it has
+ended, which another process that has it must not hide.
+"""
 _log = structlog.get_logger("broker.maintenance")
 
 
@@ -158,6 +162,7 @@ class MaintenanceBeside:
                 *(sys.executable, "-m", "lakehead", "maintain", "--quiet", "--no-lake"),
                 *("--path", self._settings.store_uri),
                 stdin=asyncio.subprocess.DEVNULL,
+                stdout=STDERR,
                 env={**os.environ, **environment(self._settings)},
                 start_new_session=True,  # Ctrl-C is the node's
             )

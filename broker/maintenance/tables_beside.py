@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 from immutables import Map
 
-from lakehead.broker.maintenance.beside import environment, is_lowest
+from lakehead.broker.maintenance.beside import STDERR, environment, is_lowest
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.supervisor import BackOff
 from lakehead.storage.clock import Clock
@@ -128,6 +128,7 @@ class TablesBeside:
             *(sys.executable, "-m", "lakehead", "maintain", "--follow", "--tables-only"),
             *("--quiet", "--path", self._settings.store_uri),
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=STDERR,
             env={**os.environ, **environment(self._settings)},
             start_new_session=True,  # Ctrl-C is the node's
         )

@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lakehead.broker.ec2.notices import Ec2Events, Ec2Notices, drain_by_command
@@ -29,6 +29,8 @@ REPORT_S = 10.0
 """The end waits so long for the auto-scaling group to hear that this machine is not healthy."""
 STOP_GRACE_S = 5.0
 """A node may take so much longer than it gives the object store (shutdown.timeout.ms)."""
+OUTPUT_S = 1.0
+"""Output is read for so long after the end of its process."""
 _READY = re.compile(r"lakehead is ready at (?P<address>\S+),")
 
 
@@ -40,19 +42,28 @@ class NodeProcess:
     supervisor dies, the kernel stops its nodes (see `lifeline`).
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, scope: TaskScope) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        output: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
+        scope: TaskScope,
+    ) -> None:
         self.pid: int = process.pid
         self._process = process
+        self._output = output
+        self._pipe = pipe
         self._address: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._is_silent = asyncio.Event()
         scope.spawn(self._read_output(), name=f"output of process {self.pid}")
+        scope.spawn(self._notice_end(), name=f"end of process {self.pid}")
 
     async def wait_ready(self) -> str | None:
         """Return where the node takes connections, host:port, once it does; None: it ended."""
         return await asyncio.shield(self._address)
 
     async def wait_ending(self) -> None:
-        """Return when the process has closed its output: it has ended, or ends."""
+        """Return when the process has closed its output, and so ends, or has ended."""
         await self._is_silent.wait()
 
     async def wait_ended(self) -> int:
@@ -73,11 +84,28 @@ class NodeProcess:
 
     async def _read_output(self) -> None:
         """Read to the end, so that the process is never made to wait."""
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        while True:
+            try:
+                line = await self._output.readline()
+            except ValueError:  # one that is longer than the reader takes, and is dropped
+                continue
+            if not line:
+                break
             found = _READY.search(line.decode(errors="replace"))
             if found and not self._address.done():
                 self._address.set_result(found["address"])
+        self._ended()
+
+    async def _notice_end(self) -> None:
+        """Notice the end of the process also if one that it has started keeps its output open."""
+        await self._process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OUTPUT_S):
+                await self._is_silent.wait()
+        self._pipe.close()
+        self._ended()
+
+    def _ended(self) -> None:
         if not self._address.done():
             self._address.set_result(None)
         self._is_silent.set()
@@ -85,14 +113,38 @@ class NodeProcess:
 
 async def launch(command: NodeCommand, scope: TaskScope) -> NodeProcess:
     """Start a process for a node. Raises OSError."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "lakehead", *command.arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, SUPERVISOR: str(os.getpid())},
-        process_group=0,  # Ctrl-C is the supervisor's: it decides which signals the nodes get
+    arguments = (sys.executable, "-m", "lakehead", *command.arguments)
+    return await started(arguments, {**os.environ, SUPERVISOR: str(os.getpid())}, scope)
+
+
+async def started(
+    arguments: Sequence[str], environment: Mapping[str, str], scope: TaskScope
+) -> NodeProcess:
+    """Start a process. Raises OSError.
+
+    The pipe of its output is made here: with one of its own asyncio takes a process for running
+    until each process that has the pipe has ended.
+    """
+    ours, its = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=its,
+            env=environment,
+            process_group=0,  # Ctrl-C is the supervisor's: it decides which signals the nodes get
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(its)
+    output = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(output)
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: protocol, os.fdopen(ours, "rb", buffering=0)
     )
-    return NodeProcess(process, scope)
+    return NodeProcess(process, output, pipe, scope)
 
 
 def run(
