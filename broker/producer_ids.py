@@ -3,11 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 
+from kio.schema.errors import ErrorCode
+
+from lakehead.broker.deadline import Deadline
+from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import ProducerIdBlock, Record
 from lakehead.storage.metadata.state import MetadataImage
 
 BLOCK = 1000
+_WAIT_S = 20.0
+"""Less than clients wait for a response."""
 
 
 class ProducerIds:
@@ -22,7 +28,19 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """Return an unused id. Raises StorageError."""
+        """Return an unused id. Raises StorageError; KafkaError (COORDINATOR_LOAD_IN_PROGRESS, as of
+        Kafka's `ProducerIdManager`) if no block is reserved in time: the client sends the request
+        again.
+        """
+        try:
+            async with Deadline(_WAIT_S).limit():
+                return await self._take()
+        except KafkaError as error:
+            if error.code is not ErrorCode.request_timed_out:
+                raise
+            raise KafkaError(ErrorCode.coordinator_load_in_progress) from None
+
+    async def _take(self) -> int:
         async with self._lock:
             if self._next == self._end:
                 await self._metadata.commit_with(self._plan)

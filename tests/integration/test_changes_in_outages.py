@@ -109,6 +109,17 @@ async def topic_error(client: Client, name: str) -> Any:
     return (await client.ask(3, 12, message)).topics[0].error_code
 
 
+async def producer_id(client: Client) -> Any:
+    module = schema(22, 4).request_module
+    message = entity(
+        module,
+        "InitProducerIdRequest",
+        transactional_id=None,
+        transaction_timeout=timedelta(seconds=60),
+    )
+    return (await client.ask(22, 4, message)).error_code
+
+
 def are_whole(node: Node) -> bool:
     """Return true if no topic has a part of its partitions."""
     return all(len(one.partitions) in {2, 3, 5} for one in node.services.state.topics.values())
@@ -130,6 +141,8 @@ async def test_changes_time_out_and_are_whole_or_not_there(
             assert await delete_topic(client, "old") == TIMED_OUT
             monkeypatch.setattr(Deadline.__init__, "__defaults__", (0.15,))
             assert await alter_credentials(client, "anna") == TIMED_OUT
+            monkeypatch.setattr("lakehead.broker.producer_ids._WAIT_S", 0.15)
+            assert await producer_id(client) == ErrorCode.coordinator_load_in_progress
             monkeypatch.setattr("lakehead.broker.api.metadata._CREATION_S", 0.15)
             assert await topic_error(client, "d") == ErrorCode.leader_not_available
         monkeypatch.undo()
@@ -141,6 +154,7 @@ async def test_changes_time_out_and_are_whole_or_not_there(
             made = (await create_topics(client, name, within=long))[0]
             assert made in {ErrorCode.none, ErrorCode.topic_already_exists}
         assert await topic_error(client, "d") == ErrorCode.none
+        assert await producer_id(client) == ErrorCode.none
         assert await delete_topic(client, "a", within=long) == ErrorCode.none
         assert are_whole(node)
 
