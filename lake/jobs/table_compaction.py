@@ -23,34 +23,37 @@ from lakehead.storage.failpoints import failpoint
 COMMIT_BYTES = 1 << 30
 """Size of the files that one commit replaces, about."""
 _ROWS_AT_ONCE = 1 << 20
+_SMALL = 4
 
 Group = Sequence[LogicalFile]
 """Files of a partition that become one."""
 
 
 def groups_to_join(table: Table, file_bytes: int) -> list[Group]:
-    """Return the files to be joined, so that no two neighbours in a partition, in the order in
-    which they were added, have less than `file_bytes` together. Raises TableUnavailable.
-    """
+    """Return the files of each partition to be joined. Raises TableUnavailable."""
     partitions: dict[tuple[tuple[str, Any], ...], list[LogicalFile]] = defaultdict(list)
     for file in table.logical_files().files.values():
-        if file.size_bytes < file_bytes:
-            values = file.action.get("partitionValues") or {}
-            partitions[tuple(sorted(values.items()))].append(file)
-    groups = [group for files in partitions.values() for group in _neighbours(files, file_bytes)]
-    return [group for group in groups if len(group) > 1]
+        values = file.action.get("partitionValues") or {}
+        partitions[tuple(sorted(values.items()))].append(file)
+    return [group for files in partitions.values() for group in groups_of(files, file_bytes)]
 
 
-def _neighbours(files: Sequence[LogicalFile], file_bytes: int) -> Iterator[Group]:
+def groups_of(files: Sequence[LogicalFile], file_bytes: int) -> Iterator[Group]:
+    """Yield groups of at least two files of a partition that have up to `file_bytes` together. Small
+    ones, below a quarter of that, are joined first, so that one of them at most is left.
+    """
     held: list[LogicalFile] = []
     size = 0
-    for file in files:
-        if held and size + file.size_bytes > file_bytes:
-            yield held
+    smaller = (file for file in files if file.size_bytes < file_bytes)
+    for file in sorted(smaller, key=lambda one: one.size_bytes * _SMALL >= file_bytes):
+        if size + file.size_bytes > file_bytes:
+            if len(held) > 1:
+                yield held
             held, size = [], 0
         held.append(file)
         size += file.size_bytes
-    yield held
+    if len(held) > 1:
+        yield held
 
 
 def join(table: Table, groups: Sequence[Group], *, file_bytes: int) -> None:
