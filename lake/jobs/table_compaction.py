@@ -39,7 +39,7 @@ def groups_to_join(table: Table, file_bytes: int) -> list[Group]:
 
 
 def groups_of(files: Sequence[LogicalFile], file_bytes: int) -> Iterator[Group]:
-    """Yield groups of at least two files of a partition that have up to `file_bytes` together. Small
+    """Yield groups of at least two files of a partition, of up to `file_bytes` together. Small
     ones, below a quarter of that, are joined first, so that one of them at most is left.
     """
     held: list[LogicalFile] = []
