@@ -29,6 +29,10 @@ class MalformedRecord(Exception):
     """A record of the topic that this registry cannot read."""
 
 
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
+"""Errors of reading one; the last is that of a number such as 1e999."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReference:
     """A version of a subject that a schema uses, by the name it uses it under."""
@@ -176,7 +180,7 @@ def decode(key_bytes: bytes | None, value_bytes: bytes | None) -> Record | None:
         key = json.loads(key_bytes or b"")
         value = json.loads(value_bytes) if value_bytes else None
         return _decoded(key, value)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except _MALFORMED as error:
         raise MalformedRecord(f"{type(error).__name__}: {error}") from None
 
 

@@ -4,10 +4,11 @@ Requests are served from the records that this process has read. "Not found" is 
 keep, so it is returned only after the topic was read to its end.
 """
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lakehead.connectors.schema_registry import errors
 from lakehead.connectors.schema_registry.compatibility import Earlier, problems, schema_type
@@ -38,14 +39,48 @@ from lakehead.connectors.schema_registry.subjects import (
 )
 
 _Result = TypeVar("_Result")
-_PARSED_MAX = 2000
+_PARSED_BYTES_MAX = 8 << 20
+"""A parsed schema takes ten times its text and more."""
 _REFERENCES_MAX = 1000
 READ_ONLY = ("READONLY", "READONLY_OVERRIDE")
 
 
-@lru_cache(maxsize=_PARSED_MAX)
-def _parsed(kind: str, text: str, others: tuple[NamedText, ...], normalize: bool) -> ParsedSchema:
-    return schema_type(kind).parse(text, others, normalize)
+class ParsedSchemas:
+    """The schemas that were parsed last, as many as have `bytes_max` characters in their texts and
+    in those that they refer to. For many threads.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[Any, ...], tuple[ParsedSchema, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(
+        self, kind: str, text: str, others: tuple[NamedText, ...], normalize: bool
+    ) -> ParsedSchema:
+        """Return a schema, parsed now or before. Raises InvalidSchema."""
+        key = (kind, text, others, normalize)
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+                return found[0]
+        parsed = schema_type(kind).parse(text, others, normalize)
+        size = len(text) + sum(len(other.text) for other in others)
+        if size <= self._bytes_max:
+            self._hold(key, parsed, size)
+        return parsed
+
+    def _hold(self, key: tuple[Any, ...], parsed: ParsedSchema, size: int) -> None:
+        with self._lock:
+            if key in self._held:
+                return
+            self._held[key] = parsed, size
+            self._bytes += size
+            while self._bytes > self._bytes_max:
+                _, (_, freed) = self._held.popitem(last=False)
+                self._bytes -= freed
 
 
 class Registry:
@@ -56,6 +91,7 @@ class Registry:
 
     def __init__(self, log: SchemaLog) -> None:
         self.log = log
+        self._schemas = ParsedSchemas(_PARSED_BYTES_MAX)
 
     def query(self, read: Callable[[RegistryState], _Result]) -> _Result:
         """Return the result of a query on the state; if it finds nothing, read the topic to its end
@@ -106,11 +142,16 @@ class Registry:
                 raise errors.incompatible(subject.qualified, f"[{', '.join(found)}]")
         number = _new_version(given, versions, is_import=mode == "IMPORT")
         with self.log.lock:
-            schema_id = _new_id(self.log.state, subject, schema, given.schema_id)
-            is_known = subject.context in self.log.state.contexts()
+            state = self.log.state
+            schema_id = _new_id(state, subject, schema, given.schema_id)
+            is_known = subject.context in state.contexts()
+            superseded = list(_superseded(state, subject, versions, schema_id, number))
+            is_replaced = any(each.version == number for each in versions)
+            highest = [IdsRecord(highest=state.highest_ids())] if is_replaced else []
         return [
             *([] if is_known else [ContextRecord(context=subject.context)]),
-            *_superseded(versions, schema_id, number),
+            *superseded,
+            *highest,
             VersionRecord(
                 subject=subject.qualified,
                 version=number,
@@ -129,7 +170,7 @@ class Registry:
         references = self._numbered(subject, given.references)
         others = self._others(subject, references)
         try:
-            parsed = _parsed(given.kind, given.text, others, normalize)
+            parsed = self._schemas.get(given.kind, given.text, others, normalize)
         except InvalidSchema as error:
             raise errors.invalid_schema(f"Invalid schema: {error}") from None
         text = SchemaText(
@@ -182,7 +223,7 @@ class Registry:
         schema = version.schema
         others = self._others(parse_subject(version.subject), schema.references)
         try:
-            return _parsed(schema.kind, schema.text, others, False)
+            return self._schemas.get(schema.kind, schema.text, others, False)
         except InvalidSchema as error:
             raise errors.invalid_schema(
                 f"Version {version.version} of subject {version.subject} cannot be read: {error}"
@@ -202,6 +243,10 @@ class Registry:
             return problems(level, parsed, earlier)
         except InvalidSchema as error:
             raise errors.invalid_schema(f"Invalid schema: {error}") from None
+        except RecursionError:
+            raise errors.invalid_schema(
+                "Invalid schema: its types are too deep in one another to be compared"
+            ) from None
 
     def compatibility(
         self, subject: Subject, number: int | None, given: RequestedSchema, *, normalize: bool
@@ -505,10 +550,19 @@ def _new_id(state: RegistryState, subject: Subject, schema: SchemaText, wanted: 
     return wanted
 
 
-def _superseded(versions: Sequence[Version], schema_id: int, number: int) -> Iterator[Record]:
-    """Deleted versions that are the schema which is a version again: nothing needs them."""
+def _superseded(
+    state: RegistryState,
+    subject: Subject,
+    versions: Sequence[Version],
+    schema_id: int,
+    number: int,
+) -> Iterator[Record]:
+    """Deleted versions that are the schema which is a version again, unless a schema refers to
+    them by their number: it would have a hole.
+    """
     for each in versions:
-        if each.is_deleted and each.schema_id == schema_id and each.version < number:
+        is_same = each.is_deleted and each.schema_id == schema_id and each.version < number
+        if is_same and not state.referrers(subject, each.version):
             yield VersionRecord(subject=each.subject, version=each.version, held=None)
 
 

@@ -57,7 +57,7 @@ def read_schema(body: Any) -> RequestedSchema:
             raise ValueError(f"more than {_REFERENCES_MAX} references")
         number = _number(fields.get("id"))
         version = _number(fields.get("version"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise malformed_request(
             f"references are a list of name, subject and version, id and version numbers: {error}"
         ) from None
@@ -96,7 +96,8 @@ def read_version(text: str) -> int:
     """Return the version of a path, LATEST for the last. Raises RegistryError."""
     if text in ("latest", "-1"):
         return LATEST
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= _VERSION_MAX):
+    is_number = text.isascii() and text.isdigit() and len(text) <= 20
+    if not (is_number and 0 < int(text) <= _VERSION_MAX):
         raise invalid_version(text)
     return int(text)
 

@@ -188,6 +188,51 @@ def test_a_version_that_comes_back_keeps_its_id(registry: RegistryProcess) -> No
     assert registry.call("GET", "/subjects/back/versions?deleted=true") == (200, [2])
 
 
+def test_a_deleted_version_that_schemas_refer_to_stays_when_its_schema_comes_back(
+    registry: RegistryProcess,
+) -> None:
+    call = registry.call
+    registry.register("axle", record("Axle", "x"))
+    cart = {**record("Cart"), "fields": [{"name": "a", "type": "Axle"}]}
+    reference = {"name": "Axle", "subject": "axle", "version": 1}
+    schema_id = registry.register("cart", cart, references=[reference])
+    assert call("DELETE", "/subjects/cart") == (200, [1])
+    assert call("DELETE", "/subjects/axle") == (200, [1])
+    registry.register("axle", record("Axle", "x"))
+    # Values that were written with the cart's schema are read by all that it refers to.
+    assert call("GET", f"/schemas/ids/{schema_id}")[1]["references"] == [reference]
+    assert call("GET", "/subjects/axle/versions/1?deleted=true")[0] == 200
+    assert registry.register("cart", cart, references=[reference]) == schema_id
+    assert call("GET", "/subjects/axle/versions?deleted=true") == (200, [1, 2])
+
+
+def test_a_chain_that_is_too_deep_to_be_compared_is_refused_as_a_schema(
+    registry: RegistryProcess,
+) -> None:
+    """Clients repeat a request that the server failed at."""
+    links: dict[str, Any] = {
+        f"d{number}": {"properties": {"next": {"$ref": f"#/definitions/d{number + 1}"}}}
+        for number in range(600)
+    }
+    schema = {"$ref": "#/definitions/d0", "definitions": {**links, "d600": {"type": "string"}}}
+    registry.register("chain", schema, schemaType="JSON")
+    more = {"schema": json.dumps({**schema, "title": "more"}), "schemaType": "JSON"}
+    status, found = registry.call("POST", "/subjects/chain/versions", more)
+    assert (status, found["error_code"]) == (422, 42201)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"id": 1e999}, {"references": [{"name": "a", "subject": "b", "version": 1e999}]}],
+    ids=["id", "version"],
+)
+def test_a_number_beyond_all_numbers_is_refused(
+    registry: RegistryProcess, more: dict[str, Any]
+) -> None:
+    body = {"schema": '"int"', **more}
+    assert registry.call("POST", "/subjects/numbers/versions", body)[0] == 422
+
+
 def test_modes(registry: RegistryProcess) -> None:
     call = registry.call
     assert call("GET", "/mode") == (200, {"mode": "READWRITE"})

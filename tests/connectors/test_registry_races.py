@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,15 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from lakehead.connectors.schema_registry.errors import RegistryError
 from lakehead.connectors.schema_registry.log import SchemaLog, prepare_topic
-from lakehead.connectors.schema_registry.records import Record, VersionRecord, decode
+from lakehead.connectors.schema_registry.records import (
+    MalformedRecord,
+    Record,
+    VersionRecord,
+    decode,
+)
 from lakehead.connectors.schema_registry.registry import Registry
 from lakehead.connectors.schema_registry.requested import RequestedSchema
+from lakehead.connectors.schema_registry.state import RegistryState
 from lakehead.connectors.schema_registry.subjects import Subject
 from lakehead.storage.clock import SystemClock
 from tests.support.broker_process import BrokerProcess
@@ -254,6 +261,54 @@ def test_a_cluster_that_is_down_makes_nothing_unknown(tmp_path: Path) -> None:
         assert process.stop() == 0
     finally:
         broker.kill()
+
+
+def test_an_id_that_an_import_replaced_is_not_given_again(broker: BrokerProcess) -> None:
+    """Compaction leaves no version that has it."""
+    topic = "_schemas_replaced"
+    with registries(broker, topic, 1) as (registry,):
+        registry.set_mode("", "IMPORT", force=False)
+        subject = Subject(".", "imported")
+        for number, name in ((90, "Replaced"), (50, "Stays")):
+            given = replace(schema(name), schema_id=number, version=1)
+            assert registry.register(subject, given, normalize=False) == number
+        registry.set_mode("", "READWRITE", force=False)
+    compacted = RegistryState()
+    for key, value in compacted_records(broker.bootstrap, topic).items():
+        if (record := decode(key, value)) is not None:
+            compacted.apply(record)
+    assert [each.schema_id for each in compacted.versions(subject)] == [50]
+    assert compacted.next_id(".") == 91
+
+
+def compacted_records(bootstrap: str, topic: str) -> dict[bytes, bytes | None]:
+    """The records of a topic that compaction leaves: the last one of each key."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "compacted",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[bytes, bytes | None] = {}
+    while (message := consumer.poll(30)) is not None:
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            break
+        key = bytes(message.key() or b"")
+        found.pop(key, None)
+        found[key] = message.value()
+    consumer.close()
+    return found
+
+
+def test_a_record_with_an_infinite_number_is_skipped() -> None:
+    key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
+    with pytest.raises(MalformedRecord):
+        decode(key, b'{"subject":"s","version":1,"id":1e999,"schema":"x"}')
 
 
 def check_log(bootstrap: str, topic: str) -> None:
