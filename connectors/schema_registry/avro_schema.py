@@ -113,16 +113,32 @@ def unreadable(reader: AvroModel, writer: AvroModel) -> list[str]:
     return _Resolution(reader, writer).types(reader.root, writer.root, "")
 
 
+_STEPS_MAX = 1_000_000
+
+
 class _Resolution:
+    """One pass over two schemas. Each pair of records is compared once, however many ways lead to
+    it: a set of records that all refer to each other has as many ways as it has orders.
+    """
+
     def __init__(self, reader: AvroModel, writer: AvroModel) -> None:
         self._reader = reader
         self._writer = writer
-        self._assumed: set[_Pair] = set()
-        self._relied_on: set[_Pair] = set()
         self._known: dict[_Pair, list[str]] = {}
+        self._open: dict[_Pair, int] = {}
+        """Pairs that are being compared, by their depth, and those that can be read if the pair
+        at a depth can, which is still being compared.
+        """
+        self._resting: list[_Pair] = []  # the latter, in the order of their comparison
+        self._depth = 0
+        self._lowest = 0  # depth of the outermost open pair that the present one rests on
+        self._steps = 0
 
     def types(self, reader: Any, writer: Any, path: str) -> list[str]:
         """Return the reasons why a type of the writer cannot be read as one of the reader's."""
+        self._steps += 1
+        if self._steps > _STEPS_MAX:
+            raise InvalidSchema(f"the schemas take more than {_STEPS_MAX} steps to compare")
         read, wrote = _node(reader, self._reader), _node(writer, self._writer)
         if isinstance(wrote, list):
             return self._writer_union(reader, read, wrote, path)
@@ -176,22 +192,36 @@ class _Resolution:
                 return []
 
     def _records(self, read: Any, wrote: Any, path: str) -> list[str]:
-        """Each pair is compared once, unless that rests on one that is still being compared."""
         pair = (read["name"], wrote["name"])
         if pair in self._known:
             return self._known[pair]
-        if pair in self._assumed:  # a record inside itself is as compatible as it is outside
-            self._relied_on.add(pair)
+        if pair in self._open:  # a record inside itself is as compatible as it is outside
+            self._lowest = min(self._lowest, self._open[pair])
             return []
-        self._assumed.add(pair)
-        above, self._relied_on = self._relied_on, set()
+        depth, begun, above = self._depth, len(self._resting), self._lowest
+        self._open[pair] = self._lowest = depth
+        self._depth += 1
         reasons = self._fields(read, wrote, path)
-        self._assumed.discard(pair)
-        open_ones = self._relied_on - {pair}
-        if reasons or not open_ones:
+        self._depth -= 1
+        if not reasons and self._lowest < depth:
+            self._open[pair] = self._lowest
+            self._resting.append(pair)
+        else:
             self._known[pair] = reasons
-        self._relied_on = above | open_ones
+            self._settle(begun, is_readable=not reasons)
+            del self._open[pair]
+        self._lowest = min(above, self._lowest)
         return reasons
+
+    def _settle(self, begun: int, *, is_readable: bool) -> None:
+        """Settle the pairs inside one that is decided: if it cannot be read, they are compared
+        again where they are needed, since some of them rest on it.
+        """
+        for pair in self._resting[begun:]:
+            del self._open[pair]
+            if is_readable:
+                self._known[pair] = []
+        del self._resting[begun:]
 
     def _fields(self, read: Any, wrote: Any, path: str) -> list[str]:
         reasons = _names(read, wrote, path)
@@ -236,7 +266,8 @@ def _sizes(read: Any, wrote: Any, path: str) -> list[str]:
 
 
 def _symbols(read: Any, wrote: Any, path: str) -> list[str]:
-    missing = [symbol for symbol in wrote["symbols"] if symbol not in read["symbols"]]
+    known = set(read["symbols"])
+    missing = [symbol for symbol in wrote["symbols"] if symbol not in known]
     if not missing or "default" in read:
         return []
     named = ", ".join(missing)

@@ -67,6 +67,7 @@ _SIGNS: Mapping[Kind, frozenset[str]] = {
 }
 """Keywords that imply the type of a schema that does not name it."""
 _REFERENCES_MAX = 100
+_COMPARED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def parse_json_schema(text: str, others: Sequence[NamedText], normalize: bool) -
     """Read a schema that may refer to others by their names. Raises InvalidSchema."""
     try:
         raw = _loaded(text)
-        validator_for(raw, default=Draft7Validator).check_schema(raw)
+        validator_for(raw, default=Draft7Validator).check_schema(_without_long_lists(raw))
         source = _rooted(raw, others)
         _check_references(source)
     except SchemaError as error:
@@ -112,7 +113,7 @@ def parse_json_schema(text: str, others: Sequence[NamedText], normalize: bool) -
         raise InvalidSchema(f"no JSON Schema: at '#/{where}': {error.message[:200]}") from None
     except Unresolvable as error:
         raise InvalidSchema(f"no JSON Schema: reference {error.ref!r} leads nowhere") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise InvalidSchema(f"no JSON Schema: {' '.join(str(error).split())[:200]}") from None
     except RecursionError:
         raise InvalidSchema("no JSON Schema: nested too deep") from None
@@ -128,6 +129,41 @@ def _loaded(text: str) -> Any:
     return raw
 
 
+def _without_long_lists(raw: Any) -> Any:
+    """Return a schema to hold against its draft, with long lists of values cut short. The values of
+    an `enum` may be any, but drafts to 6 want each once, which `jsonschema` finds out by comparing
+    each pair: a list that had a value twice has one twice still.
+    """
+    if isinstance(raw, list):
+        return [_without_long_lists(each) for each in raw]
+    if not isinstance(raw, dict):
+        return raw
+    return {
+        name: _cut(value)
+        if name == "enum" and isinstance(value, list)
+        else _without_long_lists(value)
+        for name, value in raw.items()
+    }
+
+
+def _cut(values: list[Any]) -> list[Any]:
+    if len(values) <= _COMPARED_MAX:
+        return values
+    are_all_other = len(set(map(_hashable, values))) == len(values)
+    return values[:1] if are_all_other else [values[0], values[0]]
+
+
+def _hashable(value: Any) -> Any:
+    """Return a value so that those are equal that are equal in JSON Schema: 1 and 1.0, not true."""
+    if isinstance(value, bool):
+        return (bool, value)
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    if isinstance(value, dict):
+        return frozenset((name, _hashable(each)) for name, each in value.items())
+    return value
+
+
 def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
@@ -141,7 +177,8 @@ def _rooted(raw: Any, others: Sequence[NamedText]) -> Source:
         resource = _resource(_loaded(other.text))
         for name in {other.name, urljoin(base, other.name), resource.id() or other.name}:
             registry = registry.with_resource(name, resource)
-    return Source(raw, registry.resolver(base))
+    # Once and for all: a registry that is not crawled looks through all schemas at each reference.
+    return Source(raw, registry.crawl().resolver(base))
 
 
 def _resource(raw: Any) -> Any:
@@ -368,13 +405,14 @@ def _objects(compare: Compare, old: Part, new: Part, path: str) -> list[Differen
     """Return the differences of two schemas of objects."""
     found = _required(old.raw, new.raw, f"{path}/required")
     was, now = _schemas(old, "properties"), _schemas(new, "properties")
+    needed = frozenset(_needed(new.raw))
     for name in dict.fromkeys((*was, *now)):
         place = f"{path}/properties/{name}"
         if name not in now:
             found += _removed(compare, was[name], new, name, place)
         elif name not in was:
             found += _added(compare, old, now[name], name, place)
-            if not _is_open(old) and _must_have(new.raw, name):
+            if not _is_open(old) and name in needed:
                 found.append(Difference("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", place))
         else:
             found += compare(was[name], now[name], place)
@@ -400,24 +438,27 @@ def _schemas(part: Part, keyword: str) -> dict[str, Source]:
 
 
 def _required(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
-    properties = new.get("properties", {})
+    before, properties = _names(old), old.get("properties", {})
     return [
         Difference("REQUIRED_ATTRIBUTE_ADDED", f"{path}/{name}")
-        for name in old.get("properties", {})
-        if name in properties and name not in _names(old) and _must_have(new, name)
+        for name in _needed(new)
+        if name in properties and name not in before
     ]
 
 
-def _names(raw: Mapping[str, Any]) -> Sequence[str]:
+def _names(raw: Mapping[str, Any]) -> frozenset[str]:
     given = raw.get("required", ())
-    return given if isinstance(given, list) else ()
+    return frozenset(given) if isinstance(given, list) else frozenset()
 
 
-def _must_have(raw: Mapping[str, Any], name: str) -> bool:
-    """Return whether a property has to be there, and no default stands for it."""
-    schema = raw.get("properties", {}).get(name)
-    has_default = isinstance(schema, dict) and "default" in schema
-    return name in _names(raw) and not has_default
+def _needed(raw: Mapping[str, Any]) -> list[str]:
+    """Return the properties that have to be there, and that no default stands for, in order."""
+    names = _names(raw)
+    return [
+        name
+        for name, schema in raw.get("properties", {}).items()
+        if name in names and not (isinstance(schema, dict) and "default" in schema)
+    ]
 
 
 def _is_open(part: Part) -> bool:
@@ -569,6 +610,10 @@ def _item_added(compare: Compare, was: _Items, now: Source, place: str) -> list[
 
 
 _STEPS_MAX = 200_000
+_VALUES_A_STEP = 5
+"""Values of an `enum` that take as long as a step does."""
+_TEXT_A_STEP = 2000
+"""Characters of JSON, of the same."""
 
 
 def unreadable(reader: Source, writer: Source) -> list[str]:
@@ -597,9 +642,7 @@ class _Comparison:
             return []
         if old_given is None:
             return [Difference("SCHEMA_ADDED", path)]
-        self.steps += 1
-        if self.steps > _STEPS_MAX:
-            raise InvalidSchema(f"the schemas take more than {_STEPS_MAX} steps to compare")
+        self._spend(1)
         old, new = _parts_of(old_given), _parts_of(new_given)
         if (old.kind == "combined") != (new.kind == "combined") and self._is_branch(old, new, path):
             return []
@@ -618,6 +661,14 @@ class _Comparison:
         finally:
             self.above.discard(pair)
 
+    def _spend(self, steps: int) -> None:
+        """Count the steps of a comparison, which may meet one large part on many ways. Raises
+        InvalidSchema.
+        """
+        self.steps += steps
+        if self.steps > _STEPS_MAX:
+            raise InvalidSchema(f"the schemas take more than {_STEPS_MAX} steps to compare")
+
     def _is_branch(self, old: Part, new: Part, path: str) -> bool:
         """Return whether one of the two is, to the other, no more than one of its own parts."""
         if new.kind == "combined":
@@ -635,6 +686,7 @@ class _Comparison:
             case "number":
                 return _numbers(old, new, path)
             case "enum":
+                self._spend((len(old.raw["enum"]) + len(new.raw["enum"])) // _VALUES_A_STEP)
                 return _enums(old.raw["enum"], new.raw["enum"], path)
             case "const":
                 changed = _frozen(old.raw["const"]) != _frozen(new.raw["const"])
@@ -646,6 +698,8 @@ class _Comparison:
             case "combined":
                 return self._combined(old, new, path)
             case "object":
+                # A pattern is tried on each name that the other schema has alone.
+                self._spend(_trials(old.raw, new.raw) + _trials(new.raw, old.raw))
                 return _objects(self.schemas, old, new, path)
             case "array":
                 return _arrays(self.schemas, old, new, path)
@@ -653,7 +707,7 @@ class _Comparison:
                 return []
 
     def _combined(self, old: Part, new: Part, path: str) -> list[Difference]:
-        before, after = _distinct(old.parts), _distinct(new.parts)
+        before, after = self._distinct(old.parts), self._distinct(new.parts)
         if not _is_criterion_kept(old, new):
             return [Difference("COMBINED_TYPE_CHANGED", path)]
         found = []
@@ -673,6 +727,26 @@ class _Comparison:
             found.append(Difference("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path))
         return found
 
+    def _distinct(self, parts: Sequence[Part | Source]) -> list[Part | Source]:
+        """Parts without those that are written twice."""
+        found: dict[str, Part | Source] = {}
+        for each in parts:
+            kind = ""
+            if isinstance(each, Part):
+                kind = each.kind + str(each.is_integer) + each.criterion
+            text = _frozen(each.source.raw if isinstance(each, Part) else each.raw)
+            self._spend(len(text) // _TEXT_A_STEP)
+            found.setdefault(kind + text, each)
+        return list(found.values())
+
+
+def _trials(raw: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    patterns = raw.get("patternProperties")
+    if not patterns:
+        return 0
+    names = other.get("properties", {}).keys() - raw.get("properties", {}).keys()
+    return len(patterns) * len(names)
+
 
 def _is_criterion_kept(old: Part, new: Part) -> bool:
     if new.criterion in {old.criterion, "anyOf"}:
@@ -683,16 +757,6 @@ def _is_criterion_kept(old: Part, new: Part) -> bool:
         or (was_one and new.criterion == "oneOf")
         or (is_one and old.criterion == "allOf")
     )
-
-
-def _distinct(parts: Sequence[Part | Source]) -> list[Part | Source]:
-    """Parts without those that are written twice."""
-    found: dict[str, Part | Source] = {}
-    for each in parts:
-        kind = each.kind + str(each.is_integer) + each.criterion if isinstance(each, Part) else ""
-        raw = each.source.raw if isinstance(each, Part) else each.raw
-        found.setdefault(kind + _frozen(raw), each)
-    return list(found.values())
 
 
 def _matched(edges: Sequence[Sequence[int]], count: int) -> int:

@@ -9,6 +9,7 @@ from lakehead.connectors.schema_registry.compatibility import Earlier, problems,
 from lakehead.connectors.schema_registry.errors import InvalidSchema
 from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
 from lakehead.connectors.schema_registry.protobuf_schema import serialized
+from lakehead.connectors.schema_registry.registry import ParsedSchemas
 
 TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -269,3 +270,93 @@ def test_types_that_double_at_each_level_are_compared_once() -> None:
         fields = [{"name": "a", "type": inner}, {"name": "b", "type": f"R{depth - 1}"}]
         inner = {"type": "record", "name": f"R{depth}", "fields": fields}
     assert kinds("AVRO", inner, inner) == []
+
+
+def test_records_that_all_refer_to_each_other_are_compared_in_time() -> None:
+    """By every order of thirty records there would be no end."""
+    names = [f"R{number}" for number in range(30)]
+    defined: set[str] = set()
+
+    def use(name: str) -> Any:
+        if name in defined:
+            return name
+        defined.add(name)
+        fields = [{"name": f"f{other}", "type": ["null", use(other)]} for other in names]
+        return {"type": "record", "name": name, "fields": fields}
+
+    schema = use("R0")
+    text = json.dumps(schema)
+    assert kinds("AVRO", schema, schema) == []
+    # One that cannot be read, deep inside, makes all that lead to it unreadable.
+    name, other = '"name": "R29", "fields": [', '{"name": "x", "type": "int"}, '
+    changed = text.replace(name, name + other)
+    assert changed != text
+    assert set(kinds("AVRO", text, changed)) == {"MISSING_UNION_BRANCH"}
+
+
+def test_a_branch_that_failed_does_not_count_for_what_rested_on_it() -> None:
+    """A's comparison rests on B's, which fails after that: A inside C is compared again."""
+    link = {"name": "b", "type": ["null", "B"]}
+    a = {"type": "record", "name": "A", "fields": [link]}
+
+    def schema(*more: Any) -> Any:
+        b = {"type": "record", "name": "B", "fields": [{"name": "a", "type": ["null", a]}, *more]}
+        fields = [
+            {"name": "first", "type": ["null", b]},
+            {"name": "second", "type": ["null", "A"]},
+        ]
+        return {"type": "record", "name": "C", "fields": fields}
+
+    found = kinds("AVRO", schema(), schema({"name": "x", "type": "int"}))
+    assert found == ["MISSING_UNION_BRANCH", "MISSING_UNION_BRANCH"]
+
+
+D4 = "http://json-schema.org/draft-04/schema#"
+
+
+def test_long_lists_of_values_are_checked_in_time() -> None:
+    values: list[Any] = [each for number in range(20_000) for each in (number, str(number))]
+    parse("JSON", {"$schema": D4, "enum": [*values, True, 1.5]})
+    with pytest.raises(InvalidSchema, match="non-unique"):
+        parse("JSON", {"$schema": D4, "enum": [*values, 7.0]})
+
+
+@pytest.mark.parametrize("mark", ["", "#"], ids=["ids", "anchors"])
+def test_references_are_found_in_time(mark: str) -> None:
+    schema = {
+        "$id": "http://example.com/whole.json",
+        "properties": {f"p{number}": {"$ref": f"{mark}i{number}"} for number in range(3000)},
+        "definitions": {
+            f"d{number}": {"$id": f"{mark}i{number}", "type": "string"} for number in range(3000)
+        },
+    }
+    assert kinds("JSON", schema, schema) == []
+
+
+def test_a_comparison_is_as_long_as_what_it_looks_at() -> None:
+    """Parts that many ways lead to count each time, and patterns with each name."""
+
+    def choices(prefix: str) -> Any:
+        values = {"enum": [f"{prefix}{number}" for number in range(20_000)]}
+        ways = [{"$ref": "#/definitions/e", "title": str(number)} for number in range(300)]
+        return {"definitions": {"e": values}, "anyOf": ways}
+
+    patterns = props({"patternProperties": {f"^a{number}$": TEXT for number in range(500)}})
+    names = props(CLOSED, **{f"b{number}": TEXT for number in range(500)})
+    for old, new in ((choices("a"), choices("b")), (patterns, names), (names, patterns)):
+        with pytest.raises(InvalidSchema, match="steps to compare"):
+            kinds("JSON", old, new)
+
+
+def test_parsed_schemas_are_kept_up_to_their_size() -> None:
+    schemas = ParsedSchemas(1000)
+    small, other = '{"const":"a"}', '{"const":"b"}'
+    first = schemas.get("JSON", small, (), False)
+    assert schemas.get("JSON", small, (), False) is first
+    large = json.dumps({"const": "x" * 1000})
+    assert schemas.get("JSON", large, (), False) is not schemas.get("JSON", large, (), False)
+    assert schemas.get("JSON", small, (), False) is first
+    second = schemas.get("JSON", other, (), False)
+    schemas.get("JSON", json.dumps({"const": "x" * 970}), (), False)
+    assert schemas.get("JSON", other, (), False) is second
+    assert schemas.get("JSON", small, (), False) is not first
