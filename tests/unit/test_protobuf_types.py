@@ -1,16 +1,21 @@
 """Groups, oneofs, maps and Google's well-known messages as columns."""
 
+import base64
 import datetime as dt
 import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
 from google.protobuf.json_format import ParseDict
 
 from lakehead.lake.tables.ddl import to_ddl
-from lakehead.lake.tables.values.decoder import Decoded, ValueSpec
+from lakehead.lake.tables.values.decoder import Decoded, UnusableSchema, ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
 from tests.support.protobuf_values import message_class
@@ -191,3 +196,37 @@ def test_delimited_messages_of_editions_are_groups() -> None:
     assert content == b"\x0a\x02\x08\x01\x13\x08\x02\x14"
     found = decode(text, content)
     assert found.columns.to_pylist() == [{"plain": {"x": 1}, "wrapped": {"x": 2}}]
+
+
+def test_files_that_are_imported_on_many_ways_are_taken_once() -> None:
+    """On each way there would be no end: each file imports the next two."""
+    count = 60
+    files = []
+    for number in range(count):
+        near = [other for other in (number + 1, number + 2) if other < count]
+        file = FileDescriptorProto(
+            name=f"f{number}.proto",
+            package=f"p{number}",
+            syntax="proto3",
+            dependency=[f"f{other}.proto" for other in near],
+        )
+        file.message_type.add(name="M")
+        for place, other in enumerate(near, 1):
+            file.message_type[0].field.add(
+                name=f"m{other}",
+                number=place,
+                label=FieldDescriptorProto.LABEL_OPTIONAL,
+                type=FieldDescriptorProto.TYPE_MESSAGE,
+                type_name=f".p{other}.M",
+            )
+        files.append((file.name, base64.b64encode(file.SerializeToString()).decode()))
+    (_, first), *others = files
+    compiled = compile_proto(first, tuple(others))
+    assert [each.name for each in compiled.dependencies] == ["f1.proto", "f2.proto"]
+
+
+def test_an_import_that_google_does_not_have_is_refused() -> None:
+    file = FileDescriptorProto(syntax="proto3", dependency=["google/protobuf/nonesuch.proto"])
+    file.message_type.add(name="M")
+    with pytest.raises(UnusableSchema):
+        compile_proto(base64.b64encode(file.SerializeToString()).decode())

@@ -78,7 +78,9 @@ def compile_proto(text: str, references: tuple[tuple[str, str], ...] = ()) -> Fi
     if descriptor is not None:
         given = {name: _serialized(content) for name, content in references}
         descriptor.name = _MAIN
-        files_needed = [*_in_order(descriptor, given, ()), descriptor]
+        imported: dict[str, FileDescriptorProto] = {}
+        _find_imports(descriptor, given, (), imported)
+        files_needed = [*imported.values(), descriptor]
     try:
         for file in {file.name: file for file in files_needed}.values():
             pool.Add(file)
@@ -96,23 +98,36 @@ def _serialized(text: str) -> FileDescriptorProto | None:
     return found if found.message_type else None
 
 
-def _in_order(
+def _find_imports(
     file: FileDescriptorProto,
     given: dict[str, FileDescriptorProto | None],
     above: tuple[str, ...],
-) -> list[FileDescriptorProto]:
-    """The files that a file imports, each after those that it imports itself."""
-    found: list[FileDescriptorProto] = []
+    found: dict[str, FileDescriptorProto],
+) -> None:
+    """Add the files that a file imports to `found`, each once and after those that it imports
+    itself.
+    """
     for name in file.dependency:
+        if name in found:
+            continue
         imported = given.get(name)
         if imported is None and name.startswith("google/protobuf/"):
-            imported = FileDescriptorProto()
-            module = name.removesuffix(".proto").replace("/", ".")
-            import_module(f"{module}_pb2").DESCRIPTOR.CopyToProto(imported)
+            imported = _own_file(name)
         if imported is None or name in above:
             raise UnusableSchema(f"no Protobuf schema: it imports {name}, which is not to be had")
         imported.name = name
-        found += [*_in_order(imported, given, (*above, name)), imported]
+        _find_imports(imported, given, (*above, name), found)
+        found[name] = imported
+
+
+def _own_file(name: str) -> FileDescriptorProto | None:
+    """One of Google's own files."""
+    found = FileDescriptorProto()
+    module = name.removesuffix(".proto").replace("/", ".")
+    try:
+        import_module(f"{module}_pb2").DESCRIPTOR.CopyToProto(found)
+    except (ImportError, AttributeError):
+        return None
     return found
 
 
