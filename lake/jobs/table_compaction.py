@@ -1,10 +1,10 @@
 """Compaction of a table: small files of a partition are joined to larger ones, and no row changes.
 
-Not by delta-rs: its OPTIMIZE takes another rewrite of the same files, an OPTIMIZE above all, for no
-conflict, and each row is there twice. Here a commit is refused if one of its files is gone.
+Not by delta-rs, whose OPTIMIZE finds no conflict with another one of the same files: each row would
+be there twice. Here a commit is refused if one of its files is gone.
 
-Files are read and written one after the other, a row group in memory. Each commit has some files,
-so that a conflict costs no more than these.
+Files are read and written one after the other, a row group in memory. A table takes several
+commits, so that a conflict costs no more than the work of one.
 """
 
 from collections import defaultdict
@@ -22,8 +22,9 @@ from lakehead.storage.failpoints import failpoint
 
 COMMIT_BYTES = 1 << 30
 """Size of the files that one commit replaces, about."""
+SMALL_SHARE = 4
+"""A file is small below this part, a quarter, of the size that files are to have."""
 _ROWS_AT_ONCE = 1 << 20
-_SMALL = 4
 
 Group = Sequence[LogicalFile]
 """Files of a partition that become one."""
@@ -40,12 +41,12 @@ def groups_to_join(table: Table, file_bytes: int) -> list[Group]:
 
 def groups_of(files: Sequence[LogicalFile], file_bytes: int) -> Iterator[Group]:
     """Yield groups of at least two files of a partition, of up to `file_bytes` together. Small
-    ones, below a quarter of that, are joined first, so that one of them at most is left.
+    ones are joined first, so that one of them at most is left.
     """
     held: list[LogicalFile] = []
     size = 0
     smaller = (file for file in files if file.size_bytes < file_bytes)
-    for file in sorted(smaller, key=lambda one: one.size_bytes * _SMALL >= file_bytes):
+    for file in sorted(smaller, key=lambda one: one.size_bytes * SMALL_SHARE >= file_bytes):
         if size + file.size_bytes > file_bytes:
             if len(held) > 1:
                 yield held

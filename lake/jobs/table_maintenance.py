@@ -24,7 +24,7 @@ from lakehead.lake.catalog import Catalog
 from lakehead.lake.declaration.table_declaration import TableDeclaration, dead_letters_uri
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.table_clustering import cubes_to_make, make_cube
-from lakehead.lake.jobs.table_compaction import groups_to_join, join
+from lakehead.lake.jobs.table_compaction import SMALL_SHARE, groups_to_join, join
 from lakehead.lake.jobs.table_due import chosen_tables, declared_tables, topic_of
 from lakehead.lake.jobs.vector_purge import files_to_purge, purge
 from lakehead.lake.store_reader import store_reader
@@ -52,7 +52,6 @@ from lakehead.storage.failpoints import failpoint
 RETENTION_HOURS = 7 * 24
 """The retention of VACUUM, and its minimum: running readers and writers need that long."""
 
-_SMALL = 4
 _SMALL_FILES = 16
 _ATTEMPTS = 3
 _DELETED_AT_ONCE = 1000
@@ -185,7 +184,7 @@ def look(target: TableTarget) -> MaintenanceResult:
     if table is None:
         return found
     added = pa.table(table.handle.get_add_actions(flatten=True))
-    small = _small_files(added, target.file_bytes // _SMALL)
+    small = _small_files(added, target.file_bytes // SMALL_SHARE)
     new = 0
     if target.order_by:
         new = len(new_files(table.logical_files().files.values(), target.order_by))

@@ -1,7 +1,7 @@
 """Purge of deletion vectors: files are rewritten without their deleted rows, and no row changes.
 
-Until then a deleted row costs each reader its bytes. OPTIMIZE of delta-rs rewrites only files that
-it joins, so a large file with deleted rows is rewritten here.
+Until then a deleted row costs each reader its bytes. Compaction rewrites only files that it joins,
+so a large file with deleted rows is rewritten here.
 """
 
 from collections.abc import Sequence
