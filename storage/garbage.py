@@ -122,7 +122,7 @@ def _judge_wal(state: MetadataImage, name: WalName, size: int) -> Verdict:
 
 
 DELETED_AT_ONCE = 1000
-_LOOKED_AT_AT_ONCE = 250
+_JUDGED_AT_ONCE = 250
 GRACE_MS = 600_000
 MARGIN_MS = 3_600_000
 
@@ -218,7 +218,7 @@ def _planned(
     counts: Counter[Verdict] = Counter()
     sizes = {}
     for number, item in enumerate(found, 1):
-        if not number % _LOOKED_AT_AT_ONCE:
+        if not number % _JUDGED_AT_ONCE:
             yield
         verdict = judge(state, item.key, item.size)
         if verdict in GARBAGE and item.modified_ms <= held_ms:
@@ -341,7 +341,7 @@ class GarbageCollector:
             if now - since >= self._settings.garbage_grace_s and self._is_ours(state, key):
                 size = state.objects[key].size
                 doomed.append(Doomed(key=key, size=size, verdict=Verdict.UNREFERENCED))
-            if not number % _LOOKED_AT_AT_ONCE:  # the topic that was deleted may have been large
+            if not number % _JUDGED_AT_ONCE:  # the topic that was deleted may have been large
                 await asyncio.sleep(0)
         self.stats.waiting = len(self._seen) - len(doomed)
         if doomed:
