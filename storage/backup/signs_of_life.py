@@ -5,8 +5,9 @@ not ended, a job that left a record of its run within the last minute, an object
 within it, and above all objects that come or go between two looks. Only the last one is proof: the
 copy of a cluster that was lost this minute has fresh leases and objects as well.
 
-Of objects, those count that a node or a job of the cluster writes: seals and the objects of an
-earlier try at the promotion do not.
+Of objects, entries and checkpoints of the metadata count, uploads of nodes, and what is in their
+write-ahead logs. Seals do not, nor objects named as a job's: an earlier try at the promotion leaves
+both.
 """
 
 from collections.abc import Mapping
