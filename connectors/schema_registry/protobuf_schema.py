@@ -27,6 +27,7 @@ from google.protobuf.descriptor_pb2 import (
     EnumDescriptorProto,
     FieldDescriptorProto,
     FileDescriptorProto,
+    OneofDescriptorProto,
     ServiceDescriptorProto,
 )
 from google.protobuf.message import DecodeError
@@ -96,25 +97,31 @@ class _Printer:
             yield from self._enum(enum, inner)
         waiting = list(message.nested_type)
         yield from self._extensions(message.extension, inner, waiting)
-        shown: set[int] = set()
+        members: dict[int, list[FieldDescriptorProto]] = {}
         for field in message.field:
-            if not field.HasField("oneof_index") or field.proto3_optional:
+            if _is_member(field):
+                members.setdefault(field.oneof_index, []).append(field)
+        for field in message.field:
+            if not _is_member(field):
                 yield from self._field(field, inner, waiting)
-            elif field.oneof_index not in shown:
-                shown.add(field.oneof_index)
-                yield from self._oneof(message, field.oneof_index, inner, waiting)
+            elif field.oneof_index in members:
+                oneof = message.oneof_decl[field.oneof_index]
+                yield from self._oneof(oneof, members.pop(field.oneof_index), inner, waiting)
         for each in waiting:
             yield from self._message(each, inner)
 
     def _oneof(
-        self, message: DescriptorProto, index: int, indent: str, waiting: list[DescriptorProto]
+        self,
+        oneof: OneofDescriptorProto,
+        members: Sequence[FieldDescriptorProto],
+        indent: str,
+        waiting: list[DescriptorProto],
     ) -> Iterator[str]:
-        oneof, inner = message.oneof_decl[index], indent + _INDENT
+        inner = indent + _INDENT
         yield f"{indent}oneof {oneof.name} {{"
         yield from (f"{inner}option {option};" for option in self._options(oneof.options))
-        for member in message.field:
-            if member.HasField("oneof_index") and member.oneof_index == index:
-                yield from self._field(member, inner, waiting)
+        for member in members:
+            yield from self._field(member, inner, waiting)
         yield f"{indent}}}"
 
     def _field(
@@ -221,11 +228,18 @@ class _Printer:
             yield f"{field.name} = {shown}"
 
 
+def _is_member(field: FieldDescriptorProto) -> bool:
+    """True for a field of a oneof that is written, not of one that proto3's `optional` makes up."""
+    return field.HasField("oneof_index") and not field.proto3_optional
+
+
 def _own_message(
     field: FieldDescriptorProto, waiting: list[DescriptorProto]
 ) -> DescriptorProto | None:
     """The message that the field makes where it stands: a group, or the entries of a map."""
     is_group = field.type == FieldDescriptorProto.TYPE_GROUP
+    if not is_group and field.label != FieldDescriptorProto.LABEL_REPEATED:
+        return None
     name = field.type_name.rpartition(".")[2]
     for each in waiting:
         if each.name == name and (is_group or each.options.map_entry):
@@ -420,6 +434,10 @@ def unreadable(reader: ProtobufModel, writer: ProtobufModel) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+_Entries = Mapping[str, DescriptorProto]
+"""The messages that stand for the entries of a message's maps, by name."""
+
+
 class _Comparison:
     def __init__(self, old: ProtobufModel, new: ProtobufModel) -> None:
         self._old = old
@@ -443,11 +461,12 @@ class _Comparison:
         yield from _oneofs(old, new, path)
         was = {field.number: field for field in old.field}
         now = {field.number: field for field in new.field}
+        entries_were, entries_are = _entries(old), _entries(new)
         for number in sorted(was.keys() | now.keys()):
             place = f"{path}/{number}"
             before, after = was.get(number), now.get(number)
             if before is not None and after is not None:
-                yield from self._field((old, before), (new, after), place)
+                yield from self._field((entries_were, before), (entries_are, after), place)
             elif before is not None and before.label == _Proto.LABEL_REQUIRED:
                 yield _reason("REQUIRED_FIELD_REMOVED", place)
             elif after is not None and after.label == _Proto.LABEL_REQUIRED:
@@ -456,8 +475,8 @@ class _Comparison:
 
     def _field(
         self,
-        old_pair: tuple[DescriptorProto, FieldDescriptorProto],
-        new_pair: tuple[DescriptorProto, FieldDescriptorProto],
+        old_pair: tuple[_Entries, FieldDescriptorProto],
+        new_pair: tuple[_Entries, FieldDescriptorProto],
         path: str,
     ) -> Iterator[str]:
         (_, old), (_, new) = old_pair, new_pair
@@ -468,8 +487,8 @@ class _Comparison:
             yield _reason("FIELD_KIND_CHANGED", path)
         elif was is not None and now is not None:
             for index, part in enumerate(("key", "value")):
-                pairs = (was, was.field[index]), (now, now.field[index])
-                yield from self._field(*pairs, f"{path}/{part}")
+                place = f"{path}/{part}"
+                yield from self._field(({}, was.field[index]), ({}, now.field[index]), place)
         elif kind_was == "message":
             yield from self._message_type(old, new, path)
         else:
@@ -507,13 +526,15 @@ def _kind(field: FieldDescriptorProto) -> str:
     return "message" if is_message else "scalar"
 
 
-def _entry(message: DescriptorProto, field: FieldDescriptorProto) -> DescriptorProto | None:
+def _entries(message: DescriptorProto) -> _Entries:
+    return {each.name: each for each in message.nested_type if each.options.map_entry}
+
+
+def _entry(entries: _Entries, field: FieldDescriptorProto) -> DescriptorProto | None:
     """The message that stands for the entries of a map."""
     if field.type != _Proto.TYPE_MESSAGE:
         return None
-    name = field.type_name.rpartition(".")[2]
-    found = (each for each in message.nested_type if each.name == name and each.options.map_entry)
-    return next(found, None)
+    return entries.get(field.type_name.rpartition(".")[2])
 
 
 def _scalar(old: FieldDescriptorProto, new: FieldDescriptorProto, path: str) -> Iterator[str]:
@@ -526,10 +547,10 @@ def _scalar(old: FieldDescriptorProto, new: FieldDescriptorProto, path: str) -> 
 
 def _oneofs(old: DescriptorProto, new: DescriptorProto, path: str) -> Iterator[str]:
     """Fields that could be set together before and cannot now, and members that are gone."""
-    was = _members(old)
+    was, now = _members(old), _members(new)
     oneof_of = {number: name for name, numbers in was.items() for number in numbers}
     plain = {field.number for field in old.field} - oneof_of.keys()
-    for name, numbers in _members(new).items():
+    for name, numbers in now.items():
         moved = numbers & plain
         sources = {oneof_of[number] for number in numbers & oneof_of.keys()}
         if len(moved) > 1 or len(sources) > 1:
@@ -538,16 +559,16 @@ def _oneofs(old: DescriptorProto, new: DescriptorProto, path: str) -> Iterator[s
             yield _reason("FIELD_MOVED_TO_EXISTING_ONEOF", f"{path}/{name}")
     kept = {field.number for field in new.field}
     for name, numbers in was.items():
-        if name in _members(new):
+        if name in now:
             for number in sorted(numbers - kept):
                 yield _reason("ONEOF_FIELD_REMOVED", f"{path}/{name}/{number}")
 
 
 def _members(message: DescriptorProto) -> dict[str, set[int]]:
-    """The numbers of each oneof; one that proto3's `optional` makes up is none."""
+    """The numbers of each oneof."""
     found: dict[str, set[int]] = {}
     for field in message.field:
-        if field.HasField("oneof_index") and not field.proto3_optional:
+        if _is_member(field):
             name = message.oneof_decl[field.oneof_index].name
             found.setdefault(name, set()).add(field.number)
     return found
