@@ -177,8 +177,8 @@ class TlsContexts:
 
 
 def _stamp(path: str) -> _Stamp | None:
-    """Return what is another after each change of a file: also of its permissions, without which it
-    could not be read, and of its content under the time of the one before, as `cp -p` leaves it.
+    """Return values of which one differs after each change of a file: also of its permissions
+    alone, and of its content where the time of modification is kept, as by `cp -p`.
     """
     try:
         found = Path(path).stat()

@@ -31,7 +31,7 @@ _TLS13 = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY
 
 
 class UnreadableKeyMaterial(SettingsError):
-    """The system did not let a file be read, so that its content may be right."""
+    """The system could not read a file, whose content may be right: another try may succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def _read(setting: str, path: str) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(_FILE_MAX + 1)
     except OSError as error:
-        # A file that is not there, or not for this process, is another once it is.
+        # Once one of these is mended the file has another stamp, by which it is read again.
         is_final = isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError)
         kind = SettingsError if is_final else UnreadableKeyMaterial
         raise kind(f"{setting}: cannot read {path}: {error.strerror}") from None

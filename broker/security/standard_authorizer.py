@@ -98,8 +98,7 @@ class StandardAuthorizer:
             self._rebuild(state)
         else:
             self._change(entry)
-        # Others, and not these without their content: a thread may be about to remember a decision
-        # by the rules before.
+        # New ones: a thread that decides by the rules before remembers that in the old ones.
         self._decisions, self._type_decisions = {}, {}
 
     def _change(self, entry: Entry) -> None:
