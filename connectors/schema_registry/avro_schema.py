@@ -143,7 +143,9 @@ class _Resolution:
         if isinstance(wrote, list):
             return self._writer_union(reader, read, wrote, path)
         if isinstance(read, list):
-            if any(not self.types(each, writer, path) for each in read):
+            # The one of the same name first, as a rule the only one: a union may have thousands.
+            likely = [writer] if isinstance(writer, str) and writer in read else []
+            if any(not self.types(each, writer, path) for each in (*likely, *read)):
                 return []
             return [
                 difference(

@@ -295,6 +295,13 @@ def test_records_that_all_refer_to_each_other_are_compared_in_time() -> None:
     assert set(kinds("AVRO", text, changed)) == {"MISSING_UNION_BRANCH"}
 
 
+def test_unions_of_thousands_of_records_are_compared() -> None:
+    """As topics with all events of a company have."""
+    union = [{"type": "record", "name": f"E{number}", "fields": []} for number in range(3000)]
+    assert kinds("AVRO", union, [*union, "null"]) == []
+    assert kinds("AVRO", union, union[1:]) == ["MISSING_UNION_BRANCH"]
+
+
 def test_a_branch_that_failed_does_not_count_for_what_rested_on_it() -> None:
     """A's comparison rests on B's, which fails after that: A inside C is compared again."""
     link = {"name": "b", "type": ["null", "B"]}
