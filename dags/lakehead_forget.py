@@ -8,7 +8,9 @@
 
 Old objects and files are deleted later: `lakehead forget TOPIC --check N` looks if all are gone.
 The keys are in the configuration of the run, which Airflow keeps: name a file on the workers
-(`@/path`) to keep them out of its database.
+(`@/path`) to keep them out of its database. Each of the two tasks reads the file: do not change it
+between the plan and the end of the run, since what is approved is the plan. Give each run a file of
+its own.
 """
 
 from datetime import timedelta
