@@ -1,5 +1,6 @@
 """Checked content of requests: a schema to register or to find, a version, a config."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,7 @@ def read_schema(body: Any) -> RequestedSchema:
     for name in ("metadata", "ruleSet"):
         if not isinstance(fields.get(name) or {}, dict):
             raise malformed_request(f"{name} is not a JSON object")
+        _check_characters(json.dumps(fields.get(name), ensure_ascii=False))
     return RequestedSchema(
         kind=kind,
         text=text,

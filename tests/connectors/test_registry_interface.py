@@ -223,10 +223,15 @@ def test_a_chain_that_is_too_deep_to_be_compared_is_refused_as_a_schema(
 
 @pytest.mark.parametrize(
     "more",
-    [{"id": 1e999}, {"references": [{"name": "a", "subject": "b", "version": 1e999}]}],
-    ids=["id", "version"],
+    [
+        {"id": 1e999},
+        {"references": [{"name": "a", "subject": "b", "version": 1e999}]},
+        {"metadata": {"properties": {"owner": "\ud800"}}},
+        {"ruleSet": {"domainRules": [{"name": "\ud800"}]}},
+    ],
+    ids=["id", "version", "metadata", "rules"],
 )
-def test_a_number_beyond_all_numbers_is_refused(
+def test_values_that_no_record_can_have_are_refused(
     registry: RegistryProcess, more: dict[str, Any]
 ) -> None:
     body = {"schema": '"int"', **more}
