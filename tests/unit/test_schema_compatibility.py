@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from lakehead.connectors.schema_registry.compatibility import Earlier, problems, schema_type
-from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.errors import InvalidSchema, RegistryError
 from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
 from lakehead.connectors.schema_registry.protobuf_schema import serialized
 from lakehead.connectors.schema_registry.registry import ParsedSchemas
+from lakehead.connectors.schema_registry.requested import read_version
 
 TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -382,3 +383,9 @@ def test_parsed_schemas_are_kept_up_to_their_size() -> None:
     schemas.get("JSON", json.dumps({"const": "x" * 970}), (), False)
     assert schemas.get("JSON", other, (), False) is second
     assert schemas.get("JSON", small, (), False) is not first
+
+
+def test_a_version_of_thousands_of_digits_is_no_version() -> None:
+    assert read_version("7") == 7
+    with pytest.raises(RegistryError, match="version"):
+        read_version("0" * 19 + "1" + "9" * 5000)
