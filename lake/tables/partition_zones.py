@@ -19,7 +19,6 @@ from lakehead.lake.tables.delta_table import CommitConflict, Table, open_table
 from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.partitions import partition_text
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.failpoints import failpoint
 
 _ATTEMPTS = 5
 
@@ -47,7 +46,6 @@ def add_zones(before: Table) -> None:
             )
         except CommitConflict:
             continue
-        failpoint("table_zones_added")
         return
 
 

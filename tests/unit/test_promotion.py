@@ -300,12 +300,13 @@ async def test_a_node_that_was_new_when_the_copy_was_cut_off_uses_no_name_again(
         state = await engine.metadata.commit_with(made_by(7, "lost"))
         (stream,) = await engine.open_streams(state.topics["lost"].partitions)
         await append(stream, 10)
+        logs = {name for name in files(source) if name.startswith("wal/7/")}
+        for name in logs if log_has_arrived else ():  # now: an upload trims them
+            arrive(source, copy, name)
         await engine.upload_now()
-    late = files(source) - files(copy)
+    late = {name for name in files(source) - files(copy) if not name.startswith("wal/7/")}
     for name in late - {min(name for name in late if name.startswith("meta/log/"))}:
         arrive(source, copy, name)
-    if not log_has_arrived:
-        shutil.rmtree(copy / "wal" / "7")
     assert any("/7-0-0" in name for name in files(copy))
     done = await promoted(FileStore(copy))
     assert done.point is not None
