@@ -408,6 +408,27 @@ class CoordinatorLog:
         return _NO_WRITERS if writers is None else _snapshot_headers(writers)
 
 
+class _GatheredBatch:
+    """Records of one turn of the event loop that are written together."""
+
+    __slots__ = ("error", "outcome", "records", "size", "waiting")
+
+    def __init__(self) -> None:
+        self.records: list[KeyValue] = []
+        self.size = 0
+        self.waiting: list[OnDone] = []
+        self.outcome: asyncio.Future[Exception | None] | None = None
+        self.error: Exception | None = None
+
+    def done(self, error: Exception | None) -> None:
+        """The records are durable, or could not be written."""
+        self.error = error
+        for one in self.waiting:
+            one(error)
+        if self.outcome is not None and not self.outcome.done():
+            self.outcome.set_result(error)
+
+
 class BatchingLog:
     """Appends to a log, in order, one batch for all records of one turn of the event loop.
 
@@ -419,10 +440,7 @@ class BatchingLog:
 
     def __init__(self, log: CoordinatorLog) -> None:
         self._log = log
-        self._records: list[KeyValue] = []
-        self._size = 0
-        self._waiting: list[OnDone] = []
-        self._outcome: asyncio.Future[Exception | None] | None = None
+        self._batches: list[_GatheredBatch] = []
 
     @property
     def latest(self) -> Mapping[bytes, bytes]:
@@ -431,41 +449,40 @@ class BatchingLog:
 
     @property
     def outcome(self) -> asyncio.Future[Exception | None]:
-        """The outcome of the records of this turn, of which there must be some: an error, or
+        """The outcome of the newest records of this turn, of which there must be some: an error, or
         None. It is done once each `on_done` was called.
         """
-        assert self._waiting
-        if self._outcome is None:
-            self._outcome = asyncio.get_running_loop().create_future()
-        return self._outcome
+        batch = self._batches[-1]
+        if batch.outcome is None:
+            batch.outcome = asyncio.get_running_loop().create_future()
+        return batch.outcome
 
     def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
-        """Append records by the end of this turn; see `CoordinatorLog.append`."""
+        """Append records by the end of this turn; see `CoordinatorLog.append`. No `on_done` is
+        called in here: that of an earlier change could undo what these records were made of.
+        """
         size = sum(map(_size_of, records))
-        if self._size + size > _BATCH_SIZE:
-            self.flush()
-        if not self._waiting:
+        if not self._batches:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._records += records
-        self._size += size
-        self._waiting.append(on_done)
+        if not self._batches or self._batches[-1].size + size > _BATCH_SIZE:
+            self._batches.append(_GatheredBatch())
+        batch = self._batches[-1]
+        batch.records += records
+        batch.size += size
+        batch.waiting.append(on_done)
 
     def flush(self) -> None:
-        """Append the gathered records."""
-        if not self._waiting:
-            return
-        records, self._records = self._records, []
-        self._size = 0
-        waiting, self._waiting = self._waiting, []
-        outcome, self._outcome = self._outcome, None
-
-        def on_done(error: Exception | None) -> None:
-            for one in waiting:
-                one(error)
-            if outcome is not None and not outcome.done():
-                outcome.set_result(error)
-
-        self._log.append(records, on_done)
+        """Append the gathered records. Those after a batch that is refused are refused too: they
+        may rely on it.
+        """
+        batches, self._batches = self._batches, []
+        error: Exception | None = None
+        for batch in batches:
+            if error is None:
+                self._log.append(batch.records, batch.done)
+                error = batch.error
+            else:
+                batch.done(error)
 
 
 class _Waiting(NamedTuple):

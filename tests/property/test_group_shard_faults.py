@@ -7,6 +7,7 @@ import contextlib
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
@@ -227,6 +228,8 @@ def _seen(group: ConsumerGroup) -> tuple[int, int, dict[str, tuple[Any, ...]]]:
 
 
 @settings(deadline=None, max_examples=examples(60))
-@given(st.integers(0, 2**32))
-def test_a_shard_shows_what_its_log_has(seed: int) -> None:
-    asyncio.run(World(seed).run())
+@given(st.integers(0, 2**32), st.sampled_from([200, 1 << 20]))
+def test_a_shard_shows_what_its_log_has(seed: int, batch_size: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("lakehead.broker.coordinator.log._BATCH_SIZE", batch_size)
+        asyncio.run(World(seed).run())

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
+
 from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, OnDone
 from lakehead.storage.errors import WalFull
 from lakehead.storage.format.batch_writer import KeyValue
@@ -39,6 +41,41 @@ async def test_one_turn_is_one_batch_and_each_is_told() -> None:
     full = WalFull("full")
     log.waiting[0](full)
     assert told == [("first", full), ("second", full)]
+
+
+class NarrowLog(Written):
+    """A log that has room for batches of a few bytes."""
+
+    def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
+        if sum(len(value or b"") for _, value in records) > 100:
+            on_done(WalFull("full"))
+        else:
+            super().append(records, on_done)
+
+
+async def test_what_follows_a_refused_batch_in_one_turn_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was made of what the refused batch has, which is undone; and not while it is appended."""
+    monkeypatch.setattr("lakehead.broker.coordinator.log._BATCH_SIZE", 300)
+    log = NarrowLog()
+    gathered = log.gathered()
+    told: list[tuple[str, bool]] = []
+    gathered.append([A], lambda error: told.append(("before", error is None)))
+    gathered.append([(b"a", b"x" * 290)], lambda error: told.append(("large", error is None)))
+    gathered.append([B], lambda error: told.append(("after", error is None)))
+    assert told == []
+    outcome = gathered.outcome
+    await asyncio.sleep(0)
+    assert log.batches == [[A]]
+    assert told == [("large", False), ("after", False)]
+    assert isinstance(outcome.result(), WalFull)
+    gathered.append([C], lambda error: told.append(("later", error is None)))
+    await asyncio.sleep(0)
+    for on_done in log.waiting:
+        on_done(None)
+    assert log.batches == [[A], [C]]
+    assert told[2:] == [("before", True), ("later", True)]
 
 
 async def test_the_next_turn_is_another_batch() -> None:
