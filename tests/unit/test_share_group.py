@@ -383,6 +383,35 @@ async def test_a_group_that_could_not_be_deleted_is_there() -> None:
     await world.scope.close()
 
 
+class SlowDeletions(Failing):
+    """Deletes states once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def delete(self, key: SharePartitionKey) -> None:
+        await self.gate.wait()
+        await super().delete(key)
+
+
+async def test_a_group_is_deleted_although_a_member_that_was_undone_came_meanwhile() -> None:
+    world = SlowDeletions()
+    await world.heartbeat("a", 0)
+    await world.heartbeat("a", -1)
+    deletion = asyncio.ensure_future(world.groups.delete("g"))
+    await world.pass_turns()
+    world.partition.stream.is_full = True
+    with pytest.raises(KafkaError):
+        await world.heartbeat("b", 0)
+    world.partition.stream.is_full = False
+    world.gate.set()
+    await world.pass_turns()
+    await deletion
+    assert not world.groups.groups
+    await world.scope.close()
+
+
 async def test_a_group_is_deleted_by_a_log_that_is_durable_at_once() -> None:
     world = Failing()
     await world.heartbeat("a", 0)

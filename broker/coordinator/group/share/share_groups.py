@@ -224,16 +224,15 @@ class ShareGroups:
 
     async def delete(self, group_id: str) -> None:
         """Delete a group without members, with its states. Raises KafkaError."""
-        group = self.known(group_id)
-        known = group.partitions
+        known = self.known(group_id).partitions
         await self.delete_states(
             group_id, known.initializing.keys() | known.initialized.keys() | known.deleting.keys()
         )
         live = self._groups.get(group_id)
         if live is None:
             return
-        _refuse_members(group)
-        records = [(encode_share_key(key), None) for key in group.keys]
+        _refuse_members(live.group)  # it may be another object, after a change was undone
+        records = [(encode_share_key(key), None) for key in live.group.keys]
         if not records:
             self._forget(live)
             return
