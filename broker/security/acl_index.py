@@ -1,6 +1,5 @@
 """Access rules by resource and principal, changed rule by rule as the metadata change."""
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 
@@ -21,7 +20,9 @@ class AclIndex:
         self._literals: dict[tuple[str, str], ByPrincipal] = {}
         self._prefixes: dict[tuple[str, str], ByPrincipal] = {}
         self._lengths: dict[str, list[int]] = {}
-        """The lengths of prefixes, ascending, by resource type."""
+        """The lengths of prefixes, ascending, by resource type. A list is replaced, never changed:
+        another thread may be at it, which would pass over a length.
+        """
         self._length_counts: Counter[tuple[str, int]] = Counter()
         self._of_principal: dict[tuple[str, str], dict[AclBinding, None]] = {}
         self._count = 0
@@ -91,10 +92,11 @@ class AclIndex:
     def _count_length(self, resource_type: str, length: int) -> None:
         self._length_counts[resource_type, length] += 1
         if self._length_counts[resource_type, length] == 1:
-            insort(self._lengths.setdefault(resource_type, []), length)
+            self._lengths[resource_type] = sorted((*self._lengths.get(resource_type, ()), length))
 
     def _uncount_length(self, resource_type: str, length: int) -> None:
         self._length_counts[resource_type, length] -= 1
         if not self._length_counts[resource_type, length]:
             del self._length_counts[resource_type, length]
-            self._lengths[resource_type].remove(length)
+            left = [one for one in self._lengths[resource_type] if one != length]
+            self._lengths[resource_type] = left

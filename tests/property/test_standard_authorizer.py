@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lakehead.broker.security import standard_authorizer
+from lakehead.broker.security.acl_index import AclIndex
 from lakehead.broker.security.acls import (
     AclFilter,
     PatternType,
@@ -262,6 +263,20 @@ def test_a_filter_selects_by_each_of_its_parts(
 )
 def test_a_host_is_an_address_or_a_network(rule: str, client: str, is_covered: bool) -> None:
     assert host_matches(rule, client) is is_covered
+
+
+def test_a_look_at_prefixes_misses_none_beside_a_change() -> None:
+    """Another thread may be in the middle of one: a denial that it passed over would allow."""
+    index = AclIndex()
+    first, second, third = (
+        _changed(pattern_type="prefixed", resource_name="abc"[:length]) for length in (1, 2, 3)
+    )
+    for acl in (first, second, third):
+        index.add(acl)
+    looked = index.patterns("topic", "abc")
+    assert next(looked) == {"User:a": {first: None}}
+    index.remove(first)
+    assert list(looked) == [{"User:a": {second: None}}, {"User:a": {third: None}}]
 
 
 _RULE = AclBinding(
