@@ -11,7 +11,10 @@ import pytest
 
 from lakehead.broker.cli.migration import comparison, follow, run, source_brokers, source_cluster
 from lakehead.broker.cli.migration.follow import Import
-from lakehead.broker.cli.migration.share_positions import source_share_positions
+from lakehead.broker.cli.migration.share_positions import (
+    source_share_positions,
+    stored_share_positions,
+)
 from lakehead.broker.cli.migration.source_batches import Bounds
 from lakehead.broker.cli.migration.source_brokers import (
     Incarnation,
@@ -22,6 +25,14 @@ from lakehead.broker.cli.migration.source_brokers import (
 )
 from lakehead.broker.cli.migration.source_cluster import SourceCluster, SourceTopic
 from lakehead.broker.cli.migration.target_store import TargetStore, opened_target
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.coordinator.share.record_formats import (
+    ShareUpdate,
+    encode_key,
+    encode_update,
+)
+from lakehead.broker.partition.partition import SHARE_STATES_TOPIC
+from lakehead.broker.share.share_partition_key import SharePartitionKey
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import RequestRefused
 from lakehead.storage.format.records import KafkaRecord
@@ -246,6 +257,21 @@ async def test_share_groups_of_a_source_that_gives_no_positions_away_are_counted
     assert await brokers.groups() == ["c"]
     found = await source_share_positions(brokers, {"orders"})
     assert (found.groups, found.not_served) == ({}, 2)
+
+
+async def test_positions_of_share_groups_are_read_once_nodes_have_moved_them(
+    target: TargetStore, store: MemoryStore
+) -> None:
+    """Then an update follows the state that was imported."""
+    await append(target, *map(bytes, range(9)))
+    await target.set_share_positions({"team": {("orders", 0): 3}}, {"orders"}, 5)
+    key = SharePartitionKey("team", bytes.fromhex(target.state.topics["orders"].topic_id), 0)
+    logs = await target._internal_topic(SHARE_STATES_TOPIC, 1, {})
+    update = ShareUpdate(0, 1, 7, 0, ())
+    record = (encode_key(key, is_update=True), encode_update(update))
+    target._append_keyed(logs[partition_of(key.text, len(logs))], [record], 0)
+    await target.upload()
+    assert await stored_share_positions(store, target.state) == {key: 7}
 
 
 def test_a_source_that_no_broker_listens_at_is_named_and_leaves_no_cluster(

@@ -30,11 +30,10 @@ from lakehead.broker.coordinator.group.share.share_record_formats import (
 )
 from lakehead.broker.coordinator.share.record_formats import (
     ShareSnapshot,
-    decode_key,
-    decode_snapshot,
     encode_key,
     encode_snapshot,
 )
+from lakehead.broker.coordinator.share.share_states import ShareStates
 from lakehead.broker.partition.partition import SHARE_STATES_TOPIC
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.share.record_state import ShareState
@@ -127,20 +126,19 @@ async def _described(
 async def stored_share_positions(
     store: ObjectStore, state: MetadataImage
 ) -> dict[SharePartitionKey, int]:
-    """Return the positions of share groups that are in the store of an import. Raises
-    StorageError.
-    """
-    found: dict[SharePartitionKey, int] = {}
+    """Return the positions of share groups that are in the store. Raises StorageError."""
+    states = ShareStates()
     topic = state.topics.get(SHARE_STATES_TOPIC)
     for number in () if topic is None else topic.partitions:
         async for batch in stored_batches(store, state.stream(number)):
             for record in iter_kafka_records(batch):
-                _, key = decode_key(record.key or b"")
+                key = record.key or b""
                 if record.value is None:
-                    found.pop(key, None)
+                    states.pop(key, None)
                 else:
-                    found[key] = decode_snapshot(record.value).state.start_offset
-    return found
+                    states[key] = record.value
+    found = {key: one.state.start_offset for key, one in states.by_key.items()}
+    return {key: offset for key, offset in found.items() if offset >= 0}
 
 
 def imported_share_positions(
