@@ -60,7 +60,9 @@ _DIFFERENCES = """\
   gets REQUEST_TIMED_OUT by its own timeout, and after 60 s at most: so do those without one, and
   those with a timeout of 0 or below. All of the change is made later, or nothing. Kafka refuses
   some requests with a timeout of 0. A Metadata request that creates topics waits 10 s for them,
-  and has LEADER_NOT_AVAILABLE for those that are not there then.
+  and has LEADER_NOT_AVAILABLE for those that are not there then. After 20 s InitProducerId gets
+  COORDINATOR_LOAD_IN_PROGRESS, and FindCoordinator COORDINATOR_NOT_AVAILABLE if it has to make the
+  internal topic: clients send both again.
 - **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
   have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
   Members whose metadata (of all their protocols) come to more than twice that are refused with

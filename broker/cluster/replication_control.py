@@ -66,6 +66,8 @@ SHARE_STATES_CONFIGS = {
     "segment.bytes": "104857600",
 }
 
+_INTERNAL_CREATION_S = 20.0
+"""Less than clients wait for the response of FindCoordinator, which makes these topics."""
 _log = structlog.get_logger("broker.replication_control")
 
 
@@ -249,8 +251,15 @@ class InternalTopic:
         return -1 if partition is None else partition.leader_epoch
 
     async def create(self) -> None:
-        """Create the topic if it does not exist."""
-        await self._control.ensure(self.name)
+        """Create the topic if it does not exist. Raises KafkaError (COORDINATOR_NOT_AVAILABLE if it
+        is not there in time, other errors as `ReplicationControl.create`), StorageError.
+        """
+        try:
+            await self._control.ensure(self.name, deadline=Deadline(_INTERNAL_CREATION_S))
+        except KafkaError as error:
+            if error.code is not ErrorCode.request_timed_out:
+                raise
+            raise KafkaError(ErrorCode.coordinator_not_available) from None
 
 
 # Placement.

@@ -15,6 +15,7 @@ from lakehead.broker.deadline import CHANGE_MAX_S, Deadline
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 from lakehead.storage.object_store import Buffer, MemoryStore
 from tests.integration.test_node_protocol import running
 from tests.support.node_client import LIMIT_S, Client
@@ -120,9 +121,20 @@ async def producer_id(client: Client) -> Any:
     return (await client.ask(22, 4, message)).error_code
 
 
+async def coordinator_error(client: Client, group_id: str) -> Any:
+    module = schema(10, 4).request_module
+    message = entity(module, "FindCoordinatorRequest", key_type=0, coordinator_keys=(group_id,))
+    return (await client.ask(10, 4, message)).coordinators[0].error_code
+
+
 def are_whole(node: Node) -> bool:
     """Return true if no topic has a part of its partitions."""
-    return all(len(one.partitions) in {2, 3, 5} for one in node.services.state.topics.values())
+    topics = node.services.state.topics
+    return all(
+        len(one.partitions) in {2, 3, 5}
+        for name, one in topics.items()
+        if name not in INTERNAL_TOPICS
+    )
 
 
 async def test_changes_time_out_and_are_whole_or_not_there(
@@ -145,6 +157,11 @@ async def test_changes_time_out_and_are_whole_or_not_there(
             assert await producer_id(client) == ErrorCode.coordinator_load_in_progress
             monkeypatch.setattr("lakehead.broker.api.metadata._CREATION_S", 0.15)
             assert await topic_error(client, "d") == ErrorCode.leader_not_available
+            monkeypatch.setattr(
+                "lakehead.broker.cluster.replication_control._INTERNAL_CREATION_S", 0.15
+            )
+            # A producer with transactions takes any other error for one that ends it.
+            assert await coordinator_error(client, "g") == ErrorCode.coordinator_not_available
         monkeypatch.undo()
         long = timedelta(seconds=LIMIT_S)
         (code,) = await create_topics(client, "e", within=long)
@@ -155,6 +172,7 @@ async def test_changes_time_out_and_are_whole_or_not_there(
             assert made in {ErrorCode.none, ErrorCode.topic_already_exists}
         assert await topic_error(client, "d") == ErrorCode.none
         assert await producer_id(client) == ErrorCode.none
+        assert await coordinator_error(client, "g") == ErrorCode.none
         assert await delete_topic(client, "a", within=long) == ErrorCode.none
         assert are_whole(node)
 
