@@ -130,20 +130,35 @@ def _loaded(text: str) -> Any:
 
 
 def _without_long_lists(raw: Any) -> Any:
-    """Return a schema to hold against its draft, with long lists of values cut short. The values of
-    an `enum` may be any, but drafts to 6 want each once, which `jsonschema` finds out by comparing
-    each pair: a list that had a value twice has one twice still.
+    """Return a schema to hold against its draft, with long lists of values cut short: `jsonschema`
+    finds out that each is there once by comparing each pair, unless they can be sorted. It is valid
+    if the schema is. The values of an `enum` may be any, but drafts to 6 want each once: a list
+    that had a value twice has one twice still.
     """
     if isinstance(raw, list):
+        kinds = {type(each): each for each in raw}
+        if len(raw) > _COMPARED_MAX and kinds.keys() != {str} and kinds.keys() - {dict, bool}:
+            return list(kinds.values())  # keywords take lists of schemas, or of names
         return [_without_long_lists(each) for each in raw]
     if not isinstance(raw, dict):
         return raw
-    return {
-        name: _cut(value)
-        if name == "enum" and isinstance(value, list)
-        else _without_long_lists(value)
-        for name, value in raw.items()
-    }
+    return {name: _keyword_without_long_lists(name, value) for name, value in raw.items()}
+
+
+def _keyword_without_long_lists(keyword: str, value: Any) -> Any:
+    if keyword == "enum" and isinstance(value, list):
+        return _cut(value)
+    if keyword == "type" and isinstance(value, list):
+        return value[:_COMPARED_MAX]  # there are fewer types: further ones are there twice
+    if keyword == "dependencies" and isinstance(value, dict):
+        return {name: _few_schemas(_without_long_lists(each)) for name, each in value.items()}
+    return _without_long_lists(value)
+
+
+def _few_schemas(value: Any) -> Any:
+    """Return a list of schemas cut short where only one of names is right."""
+    is_of_schemas = isinstance(value, list) and not any(isinstance(each, str) for each in value)
+    return value[:_COMPARED_MAX] if is_of_schemas else value
 
 
 def _cut(values: list[Any]) -> list[Any]:

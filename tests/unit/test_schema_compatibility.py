@@ -330,6 +330,22 @@ def test_long_lists_of_values_are_checked_in_time() -> None:
         parse("JSON", {"$schema": D4, "enum": [*values, 7.0]})
 
 
+@pytest.mark.parametrize("kinds", ["text and numbers", "numbers", "text and objects", "objects"])
+@pytest.mark.parametrize("keyword", ["type", "required", "dependencies"])
+def test_long_lists_of_other_things_than_a_keyword_takes_are_refused_in_time(
+    keyword: str, kinds: str
+) -> None:
+    made: dict[str, list[Any]] = {
+        "text": [str(number) for number in range(20_000)],
+        "numbers": list(range(20_000)),
+        "objects": [{"title": number} for number in range(20_000)],
+    }
+    values = [each for kind in kinds.split(" and ") for each in made[kind]]
+    wrong: Any = {"x": values} if keyword == "dependencies" else values
+    with pytest.raises(InvalidSchema):
+        parse("JSON", {keyword: wrong})
+
+
 @pytest.mark.parametrize("mark", ["", "#"], ids=["ids", "anchors"])
 def test_references_are_found_in_time(mark: str) -> None:
     schema = {
