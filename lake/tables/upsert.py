@@ -440,9 +440,10 @@ def _flagged(rows: Any, *, is_closing: bool) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Truncates:
-    """The truncates among changes: of each its partition, offset and timestamp (microseconds); and
-    when the first one was at the source. A row is ended by one that comes after it: by offset in
-    its partition, by time in others, of which an equal one is not after it (as in `_IS_LATER`).
+    """The truncates among changes: for each partition that has some, the last offset and the newest
+    timestamp (microseconds) of them; and when the first one was at the source. A row is ended by
+    one that comes after it: by offset in its partition, by time in others, of which an equal one is
+    not after it (as in `_IS_LATER`).
     """
 
     places: tuple[tuple[int, int, int], ...]
@@ -452,9 +453,8 @@ class _Truncates:
         """Return which rows, or changes, one of these comes after."""
         partition, offset, timestamp = (_numbers(rows, name) for name in _ORDER_COLUMNS)
         ended = np.zeros(len(partition), np.bool_)
-        for in_partition, at, time_us in self.places:
-            is_same = partition == in_partition
-            ended |= np.where(is_same, offset < at, timestamp < time_us)
+        for of, last, newest_us in self.places:
+            ended |= np.where(partition == of, offset < last, timestamp < newest_us)
         return ended
 
     def later(self, changes: Any) -> Any:
@@ -464,14 +464,13 @@ class _Truncates:
     def condition(self) -> str:
         """Return the same in SQL, for rows of the table."""
         parts = []
-        for partition in {place[0] for place in self.places}:
-            last = max(at for of, at, _ in self.places if of == partition)
+        for partition, last, _ in self.places:
             before = f"t.`_offset` < {last}"
             others = [time_us for of, _, time_us in self.places if of != partition]
             if others:
                 before = f"({before} OR {_before(max(others))})"
             parts.append(f"(t.`_partition` = {partition} AND {before})")
-        known = ", ".join(str(partition) for partition in {place[0] for place in self.places})
+        known = ", ".join(str(of) for of, _, _ in self.places)
         newest = max(time_us for _, _, time_us in self.places)
         parts.append(f"(t.`_partition` NOT IN ({known}) AND {_before(newest)})")
         return f"({' OR '.join(parts)})"
@@ -507,10 +506,12 @@ def _truncates_of(changes: Any) -> _Truncates | None:
     truncates = changes.filter(pa.array(_is_truncate(changes)))
     if not truncates.num_rows:
         return None
-    columns = (_numbers(truncates, name).tolist() for name in _ORDER_COLUMNS)
-    return _Truncates(
-        places=tuple(zip(*columns, strict=True)), first_us=int(_numbers(truncates, AT).min())
+    partition, offset, timestamp = (_numbers(truncates, name) for name in _ORDER_COLUMNS)
+    places = tuple(
+        (of, int(offset[partition == of].max()), int(timestamp[partition == of].max()))
+        for of in np.unique(partition).tolist()
     )
+    return _Truncates(places=places, first_us=int(_numbers(truncates, AT).min()))
 
 
 def _each_ended(changes: Any, names: Sequence[str]) -> Any:
