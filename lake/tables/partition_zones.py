@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakehead.lake.tables.delta_table import CommitConflict, Table, open_table
+from lakehead.lake.tables.delta_table import CommitConflict, Table
 from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.partitions import partition_text
 from lakehead.storage.clock import SystemClock
@@ -27,11 +27,12 @@ def add_zones(before: Table) -> None:
     """Have each time of a partition in the log of a table, as of its newest version, with its zone;
     `before` is any look at it. Conflicts leave that to the next call. Raises TableUnavailable.
     """
-    for _ in range(_ATTEMPTS if _times(before) else 0):
-        table = open_table(before.uri)
-        names = () if table is None else _times(table)
-        if table is None or not names:
-            return
+    names = _times(before)
+    if not names:
+        return
+    before.logical_files()  # further looks go on from there, and read new entries alone
+    for _ in range(_ATTEMPTS):
+        table = before.refreshed()
         files = table.logical_files().files.values()
         actions = [action for file in files if (action := _with_zones(file, names)) is not None]
         if not actions:
@@ -68,7 +69,10 @@ def _with_zones(file: LogicalFile, names: Sequence[str]) -> dict[str, Any] | Non
 
 
 def _lacks_zone(text: str) -> bool:
-    return dt.datetime.fromisoformat(text).tzinfo is None
+    try:
+        return dt.datetime.fromisoformat(text).tzinfo is None
+    except ValueError:  # beyond the years of Python's times: it stays as it is
+        return False
 
 
 def _with_zone(text: str) -> str | None:

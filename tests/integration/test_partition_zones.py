@@ -14,6 +14,8 @@ from lakehead.lake.jobs.attest import AttestOptions
 from lakehead.lake.jobs.forget import JOB as FORGET
 from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.lake.jobs.table_jobs import OPTIMIZE, OptimizeOptions
+from lakehead.lake.tables.logical_files import LogicalFile
+from lakehead.lake.tables.partition_zones import _with_zones
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.jobs.job import run_job
 from tests.support.declared_tables import materialize_all
@@ -86,6 +88,17 @@ def test_optimize_and_merge_leave_no_time_without_its_zone(
     optimize(tmp_path)
     more(tmp_path, 3)
     check(table, 3 if configs else 12)
+
+
+def test_a_time_beyond_the_years_of_python_stays_as_it_is() -> None:
+    """delta-rs writes it, and a job that failed there would fail each time."""
+    values = {"at": "+12026-03-08 07:30:00.000000", "then": "2026-03-08 07:30:00.000000"}
+    file = LogicalFile(path="a", action={"path": "a", "partitionValues": values}, vector=None)
+    assert _with_zones(file, ("at",)) is None
+    action = _with_zones(file, ("at", "then"))
+    assert action is not None
+    zoned = values | {"then": "2026-03-08T07:30:00.000000Z"}
+    assert action["add"]["partitionValues"] == zoned
 
 
 def test_forget_leaves_no_time_without_its_zone(tmp_path: Path) -> None:
