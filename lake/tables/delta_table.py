@@ -176,11 +176,12 @@ class Table:
     @property
     def merges_by_vectors(self) -> bool:
         """True if changes may be committed by deletion vectors here: the table takes them, and has
-        no feature that requests more of such a commit than is written.
+        no feature and no rule for its rows that request more of such a commit than is written.
         """
         features = set(self._handle.protocol().writer_features or ())
         is_append_only = (self.configuration.get(_APPEND_ONLY) or "").lower() == "true"
-        return self.takes_vectors and features <= _FEATURES_OF_CHANGES and not is_append_only
+        has_more = is_append_only or self.row_rule or not features <= _FEATURES_OF_CHANGES
+        return self.takes_vectors and not has_more
 
     def logical_files(self) -> LogicalFiles:
         """Return the files with their deletion vectors. Raises TableUnavailable."""

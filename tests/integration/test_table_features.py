@@ -212,6 +212,17 @@ def test_a_merge_obeys_a_constraint(tmp_path: Path) -> None:
     assert sorted(held) == [1, 2]
 
 
+def test_changes_by_deletion_vectors_obey_an_invariant(tmp_path: Path) -> None:
+    upsert = {"mode": "upsert", "keys": "n", "deletion_vectors": "true"}
+    table = Path(numbers(tmp_path, 1, **upsert).table)
+    invariant = json.dumps({"expression": {"expression": "n < 9"}})
+    set_metadata(table, {}, {"delta.invariants": invariant})
+    assert numbers(tmp_path, 1, 2, **upsert).error is None
+    assert "cannot merge" in str(numbers(tmp_path, 10, **upsert).error)
+    query = QueryBuilder().register("t", DeltaTable(table)).execute("SELECT n FROM t ORDER BY n")
+    assert pa.table(query).column("n").to_pylist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     "configs", [{}, {"mode": "upsert"}, {"mode": "upsert", "deletion_vectors": "true"}]
 )
