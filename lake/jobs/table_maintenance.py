@@ -52,6 +52,7 @@ from lakehead.storage.failpoints import failpoint
 RETENTION_HOURS = 7 * 24
 """The retention of VACUUM, and its minimum: running readers and writers need that long."""
 
+_FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _SMALL_FILES = 16
 _ATTEMPTS = 3
 _DELETED_AT_ONCE = 1000
@@ -410,7 +411,9 @@ def _vector_files(table: Table, retention_hours: int) -> set[str]:
     """The files of deletion vectors that a version of the last hours needs. Delta-rs takes each for
     a file that no version names.
     """
-    state = table.logical_files()
+    # Checkpoints have the removals of a week, or of the time that this property says.
+    is_longer = retention_hours > RETENTION_HOURS or _FILE_RETENTION in table.configuration
+    state = table.logical_files(by_whole_log=is_longer)
     since_ms = SystemClock().now_ms() - retention_hours * 3600 * 1000
     vectors = [one.vector for one in state.files.values() if one.vector is not None]
     vectors += [vector for vector, at_ms in state.removed.items() if at_ms >= since_ms]

@@ -183,12 +183,14 @@ class Table:
         has_more = is_append_only or self.row_rule or not features <= _FEATURES_OF_CHANGES
         return self.takes_vectors and not has_more
 
-    def logical_files(self) -> LogicalFiles:
-        """Return the files with their deletion vectors. Raises TableUnavailable."""
-        if self._log is None or self._log.version > self.version:
+    def logical_files(self, *, by_whole_log: bool = False) -> LogicalFiles:
+        """Return the files with their deletion vectors; `by_whole_log` with all removals that the
+        log has, of which checkpoints leave out old ones. Raises TableUnavailable.
+        """
+        if by_whole_log or self._log is None or self._log.version > self.version:
             self._log = LogicalFiles(self.uri)
         try:
-            self._log.advance(self.version)
+            self._log.advance(self.version, by_whole_log=by_whole_log)
         except (OSError, StorageError) as error:
             raise TableUnavailable(f"cannot read the log of {self.uri}: {error}") from error
         return self._log

@@ -113,12 +113,13 @@ class LogicalFiles:
         self.removed: dict[DeletionVector, int] = {}
         self._root = root
 
-    def advance(self, version: int) -> None:
-        """Read the log up to a version. Raises what reading objects raises, ObjectNotFound if the
-        log does not have the version any more.
+    def advance(self, version: int, *, by_whole_log: bool = False) -> None:
+        """Read the log up to a version: from its newest checkpoint on, if there are many entries,
+        unless `by_whole_log`. Raises what reading objects raises, ObjectNotFound if the log does
+        not have the version any more.
         """
         reader = store_reader(self._root)
-        if version - self.version > _ENTRIES_MAX:
+        if version - self.version > _ENTRIES_MAX and not by_whole_log:
             self._read_checkpoint(reader, version)
         while self.version < version:
             try:

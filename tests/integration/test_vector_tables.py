@@ -2,6 +2,7 @@
 killed run or a changed declaration loses no row.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ from lakehead.lake.jobs.table_maintenance import Hold, TableTarget, look, optimi
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.jobs.vector_purge import purge
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables import logical_files
 from lakehead.lake.tables.delta_table import CommitConflict, Table, open_table
+from lakehead.storage.clock import SystemClock
 from lakehead.storage.jobs.job import run_job
 from tests.support import materialize_process
 from tests.support.declared_topics import configure
@@ -168,8 +171,9 @@ def test_a_run_that_is_killed_is_taken_up_by_the_next(topic: Topic, step: str) -
     topic.check()
 
 
+@pytest.mark.parametrize("has_checkpoint", [False, True])
 def test_optimize_purges_what_is_deleted_and_vacuum_keeps_what_is_needed(
-    topic: Topic, hold: Hold
+    topic: Topic, hold: Hold, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
 ) -> None:
     topic.round(0, range(2000))
     scattered = range(0, 1000, 7)  # too many for the log
@@ -177,6 +181,9 @@ def test_optimize_purges_what_is_deleted_and_vacuum_keeps_what_is_needed(
     (dead,) = topic.place.glob("*.bin")
     topic.round(2, range(1, 1000, 7))
     live = next(path for path in topic.place.glob("*.bin") if path != dead)
+    if has_checkpoint:  # the removal of the dead one is read from there
+        DeltaTable(topic.place).create_checkpoint()
+        monkeypatch.setattr(logical_files, "_ENTRIES_MAX", 0)
     stray = topic.place / "deletion_vector_00000000-0000-4000-8000-000000000000.bin"
     stray.write_bytes(b"of a killed run")
     for path in (dead, live, stray):
@@ -188,6 +195,30 @@ def test_optimize_purges_what_is_deleted_and_vacuum_keeps_what_is_needed(
     assert found.is_due, "286 of 2286 rows are deleted"
     assert optimize(topic.target(), hold).error is None
     assert topic.vectors() == 0
+    topic.check()
+
+
+@pytest.mark.parametrize(("hours", "is_kept"), [(168, False), (24 * 30, True)])
+def test_vacuum_with_a_longer_retention_keeps_vectors_that_checkpoints_have_left_out(
+    topic: Topic, hold: Hold, monkeypatch: pytest.MonkeyPatch, hours: int, is_kept: bool
+) -> None:
+    topic.round(0, range(2000))
+    topic.round(1, range(0, 1000, 7))
+    (dead,) = topic.place.glob("*.bin")
+    topic.round(2, range(1, 1000, 7))
+    for path in topic.place.glob("*.bin"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    now_ms = SystemClock().now_ms()
+    for entry in (topic.place / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for action in actions:
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] = now_ms - 10 * 24 * 3600 * 1000
+        entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    DeltaTable(topic.place).create_checkpoint()
+    monkeypatch.setattr(logical_files, "_ENTRIES_MAX", 0)
+    assert vacuum(topic.target(), hold, retention_hours=hours).error is None
+    assert dead.exists() == is_kept
     topic.check()
 
 
