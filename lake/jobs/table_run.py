@@ -271,6 +271,7 @@ class TableRun:
         self._unreadable: dict[int, Unreadable] = {}
         self._done: dict[tuple[ByteRange, ...], TableItemResult] = {}
         self._made_for: TableIdentity | None = None
+        self._key_checked: TableIdentity | None = None
         self._held: tuple[int, ...] = ()
         self._beside: tuple[TableRun, ...] = ()
         self._requested = given_schema(settings)
@@ -446,9 +447,16 @@ class TableRun:
     # ------------------------------------------------------------------------------- the schema
 
     def _layout(self) -> TableLayout | None:
-        return table_layout(
-            self._settings, self._table, self._reader, self._logs, topic_id=self._topic_id
+        layout = table_layout(
+            self._settings,
+            self._table,
+            self._reader,
+            self._logs,
+            topic_id=self._topic_id,
+            is_key_checked=self._made_for is not None and self._made_for == self._key_checked,
         )
+        self._key_checked = self._made_for
+        return layout
 
     def _checked_layout(self, catalog: Catalog) -> TableLayout | None:
         topic = catalog.topic(self._settings.topic)

@@ -98,8 +98,10 @@ def table_layout(
     logs: Sequence[PartitionLog],
     *,
     topic_id: str,
+    is_key_checked: bool = False,
 ) -> TableLayout | None:
-    """Return the table's layout, or that of the table to create; None while nothing is known.
+    """Return the table's layout, or that of the table to create; None while nothing is known. Its
+    unique key is looked for in the log, far back, unless the caller knows it (`is_key_checked`).
 
     Raises SettingsError (OtherTopic for a table of an earlier topic of the name), and what reading
     objects raises.
@@ -124,7 +126,8 @@ def table_layout(
         topic=settings.topic,
     )
     check_topic(table, settings.topic, topic_id)
-    check_unique_key(table, settings.mode, settings.keys)
+    if not is_key_checked:
+        check_unique_key(table, settings.mode, settings.keys)
     if settings.schema is not None and layout.spec.value_format == "raw":
         raise SettingsError(
             f"{settings.table} holds values as bytes, so a schema that differs cannot be given: "

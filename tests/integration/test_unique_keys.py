@@ -2,15 +2,23 @@
 change, no row of another key gets in before the table is rebuilt.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.declaration.table_declaration import PREFIX, TableMode
+from lakehead.lake.jobs import table_schema
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lakehead.lake.tables.delta_table import NOTHING, open_table
-from lakehead.lake.tables.unique_key import UNIQUE_KEY
+from lakehead.lake.jobs.table_rebuild import rebuild_table
+from lakehead.lake.jobs.table_run import TableRun
+from lakehead.lake.jobs.table_settings import MaterializeSettings, Unguarded
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_table import NOTHING, Table, open_table
+from lakehead.lake.tables.unique_key import UNIQUE_KEY, check_unique_key
+from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -73,6 +81,32 @@ def test_a_table_gets_no_rows_of_another_unique_key(
     outcome = catch_up(tmp_path)
     assert outcome.error is None
     assert notes(outcome) == rebuilt
+
+
+def test_a_run_looks_for_the_unique_key_once_and_again_in_a_table_that_was_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the table's first commit, and to find it is to read the log from its checkpoint."""
+    found: list[int] = []
+
+    def check(table: Table, mode: TableMode, keys: Sequence[str]) -> None:
+        found.append(table.version)
+        check_unique_key(table, mode, keys)
+
+    monkeypatch.setattr(table_schema, "check_unique_key", check)
+    settings = MaterializeSettings(
+        path=str(tmp_path), topic="orders", table=str(tmp_path / "tables/orders")
+    )
+    reader = store_reader(settings.path)
+    run = TableRun(settings, reader, Unguarded())
+    for _ in range(3):
+        write(tmp_path, "a")
+        run.catch_up(reader.open_catalog())
+    assert len(found) == 1
+    rebuild_table(replace(settings, mode="upsert"), reader, reader.open_catalog(), Unguarded())
+    write(tmp_path, "a")
+    with pytest.raises(SettingsError, match="rebuild-table"):
+        run.catch_up(reader.open_catalog())
 
 
 def test_keys_in_another_order_are_the_same(tmp_path: Path) -> None:
