@@ -5,16 +5,17 @@ last backup that names it, wherever that lies: a cluster that was restored from 
 and one whose catalog was rebuilt, name objects again that the backups in between do not.
 
 A manifest is deleted before the objects that it alone named: a backup that is listed is complete.
-Between both it is looked for a restore in place, which marks the place and then looks for the
-manifest: one of them sees the other, and the objects of what becomes the cluster stay.
+Before the objects go, the pruner looks for a restore in place. That marks the place and then looks
+for the manifest: one of them sees the other, and the objects of what becomes the cluster stay.
 
-While a backup is there whose manifest or metadata are damaged, nothing is deleted: the objects that
-it names are not known.
+While a backup is there whose manifest or metadata are damaged, or whose metadata are missing,
+nothing is deleted: the objects that it names are not known.
 
 A user may keep other files beside the backups. So an object that no backup names is deleted only if
 it says itself that it is of the cluster.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ class Pruner:
         StoreUnavailable, UnsupportedFormat.
         """
         self._backups.append(newest)
-        self._keys[newest.number] = frozenset(named_objects(state))
+        self._keys[newest.number] = _keys_of(state)
         removed: set[str] = set()
         kept = kept_numbers(self._backups, self._kept, await self._store_ms(newest))
         try:
@@ -153,14 +154,25 @@ class Pruner:
     async def _named(self, manifest: Manifest) -> frozenset[str]:
         known = self._keys.get(manifest.number)
         if known is None:
-            found = named_objects(await read_state(self._target, manifest))
-            known = self._keys[manifest.number] = frozenset(found)
+            try:
+                state = await read_state(self._target, manifest)
+            except ObjectNotFound:
+                reason = f"backup {manifest.number} names it, and it is missing"
+                raise CorruptObject(manifest.state, 0, reason) from None
+            known = self._keys[manifest.number] = _keys_of(state)
         return known
 
     async def _delete(self, keys: Iterable[str]) -> None:
         doomed = sorted(keys)
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             await self._target.delete(doomed[first : first + _DELETED_AT_ONCE])
+
+
+def _keys_of(state: MetadataImage) -> frozenset[str]:
+    """Return the keys of the objects that a backup names. Most are those of other backups, too, so
+    each is in memory once.
+    """
+    return frozenset(map(sys.intern, named_objects(state)))
 
 
 async def refuse_restored(target: ObjectStore) -> None:

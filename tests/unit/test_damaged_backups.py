@@ -1,4 +1,4 @@
-"""Backups whose manifest or metadata do not match their checksums."""
+"""Backups whose manifest or metadata are damaged, or whose metadata are missing."""
 
 from pathlib import Path
 
@@ -36,9 +36,11 @@ def test_a_damaged_backup_is_passed_over_and_named(
     assert "no backup" in command_line.fails("restore", str(target), str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("part", ["manifest", "state"])
+@pytest.mark.parametrize(
+    ("part", "is_lost"), [("manifest", False), ("state", False), ("state", True)]
+)
 def test_beside_a_damaged_backup_others_are_made_and_nothing_is_deleted(
-    tmp_path: Path, part: str
+    tmp_path: Path, part: str, is_lost: bool
 ) -> None:
     """The objects that it names are not known: an operator may still need them."""
     source, target = tmp_path / "store", tmp_path / "backup"
@@ -49,6 +51,8 @@ def test_beside_a_damaged_backup_others_are_made_and_nothing_is_deleted(
     whole = damaged.read_bytes()
     damaged.chmod(0o600)
     damaged.write_bytes(whole[:-5] + b"xxxxx")
+    if is_lost:
+        damaged.unlink()
     write(tmp_path, seed=3, uploads=2)
     replace_objects(source)
     before = {one for one in target.rglob("*") if one.is_file()}
