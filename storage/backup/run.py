@@ -177,7 +177,6 @@ class Backups:
         has_looked = begun - self._looked_at >= _LOOK_S
         if has_looked:
             self._held = {one.key for one in await listed(self._target)}
-            self._looked_at = begun
         copied, looks = Copied(), iter(range(_TAIL_LOOKS))
         moment: _Moment | None = None
         for turn in range(_ROUNDS_MAX):
@@ -202,6 +201,8 @@ class Backups:
             raise StoreUnavailable(
                 f"objects of {self._source.uri} are deleted faster than they are copied"
             )
+        if has_looked:  # and what was gone is there again
+            self._looked_at = begun
         failpoint("backup_objects_copied")
         await refuse_restored(self._target)
         manifest = await self._publish(state, moment.position_ms, copied)

@@ -7,7 +7,7 @@ import functools
 import json
 import random
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from lakehead.storage.backup.pruning import Kept, kept_numbers
 from lakehead.storage.backup.restore import find_point
 from lakehead.storage.backup.run import Backups
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused, SettingsError
+from lakehead.storage.errors import (
+    CorruptObject,
+    NotFound,
+    RequestRefused,
+    SettingsError,
+    StoreUnavailable,
+)
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.format.object_names import JobName
 from lakehead.storage.jobs.backup import JOB as BACKUP
@@ -35,7 +41,7 @@ from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AclBinding, AclCreate, ScramUpsert, TopicConfig
 from lakehead.storage.metadata.state import MetadataImage
-from lakehead.storage.object_store import FileStore
+from lakehead.storage.object_store import Buffer, FileStore
 from lakehead.storage.stream.wal_tails import WalListing
 from tests.integration.test_compaction_crashes import in_log
 from tests.support.backups import back_up, bring_back
@@ -606,25 +612,47 @@ def test_a_cluster_that_comes_back_makes_no_backups_beside_those_of_its_restored
     assert rows(tmp_path / "again") == newest
 
 
-class HastyClock(SystemClock):
-    """A clock on which half an hour passes with each look."""
+class GivenClock(SystemClock):
+    """Seconds pass as the test sets them."""
 
-    passed_s = 0.0
+    seconds = 0.0
 
     def monotonic(self) -> float:
-        self.passed_s += 1800.0
-        return self.passed_s
+        return self.seconds
 
 
-async def test_objects_that_vanish_from_the_target_are_copied_again(tmp_path: Path) -> None:
-    """A rule of the bucket may delete what is old, while one process makes backups for weeks."""
+class FullStore(FileStore):
+    """While it `is_full` it takes no data."""
+
+    is_full = False
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        if self.is_full and key.startswith("data/"):
+            raise StoreUnavailable(f"{key}: no space left")
+        await super().create(key, pieces)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_objects_that_vanish_from_the_target_are_copied_again(
+    tmp_path: Path, is_full: bool
+) -> None:
+    """A rule of the bucket may delete what is old, while one process makes backups for weeks. If
+    they cannot be copied at once, the next backup has them.
+    """
     await asyncio.to_thread(write, tmp_path)
-    source, target = FileStore(tmp_path / "store"), FileStore(tmp_path / "backup")
-    clock, rng = HastyClock(), random.Random(1)
+    source, target = FileStore(tmp_path / "store"), FullStore(tmp_path / "backup")
+    clock, rng = GivenClock(), random.Random(1)
     log = await MetadataLog.open(source, writer_id="backup/1", clock=clock, rng=rng)
     backups = await Backups.open(source, target, log, clock=clock, rng=rng, kept=Kept())
     first = await backups.make()
     shutil.rmtree(tmp_path / "backup" / "data")
+    clock.seconds = 3600.0
+    if is_full:
+        target.is_full = True
+        with pytest.raises(StoreUnavailable):
+            await backups.make()
+        target.is_full = False
+        clock.seconds += 10.0
     again = await backups.make()
     assert again.copied_objects == first.copied_objects > 0
     found = await find_point(target)
