@@ -13,6 +13,7 @@ from lakehead.broker.coordinator.group.consumer.consumer_group import ConsumerGr
 from lakehead.broker.coordinator.group.consumer_protocol import CONSUMER
 from lakehead.broker.coordinator.group.messages import GroupSnapshot, GroupState
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.group.unstored_changes import UnstoredChanges
 
 TopicPartition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]
@@ -57,10 +58,8 @@ class GroupMetadata:
     """Partitions with commits in open transactions, by producer id."""
     last_commit: asyncio.Future[Exception | None] | None = None
     """The outcome of the newest of them, and of all that the same turn brought."""
-    last_change: asyncio.Future[Exception | None] | None = None
-    """The outcome of the newest records of a consumer group, until they are durable."""
-    unstored: set[bytes] = field(default_factory=set)
-    """Keys of records of what the group is that may not be in the log."""
+    changes: UnstoredChanges = field(default_factory=UnstoredChanges)
+    """Changes of what the group is."""
     empty_since_ms: int = -1
     stored_size: int = 0
     """Bytes of what is stored of its members."""

@@ -8,6 +8,7 @@ visible to fetches when they are durable.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import structlog
@@ -78,9 +79,9 @@ from lakehead.broker.coordinator.group.share.share_record_formats import (
     decode_share_value,
 )
 from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
+from lakehead.broker.coordinator.group.unstored_changes import when_stored
 from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, OnDone
 from lakehead.broker.coordinator.record_reader import UnknownRecord
-from lakehead.broker.coordinator.shards import refusal
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.clock import Clock
 from lakehead.storage.format.batch_writer import KeyValue
@@ -372,24 +373,8 @@ class GroupShard:
         """Store what an event changed in a consumer group. The future gets the event's result once
         this, and all that was changed before, is durable.
         """
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._store_consumer(live, group)
-        outcome = live.last_change
-        if outcome is None or outcome.done():
-            future.set_result(result)
-            return future
-
-        def on_stored(stored: asyncio.Future[Exception | None]) -> None:
-            if future.done():
-                return
-            error = stored.result()
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(refusal(error))
-
-        outcome.add_done_callback(on_stored)
-        return future
+        return when_stored(live.changes.newest, result)
 
     def _store_consumer(self, live: GroupMetadata, group: ConsumerGroup) -> None:
         records = []
@@ -408,28 +393,17 @@ class GroupShard:
         self._arm(live)
 
     def _append_change(self, live: GroupMetadata, records: Sequence[KeyValue]) -> None:
-        """Append records, one at least, of what a group is. It goes back to what the log has if
-        they could not be stored.
-        """
-
-        def on_done(error: Exception | None) -> None:
-            if error is not None:
-                self._go_back(live, error)
-            elif live.last_change is outcome:
-                live.unstored.clear()
-
-        live.unstored.update(key for key, _ in records)
-        self._gathered.append(records, on_done)
-        outcome = live.last_change = self._gathered.outcome
+        """Append records, one at least, of what a group is."""
+        live.changes.append(self._gathered, records, partial(self._go_back, live))
 
     def _go_back(self, live: GroupMetadata, error: Exception) -> None:
         """Make a group what the log has of it: one of the consumer protocol, or of the classic one,
         or none. It looks at keys of the group alone: a shard may have very many.
         """
-        group, keys = live.group, live.unstored
-        group_id, live.unstored = group.group_id, set()
+        group, keys = live.group, live.changes.take_keys()
+        group_id = group.group_id
         if self._is_closed or not keys or self.groups.get(group_id) is not live:
-            return  # of several changes of a turn the first one did so
+            return
         _log.warning("group_not_stored", group=group_id, error=str(error))
         if isinstance(group, ConsumerGroup):
             keys.update(map(encode_consumer_key, group.store.keys))

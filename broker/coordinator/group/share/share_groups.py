@@ -10,6 +10,7 @@ coordinator that another one has followed, but the log can.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -32,6 +33,11 @@ from lakehead.broker.coordinator.group.share.share_record_formats import (
     encode_share_value,
 )
 from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
+from lakehead.broker.coordinator.group.unstored_changes import (
+    Outcome,
+    UnstoredChanges,
+    when_stored,
+)
 from lakehead.broker.coordinator.log import BatchingLog
 from lakehead.broker.coordinator.shards import refusal
 from lakehead.broker.protocol.errors import KafkaError
@@ -62,13 +68,12 @@ class _LiveGroup:
     """A group with its timer."""
 
     __slots__ = (
+        "changes",
         "charged",
         "group",
-        "last_change",
         "state_changes",
         "timer",
         "timer_deadline",
-        "unstored",
     )
 
     def __init__(self, group: ShareGroup) -> None:
@@ -78,10 +83,7 @@ class _LiveGroup:
         self.timer: asyncio.TimerHandle | None = None
         self.timer_deadline = 0.0
         self.charged = 0
-        self.last_change: asyncio.Future[Exception | None] | None = None
-        """The outcome of its newest records."""
-        self.unstored: set[bytes] = set()
-        """Keys of records that may not be in the log."""
+        self.changes = UnstoredChanges()
 
 
 class ShareGroups:
@@ -262,25 +264,9 @@ class ShareGroups:
 
     def _stored(self, live: _LiveGroup, result: T) -> asyncio.Future[T]:
         """Store what changed in a group; the future gets the result once it is durable."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        outcome = self._store(live)
-        if outcome is None:
-            future.set_result(result)
-            return future
+        return when_stored(self._store(live), result)
 
-        def on_stored(stored: asyncio.Future[Exception | None]) -> None:
-            if future.done():
-                return
-            error = stored.result()
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(refusal(error))
-
-        outcome.add_done_callback(on_stored)
-        return future
-
-    def _store(self, live: _LiveGroup) -> asyncio.Future[Exception | None] | None:
+    def _store(self, live: _LiveGroup) -> Outcome | None:
         records = [
             (encode_share_key(key), None if value is None else encode_share_value(value))
             for key, value in live.group.take_records()
@@ -291,26 +277,16 @@ class ShareGroups:
         self._arm(live)
         if not records:
             return None
-
-        def on_done(error: Exception | None) -> None:
-            if error is not None:
-                self._go_back(live, error)
-            elif live.last_change is outcome:
-                live.unstored.clear()
-
-        live.unstored.update(key for key, _ in records)
-        self._log.append(records, on_done)
-        outcome = live.last_change = self._log.outcome
-        return outcome
+        live.changes.append(self._log, records, partial(self._go_back, live))
+        return live.changes.newest
 
     def _go_back(self, live: _LiveGroup, error: Exception) -> None:
         """Make a group what the log has of it, after a change of it could not be stored. It looks
         at keys of the group alone: a shard may have very many.
         """
-        group_id, keys = live.group.group_id, live.unstored
-        live.unstored = set()
+        group_id, keys = live.group.group_id, live.changes.take_keys()
         if self._is_closed or not keys or self._groups.get(group_id) is not live:
-            return  # of several changes of a turn the first one did so
+            return
         _log.warning("group_not_stored", group=group_id, error=str(error))
         keys.update(map(encode_share_key, live.group.keys))
         records = []
