@@ -1,8 +1,9 @@
 """Committed offsets of groups, as the log of their coordinator has them in the store."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
+from typing import TypeVar
 
 from lakehead.broker.cli.migration.source_cluster import SourcePosition
 from lakehead.broker.coordinator.group.record_formats import (
@@ -14,8 +15,10 @@ from lakehead.broker.coordinator.group.record_formats import (
 from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.storage.backup.stored_batches import stored_batches
 from lakehead.storage.format.records import iter_kafka_records
-from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.metadata.state import MetadataImage, TopicState
 from lakehead.storage.object_store import ObjectStore
+
+P = TypeVar("P")
 
 Positions = Mapping[OffsetKey, CommittedOffset]
 """Committed offsets without their times, and without leader epochs: those of the source mean
@@ -54,16 +57,24 @@ def imported_positions(
     """Return what the groups of the source have here. `end_of` returns the end of a stream: a
     position beyond it becomes that, since the next records get these offsets.
     """
-    found: dict[OffsetKey, CommittedOffset] = {}
-    for group, offsets in groups.items():
-        for (name, partition), position in offsets.items():
+    return {
+        OffsetKey(group_id=group, topic=topic.name, partition=partition): CommittedOffset(
+            offset=min(position.offset, end_of(topic.partitions[partition])),
+            metadata=position.metadata,
+            topic_id=bytes.fromhex(topic.topic_id),
+        )
+        for group, topic, partition, position in present(groups, state)
+    }
+
+
+def present(
+    groups: Mapping[str, Mapping[tuple[str, int], P]], state: MetadataImage
+) -> Iterator[tuple[str, TopicState, int, P]]:
+    """Yield group, topic, partition and position of those that groups of the source have in
+    partitions that are here: others were made since the topics were listed.
+    """
+    for group, positions in groups.items():
+        for (name, partition), position in positions.items():
             topic = state.topics.get(name)
-            if topic is None or partition >= len(topic.partitions):
-                continue  # made since the topics were listed
-            key = OffsetKey(group_id=group, topic=name, partition=partition)
-            found[key] = CommittedOffset(
-                offset=min(position.offset, end_of(topic.partitions[partition])),
-                metadata=position.metadata,
-                topic_id=bytes.fromhex(topic.topic_id),
-            )
-    return found
+            if topic is not None and partition < len(topic.partitions):
+                yield group, topic, partition, position

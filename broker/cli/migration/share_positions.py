@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.cli.migration.group_positions import present
 from lakehead.broker.cli.migration.source_brokers import (
     LOADING,
     SourceBrokers,
@@ -147,15 +148,12 @@ def imported_share_positions(
     """Return the positions that the share groups of the source have here. `end_of` returns the end
     of a stream: a position beyond it becomes that.
     """
-    found: dict[SharePartitionKey, int] = {}
-    for group, offsets in groups.items():
-        for (name, partition), offset in offsets.items():
-            topic = state.topics.get(name)
-            if topic is None or partition >= len(topic.partitions):
-                continue  # made since the topics were listed
-            key = SharePartitionKey(group, bytes.fromhex(topic.topic_id), partition)
-            found[key] = min(offset, end_of(topic.partitions[partition]))
-    return found
+    return {
+        SharePartitionKey(group, bytes.fromhex(topic.topic_id), partition): min(
+            offset, end_of(topic.partitions[partition])
+        )
+        for group, topic, partition, offset in present(groups, state)
+    }
 
 
 def state_record(key: SharePartitionKey, offset: int | None, time_ms: int) -> KeyValue:
