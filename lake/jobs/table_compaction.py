@@ -69,26 +69,29 @@ def join(table: Table, groups: Sequence[Group], *, file_bytes: int) -> None:
     added: list[DataFile] = []
     for number, group in enumerate(groups, start=1):
         replaced += group
-        added += _joined(table, [files[file.path] for file in group], file_bytes)
+        added += rewritten(table, [files[file.path] for file in group], file_bytes=2 * file_bytes)
         size = sum(file.size_bytes for file in replaced)
         if number == len(groups) or size >= COMMIT_BYTES:
             _commit(table, replaced, added)
             replaced, added = [], []
 
 
-def _joined(table: Table, group: Sequence[TableFile], file_bytes: int) -> tuple[DataFile, ...]:
+def rewritten(table: Table, files: Sequence[TableFile], *, file_bytes: int) -> tuple[DataFile, ...]:
+    """Write the rows of files of a partition, without deleted ones, to new files of `file_bytes`.
+    Raises TableUnavailable if rows were lost on the way, and what reading and writing files raises.
+    """
     schema, taken = table.schema, 0
     made = TableFiles(
-        table.uri, table.partition_columns, file_bytes=2 * file_bytes, of_one_partition=True
+        table.uri, table.partition_columns, file_bytes=file_bytes, of_one_partition=True
     )
-    for file in group:
+    for file in files:
         for rows in file.batches(_ROWS_AT_ONCE):
             made.add(as_written(rows, schema))
             taken += rows.num_rows
-    files = made.finish()
-    if taken != sum(file.record_count for file in files):
+    written = made.finish()
+    if taken != sum(file.record_count for file in written):
         raise TableUnavailable(f"cannot optimize {table.uri}: rows were lost on the way")
-    return files
+    return written
 
 
 def _commit(table: Table, replaced: Sequence[LogicalFile], added: Sequence[DataFile]) -> None:

@@ -6,15 +6,12 @@ so a large file with deleted rows is rewritten here.
 
 from collections.abc import Sequence
 
-from lakehead.lake.jobs.table_item import TableFiles
-from lakehead.lake.tables.data_file import as_written
+from lakehead.lake.jobs.table_compaction import rewritten
 from lakehead.lake.tables.delta_table import Table
 from lakehead.lake.tables.table_file import TableFile
 from lakehead.lake.tables.vector_merge import add_action
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import failpoint
-
-_ROWS_AT_ONCE = 1 << 20
 
 
 def files_to_purge(table: Table, percent: int) -> list[TableFile]:
@@ -39,18 +36,14 @@ def purge(table: Table, files: Sequence[TableFile], *, file_bytes: int) -> None:
     opened, TableUnavailable, and what reading and writing files raises.
     """
     table.require_rewritable()
-    replaced, added, modified_ms, schema = [], [], SystemClock().now_ms(), table.schema
+    replaced, added, modified_ms = [], [], SystemClock().now_ms()
     for file in files:
         assert file.file is not None, "it has a vector"
-        made = TableFiles(
-            table.uri, table.partition_columns, file_bytes=file_bytes, of_one_partition=True
-        )
-        for rows in file.batches(_ROWS_AT_ONCE):
-            made.add(as_written(rows, schema))
         replaced.append(file.file)
         tags = {"tags": dict(file.file.tags)} if file.file.tags else {}
         added += [
-            add_action(one, modified_ms, is_data_change=False, **tags) for one in made.finish()
+            add_action(one, modified_ms, is_data_change=False, **tags)
+            for one in rewritten(table, [file], file_bytes=file_bytes)
         ]
     failpoint("optimize_files_purged")
     table.commit_rewrite(replaced, added, modified_ms=modified_ms, commit_info={})
