@@ -31,7 +31,7 @@ from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.data_file import DataFile, create_entry
 from lakehead.lake.tables.ddl import VARIANT
 from lakehead.lake.tables.deletion_vectors import ENABLED, FEATURE
-from lakehead.lake.tables.logical_files import CHECKPOINT, LogicalFile, LogicalFiles
+from lakehead.lake.tables.logical_files import LogicalFile, LogicalFiles, whole_checkpoints
 from lakehead.lake.tables.table_file import TableFile, table_dataset
 from lakehead.lake.tables.table_root import (
     LOG,
@@ -883,15 +883,12 @@ def applications(uri: str) -> set[str]:
     and of all entries that are left. Raises what reading objects raises.
     """
     reader = store_reader(uri)
-    keys = [listed.key for listed in reader.run(reader.store.list(LOG))]
-    matches = [match for key in keys if (match := CHECKPOINT.fullmatch(key)) is not None]
-    newest = max((match[1] for match in matches), default=None)
+    whole = whole_checkpoints(listed.key for listed in reader.run(reader.store.list(LOG)))
     names = {action["txn"]["appId"] for action in _actions(uri) if action.get("txn")}
-    for match in matches:
-        if match[1] == newest:
-            data = pa.BufferReader(reader.run(reader.store.get(match[0])))
-            rows = pq.read_table(data, columns=["txn"]).column("txn").to_pylist()
-            names |= {row["appId"] for row in rows if row is not None}
+    for key in whole[max(whole)] if whole else ():
+        data = pa.BufferReader(reader.run(reader.store.get(key)))
+        rows = pq.read_table(data, columns=["txn"]).column("txn").to_pylist()
+        names |= {row["appId"] for row in rows if row is not None}
     return names
 
 

@@ -10,7 +10,7 @@ version 1 alone, in one part or several; other ones have a table feature that is
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -24,7 +24,7 @@ from lakehead.lake.tables.deletion_vectors import DeletionVector
 from lakehead.lake.tables.table_root import LOG
 from lakehead.storage.errors import ObjectNotFound
 
-CHECKPOINT = re.compile(rf"{LOG}(\d{{20}})\.checkpoint\.(?:\d{{10}}\.(\d{{10}})\.)?parquet")
+_CHECKPOINT = re.compile(rf"{LOG}(\d{{20}})\.checkpoint\.(?:\d{{10}}\.(\d{{10}})\.)?parquet")
 """The name of a checkpoint, or of a part of one; the groups are its version and the number of
 parts.
 """
@@ -33,6 +33,17 @@ _ENTRIES_MAX = 200
 """Entries that are read one after the other before a checkpoint is looked for, which costs a
 listing of the log. A table with a commit every few seconds keeps half a million of them.
 """
+
+
+def whole_checkpoints(keys: Iterable[str]) -> dict[int, list[str]]:
+    """Return the objects of each checkpoint of a log, by its version, that has all its parts: a
+    writer that was killed leaves some.
+    """
+    parts: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for key in keys:
+        if (match := _CHECKPOINT.fullmatch(key)) is not None:
+            parts[int(match[1]), int(match[2] or 1)].append(key)
+    return {version: found for (version, count), found in parts.items() if len(found) == count}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +143,7 @@ class LogicalFiles:
                 self.version += 1
 
     def _read_checkpoint(self, reader: StoreReader, version: int) -> bool:
-        parts: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for listed in reader.run(reader.store.list(LOG)):
-            if (match := CHECKPOINT.fullmatch(listed.key)) is not None:
-                parts[int(match[1]), int(match[2] or 1)].append(listed.key)
-        # A writer that was killed leaves some parts of a checkpoint.
-        whole = {number: keys for (number, count), keys in parts.items() if len(keys) == count}
+        whole = whole_checkpoints(listed.key for listed in reader.run(reader.store.list(LOG)))
         found = max((one for one in whole if self.version < one <= version), default=None)
         if found is None:
             return False
