@@ -158,7 +158,7 @@ class FetchSessions:
         self._partitions -= len(session.partitions)
 
     def _has_room(self, partitions: int) -> bool:
-        """Return true if so many more partitions may be in sessions, after idle ones have ended."""
+        """Return true if `partitions` more fit into the sessions, after idle ones have ended."""
         idle_since = self._clock.monotonic() - EVICTION_S
         while self._partitions + partitions > PARTITIONS_MAX:
             oldest = next(iter(self._sessions.values()), None)
