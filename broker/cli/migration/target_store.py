@@ -370,14 +370,14 @@ class TargetStore:
         for key in sorted(changed):
             record = state_record(key, wanted.get(key), now_ms)
             self._append_keyed(states[partition_of(key.text, len(states))], [record], now_ms)
-        for group in sorted({key.group_id for key in changed}):
-            begun: dict[bytes, set[int]] = {}
-            for key in wanted:
-                if key.group_id == group:
-                    begun.setdefault(key.topic_id, set()).add(key.partition)
+        begun: dict[str, dict[bytes, set[int]]] = {key.group_id: {} for key in changed}
+        for key in wanted:
+            if key.group_id in begun:
+                begun[key.group_id].setdefault(key.topic_id, set()).add(key.partition)
+        for group, topics_begun in sorted(begun.items()):
             known = {
                 topic_id: KnownPartitions(names[topic_id], frozenset(indexes))
-                for topic_id, indexes in begun.items()
+                for topic_id, indexes in topics_begun.items()
             }
             stream = logs[partition_of(group, len(logs))]
             self._append_keyed(stream, group_records(group, known), now_ms)
