@@ -352,7 +352,7 @@ class GarbageCollector:
             await self._sweep()
 
     async def _sweep(self) -> None:
-        if not self._is_lowest(self._metadata.state):
+        if not self._metadata.state.is_lowest(self._node_id):
             return
         settings = SweepTimes(grace_ms=1 << 62)  # those are not a matter of the wall clock here
         plan = await find_garbage(self._store, self._metadata, self._clock, settings)
@@ -371,10 +371,7 @@ class GarbageCollector:
         if writer == self._node_id:
             return True
         node = state.nodes.get(writer)
-        return (node is None or node.is_fenced) and self._is_lowest(state)
-
-    def _is_lowest(self, state: MetadataImage) -> bool:
-        return self._node_id == min(state.live_node_ids, default=self._node_id)
+        return (node is None or node.is_fenced) and state.is_lowest(self._node_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from lakehead.broker.console.records import RecordSearch, fetch_batches
 from lakehead.broker.console.renderer import Renderer
 from lakehead.broker.console.viewer import Viewer
 from lakehead.broker.diagnosis.metadata_log import public_entry, record_counts
-from lakehead.broker.maintenance.beside import is_lowest
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.errors import NotFound, StorageError
 from lakehead.storage.jobs.run_record import Run, RunRecords
@@ -155,7 +154,7 @@ class JobPages:
         return self._renderer.render(
             "jobs.html",
             node_id=node.services.node_id,
-            is_lowest=is_lowest(node.state, node.services.node_id),
+            is_lowest=node.state.is_lowest(node.services.node_id),
             maintenance=None
             if maintenance is None
             else {

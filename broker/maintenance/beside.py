@@ -28,7 +28,7 @@ from lakehead.storage.maintenance.rules import (
     topic_rules,
 )
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import INTERNAL_TOPICS, MetadataImage
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
@@ -98,7 +98,7 @@ class MaintenanceBeside:
 
     async def turn(self) -> None:
         """Have what is due done by a process, and wait for its end. Raises StoreUnavailable."""
-        if is_lowest(self._metadata.state, self._settings.node_id):
+        if self._metadata.state.is_lowest(self._settings.node_id):
             work = await self._due()
             self.due = len(work)
             if work or await self._are_merges_due():
@@ -191,11 +191,6 @@ class MaintenanceBeside:
     def _hold(self, work: list[DueWork]) -> None:
         until = self._clock.monotonic() + _PAUSE_WITHOUT_PROGRESS_S
         self._held.update({one.stream_id: (one.offset, until) for one in work})
-
-
-def is_lowest(state: MetadataImage, node_id: int) -> bool:
-    """Return true if no live node has a lower id."""
-    return node_id == min(state.live_node_ids, default=node_id)
 
 
 def environment(settings: Settings) -> Mapping[str, str]:

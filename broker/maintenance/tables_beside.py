@@ -16,7 +16,7 @@ from collections.abc import Callable
 import structlog
 from immutables import Map
 
-from lakehead.broker.maintenance.beside import STDERR, environment, is_lowest
+from lakehead.broker.maintenance.beside import STDERR, environment
 from lakehead.broker.settings import Settings
 from lakehead.broker.supervisor.supervisor import BackOff
 from lakehead.storage.clock import Clock
@@ -103,7 +103,7 @@ class TablesBeside:
 
     def _is_wanted(self) -> bool:
         state = self._metadata.state
-        if not is_lowest(state, self._settings.node_id):
+        if not state.is_lowest(self._settings.node_id):
             return False
         if state.topics is not self._topics:  # there may be ten thousand
             self._topics = state.topics

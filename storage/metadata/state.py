@@ -323,6 +323,10 @@ class MetadataImage:
         """The nodes that are not fenced."""
         return {node_id for node_id, node in self.nodes.items() if not node.is_fenced}
 
+    def is_lowest(self, node_id: int) -> bool:
+        """Return true if no live node has a lower id: that one does what one node has to do."""
+        return node_id == min(self.live_node_ids, default=node_id)
+
     def refuse(self, entry: Entry) -> "MetadataImage":
         """Return the state after an entry of which the rules refuse every record: it takes a number
         and does nothing else.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from immutables import Map
 
 from lakehead.broker.configs.entries import broker_values, maintenance_defaults, topic_value
-from lakehead.broker.maintenance.beside import environment, is_lowest
+from lakehead.broker.maintenance.beside import environment
 from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
 from lakehead.storage.maintenance.configs import (
@@ -131,10 +131,10 @@ def test_the_defaults_are_kafkas_or_the_clusters() -> None:
 
 def test_one_node_does_it_for_the_cluster() -> None:
     state = start()
-    assert is_lowest(state, 0)
-    assert not is_lowest(state, 1)
+    assert state.is_lowest(0)
+    assert not state.is_lowest(1)
     state = apply_entry(state, entry(r.FenceNode(node_id=0, epoch=0)))
-    assert is_lowest(state, 1)
+    assert state.is_lowest(1)
 
 
 def test_the_process_is_told_the_settings_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
