@@ -30,8 +30,10 @@ def forked_server(
     port: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> ForkedServer:
-    """A broker as `lakehead_server` makes it, not started."""
-    made = lakehead_server(folder, *flags, port=port, environment=environment)
+    """A broker as `lakehead_server` makes it, not started, with a write-ahead log of 64 MB: many of
+    them keep their folders until the run of the tests ends, and the default takes a gibibyte.
+    """
+    made = lakehead_server(folder, "--wal.size", "64m", *flags, port=port, environment=environment)
     return ForkedServer(
         made.name, made._command, port=made.port, log=made.log, environment=made._environment
     )
