@@ -100,6 +100,17 @@ def test_modules_that_pages_name_exist() -> None:
     assert len(named) > 50
 
 
+def test_modules_that_pages_name_without_a_folder_exist() -> None:
+    names = {
+        path.name for part in (*PARTS, "docs", "examples") for path in (ROOT / part).rglob("*.py")
+    }
+    named = [
+        (page.name, one) for page in PAGES for one in re.findall(r"`(\w+\.py)`", page.read_text())
+    ]
+    assert [one for one in named if one[1] not in names] == []
+    assert len(named) > 50
+
+
 def test_each_known_failure_has_a_test_or_is_open() -> None:
     text = (DOCS / "storage" / "known-failures.md").read_text()
     tested, open_ = text.split("## Open")
