@@ -64,6 +64,14 @@ async def for_each(
             group.create_task(work_through())
 
 
+def is_cancelled() -> bool:
+    """Return true if the present task is to end. A CancelledError that it meets may also be that of
+    a future that another party has cancelled.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class TaskScope:
     """Owns background tasks.
 

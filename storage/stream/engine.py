@@ -289,8 +289,12 @@ class StreamEngine:
         base_offset = stream.next_offset
         position = self._wal.append(stream.stream_id, stream.epoch, base_offset, count, payload)
         end_offset = base_offset + count
-        batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
-        self._appends.waiting.append(PendingAppend(position, stream, batch, on_done))
+        try:
+            batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
+            self._appends.waiting.append(PendingAppend(position, stream, batch, on_done))
+        except BaseException as error:  # the log would get another record at these offsets
+            self._uploads.stop(error)
+            raise
         if self._timed is None:
             self._timed = position, Timing(self.append_latency, self._clock)
         return end_offset

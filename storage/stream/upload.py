@@ -50,7 +50,7 @@ from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch, LogCache
 from lakehead.storage.stream.settings import StorageSettings
-from lakehead.storage.tasks import TaskScope
+from lakehead.storage.tasks import TaskScope, is_cancelled
 from lakehead.storage.wal.protocol import WalFloor, WriteAheadLog
 
 _HEADROOM = 2.0
@@ -553,18 +553,18 @@ class UploadQueue:
         if not self._cache.active.batches and not self._is_trim_due:
             return
         self._is_trim_due = False
+        position, objects = self._wal.released_position, self._wal.objects
+        floor = None if objects is None else objects.floor_at(position)
         upload_set = self._sealed()
-        position = self._sealed_position = self._wal.released_position
-        objects = self._wal.objects
-        upload_set.wal_position = position
-        upload_set.wal_floor = None if objects is None else objects.floor_at(position)
+        self._sealed_position = upload_set.wal_position = position
+        upload_set.wal_floor = floor
         self._spawn(upload_set)
 
     async def all_now(self) -> None:
-        """Upload and commit everything that is cached, or find that this will never be."""
+        """Upload and commit everything that is cached. Raises what stopped the queue."""
         await self._wait_unheld()
         self.start()
-        await self.wait_idle()
+        await self._finished()
 
     async def finish(
         self, stream_ids: Collection[int], closing: Mapping[int, int] | None = None
@@ -576,9 +576,7 @@ class UploadQueue:
         self._is_trim_due |= bool(upload_set.block.batches)
         upload_set.closing = closing or {}
         self._spawn(upload_set)
-        await self.wait_idle()
-        if self._error is not None:
-            raise self._error
+        await self._finished()
 
     def start_ahead(self, stream_ids: Collection[int]) -> None:
         """Seal what is cached of these streams and upload it in the background, ahead of the
@@ -628,25 +626,37 @@ class UploadQueue:
             raise self.stop(error) from error
         return UploadSet(block=block, infos=infos)
 
-    def stop(self, error: Exception) -> LakeheadError:
+    def stop(self, error: BaseException) -> LakeheadError:
         """Commit and trim nothing any more, whatever the reason: what was not uploaded is in the
         log alone. Returns the reason for those that wait.
         """
-        reason = error if isinstance(error, LakeheadError) else StorageError(f"defect: {error!r}")
+        reason = self._refuse_all(error)
         _log.error("upload_failed", error=str(reason))
-        self._error = self._error or reason
         self._on_done(reason)
         return reason
 
-    def _spawn(self, upload_set: UploadSet) -> None:
-        failpoint("upload_sealed")
-        self._last = self._scope.spawn(self._upload(upload_set, self._last), name="upload")
+    def _refuse_all(self, error: BaseException) -> LakeheadError:
+        reason = error if isinstance(error, LakeheadError) else StorageError(f"defect: {error!r}")
+        self._error = self._error or reason
+        return reason
 
-    async def wait_idle(self) -> None:
-        """Wait until what was started has been committed, or never will be."""
+    def _spawn(self, upload_set: UploadSet) -> None:
+        """Upload what is sealed. Raises LakeheadError if that cannot be begun: its records are in
+        no other upload.
+        """
+        failpoint("upload_sealed")
+        try:
+            self._last = self._scope.spawn(self._upload(upload_set, self._last), name="upload")
+        except Exception as error:
+            raise self.stop(error) from error
+
+    async def _finished(self) -> None:
+        """Wait until what was started has been committed. Raises what stopped the queue."""
         if self._last is not None:
             with self._pace.hurry():
                 await asyncio.wait([self._last])
+        if self._error is not None:
+            raise self._error
 
     async def _upload(self, upload_set: UploadSet, previous: asyncio.Task[None] | None) -> None:
         try:
@@ -664,7 +674,10 @@ class UploadQueue:
         except LakeheadError as error:
             self.stop(error)
             return
-        except Exception as error:
-            self.stop(error)
+        except BaseException as error:  # a library in Rust that panics raises no Exception
+            if is_cancelled():  # the node ends, and its owner knows
+                self._refuse_all(error)
+            else:
+                self.stop(error)
             raise
         self._on_done(None)

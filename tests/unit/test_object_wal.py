@@ -133,10 +133,17 @@ async def test_an_unexpected_error_before_a_put_ends_the_log(
     assert listener.positions == []
 
 
-async def test_an_unexpected_error_of_a_put_ends_the_log_for_those_that_wait() -> None:
+class Panic(BaseException):
+    """What a library in Rust that panics raises: no Exception."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Panic])
+async def test_an_unexpected_error_of_a_put_ends_the_log_for_those_that_wait(
+    error: type[BaseException],
+) -> None:
     class Defective(MemoryStore):
         async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
-            raise RuntimeError("can't start new thread")
+            raise error("can't start new thread")
 
     store, crashes = Defective(), list[str]()
     owner = make_owner(store, scope=TaskScope(lambda name, _: crashes.append(name)))

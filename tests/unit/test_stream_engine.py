@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,6 +15,7 @@ from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteT
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.stream import engine as engine_module
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.log_cache import CachedBatch
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
@@ -242,16 +243,28 @@ async def test_a_deleted_stream_does_not_stop_the_uploads_of_others() -> None:
 class DefectiveStore(MemoryStore):
     """Its next write of data raises what no store should."""
 
-    is_defective = False
+    defect: BaseException | None = None
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
-        if self.is_defective and key.startswith("data/"):
-            self.is_defective = False
-            raise RuntimeError("can't start new thread")
+        if self.defect is not None and key.startswith("data/"):
+            defect, self.defect = self.defect, None
+            raise defect
         await super().create(key, pieces)
 
 
-async def test_a_stop_after_an_unexpected_error_of_an_upload_loses_no_acknowledged_record() -> None:
+class Panic(BaseException):
+    """What a library in Rust that panics raises: no Exception."""
+
+
+NO_THREAD = RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    "defect", [NO_THREAD, Panic("can't start new thread"), asyncio.CancelledError("no thread")]
+)
+async def test_a_stop_after_an_unexpected_error_of_an_upload_loses_no_acknowledged_record(
+    defect: BaseException,
+) -> None:
     """A node stops in order then. A stream that was closed, or a log that was trimmed, without the
     records of that upload would never get them back.
     """
@@ -259,10 +272,11 @@ async def test_a_stop_after_an_unexpected_error_of_an_upload_loses_no_acknowledg
     node = running(store, wal, partitions=2, on_crash=lambda name, _: crashes.append(name))
     async with node as (engine, streams):
         bases = [await append(streams[0])]
-        store.is_defective = True
-        with pytest.raises(StorageError, match="can't start new thread"):
+        store.defect = defect
+        with pytest.raises(StorageError, match="thread"):
             await engine.upload_now()
-        assert crashes == ["upload"]
+        assert "thread" in str(await engine.wait_failed())
+        assert crashes == ([] if isinstance(defect, asyncio.CancelledError) else ["upload"])
     async with running(store, wal.reopen(), partitions=2) as (_, streams):
         assert await read_all(streams[0]) == bases
 
@@ -272,13 +286,36 @@ async def test_an_upload_behind_one_that_failed_unexpectedly_trims_nothing() -> 
     node = running(store, wal, partitions=2, clean=False, on_crash=lambda _name, _error: None)
     async with node as (engine, streams):
         bases, others = [await append(streams[0])], [await append(streams[1])]
-        store.is_defective = True
+        store.defect = NO_THREAD
         engine._uploads.start_ahead([0])
         with pytest.raises(StorageError, match="can't start new thread"):
             await engine.upload_now()
         assert wal.trimmed_position == 0
     async with running(store, wal.reopen(), partitions=2) as (_, streams):
         assert [await read_all(one) for one in streams] == [bases, others]
+
+
+async def test_records_of_an_upload_that_could_not_be_begun_stay_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are sealed, and in no other upload."""
+
+    def broken(coro: Coroutine[None, None, None], *, name: str) -> None:
+        coro.close()
+        raise MemoryError(name)
+
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, partitions=2, clean=False) as (engine, streams):
+        bases = [await append(streams[0])]
+        with monkeypatch.context() as patched:
+            patched.setattr(engine._scope, "spawn", broken)
+            with pytest.raises(StorageError, match="MemoryError"):
+                await engine.upload_now()
+        with pytest.raises(StorageError, match="MemoryError"):
+            await engine.upload_now()
+        assert wal.trimmed_position == 0
+    async with running(store, wal.reopen(), partitions=2) as (_, streams):
+        assert await read_all(streams[0]) == bases
 
 
 async def test_an_object_of_another_writer_under_a_name_of_this_node_is_not_committed() -> None:
@@ -317,6 +354,28 @@ async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None
         assert wal.trimmed_position == 0
     async with running(store, wal.reopen(), partitions=2) as (_, streams):
         assert [await read_all(one) for one in streams] == [bases, others]
+
+
+async def test_no_offset_is_given_twice_in_a_log_after_an_unexpected_error_of_an_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recovery would take the record that was not acknowledged, and leave the other one out."""
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, clean=False) as (engine, [stream]):
+        bases = [await append(stream)]
+        with monkeypatch.context() as patched:
+            patched.setattr(engine_module, "PendingAppend", broken)
+            with pytest.raises(MemoryError):
+                await append(stream, count=9)
+        with pytest.raises(StreamClosed):
+            await append(stream)
+        assert "MemoryError" in str(await engine.wait_failed())
+    async with running(store, wal.reopen()) as (_, [stream]):
+        assert (await read_all(stream))[:1] == bases
 
 
 async def test_an_unexpected_error_between_log_and_cache_ends_the_engine() -> None:
