@@ -353,8 +353,16 @@ class BlockWal:
     # ---------------------------------------------------------------- blocks
 
     def _make_room(self, size: int) -> Block:
-        """Open the block that the next record, of `size` bytes with its headers, begins."""
+        """Open the block that the next record, of `size` bytes with its headers, begins. Without
+        memory for one, nothing has happened: it is tried again.
+        """
         self._check_appendable(size)
+        try:
+            return self._open_block(size)
+        except (OSError, MemoryError) as error:  # mmap(2) says ENOMEM
+            raise WalFull(f"{self._device.name}: no memory for a block: {error!r}") from error
+
+    def _open_block(self, size: int) -> Block:
         end = self.next_position
         start = sector_up(end)
         left = self._left_at(start, size)
@@ -390,6 +398,7 @@ class BlockWal:
                 self._block = Block.none_at(end)
         if self._sealed:
             self._pump()
+            self._check_alive()
         limit = size
         if size <= self._settings.block_size:
             limit = min(self._settings.block_size, left, space_end - start)
@@ -460,10 +469,7 @@ class BlockWal:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        try:
-            self._pump()
-        except Exception as error:  # noqa: BLE001  # the loop calls this
-            self._fail("preparing a write", error)
+        self._pump()
 
     def _pump(self) -> None:
         """Write sealed blocks, then the current one, as far as slots and the window allow."""
@@ -483,10 +489,14 @@ class BlockWal:
         self._in_flight += 1
         self._writing.append(block)
         offset = self._ring.offset_of(block.start)
-        buffer = block.complete(self._released, self._ring.seed)
+        try:
+            buffer = block.complete(self._released, self._ring.seed)
+            write = self._device.write(offset, buffer)
+        except Exception as error:  # noqa: BLE001  # the loop calls this, and so may an append
+            self._fail(f"write at byte {offset}", error)
+            return
         self._stats.writes += 1
         self._stats.written_bytes += len(buffer)
-        write = self._device.write(offset, buffer)
         write.add_done_callback(lambda done: self._written(block, offset, done))
 
     def _written(self, block: Block, offset: int, write: asyncio.Future[None]) -> None:
@@ -503,9 +513,13 @@ class BlockWal:
             self._released = first.end
             self._pool.give(first.view)
         self._pump()
-        if self._released >= block.end and self._listener is not None:
-            self._listener.released(self._released)
+        if self._released >= block.end:
+            self._report_released()
         self._wake_if_drained()
+
+    def _report_released(self) -> None:
+        if self._error is None and self._listener is not None:
+            self._listener.released(self._released)
 
     # ---------------------------------------------------------------- ends
 

@@ -1,13 +1,14 @@
 """What a block WAL does when its device fails, lies or is damaged, and how it groups writes."""
 
 import asyncio
+import errno
 import random
 from dataclasses import replace
 
 import pytest
 
 from lakehead.storage.errors import WalCorrupted, WalFailed, WalFull
-from lakehead.storage.wal import BlockWal, BlockWalSettings
+from lakehead.storage.wal import BlockWal, BlockWalSettings, block
 from lakehead.storage.wal.block_format import (
     RECORD,
     SECTOR,
@@ -97,6 +98,71 @@ async def test_an_unexpected_error_before_a_write_ends_the_log(
     with pytest.raises(WalFailed):
         wal.append(1, 1, 1, 1, b"refused")
     assert listener.positions == []
+
+
+async def test_an_unexpected_error_before_a_write_that_waited_for_another_ends_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits for it would have no response, and a stop would wait for its time limit."""
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    device = await new_device()
+    wal = await open_small(device, replace(SMALL, writes_in_flight_max=1))
+    listener = await started(wal, 1)
+    wal.append(1, 1, 0, 1, b"under way")
+    await asyncio.sleep(0)
+    wal.append(1, 1, 1, 1, b"waits")
+    monkeypatch.setattr(device, "write", broken)
+    assert "MemoryError" in str(await listener.wait_failed())
+    monkeypatch.undo()
+    async with asyncio.timeout(10):
+        await wal.close()
+
+
+async def test_an_append_that_meets_an_unexpected_error_of_a_write_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    device = await new_device()
+    wal = await open_small(device)
+    listener = await started(wal, 1)
+    wal.append(1, 1, 0, 1, b"x" * 10_000)
+    monkeypatch.setattr(device, "write", broken)
+    with pytest.raises(WalFailed, match="MemoryError"):
+        wal.append(1, 1, 1, 1, b"x" * 10_000)  # begins the next block
+    assert "MemoryError" in str(await listener.wait_failed())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()])
+async def test_an_append_without_memory_for_a_block_may_be_tried_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_size: int) -> None:
+        raise error
+
+    device = await new_device()
+    wal = await open_small(device, replace(SMALL, index_interval=64 * 1024))
+    listener = await started(wal, 1)
+    refused = end = 0
+    for number in range(20):
+        with monkeypatch.context() as patched:
+            patched.setattr(block, "aligned_buffer", broken)
+            try:
+                end = wal.append(1, 1, number, 1, b"x" * 10_000)
+            except WalFull:
+                refused += 1
+                patched.undo()
+                end = wal.append(1, 1, number, 1, b"x" * 10_000)
+        if number % 4 == 3:
+            await listener.wait_released(end)
+    await listener.wait_released(end)
+    assert refused > 3
+    wal = await open_small(device.crash())
+    assert [one.base_offset for one in await recovered(wal)] == list(range(20))
 
 
 def test_writes_in_flight_stay_within_the_window() -> None:
