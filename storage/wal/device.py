@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from lakehead.storage.errors import Fenced, WalFailed
+from lakehead.storage.errors import Fenced, StorageError, WalFailed
 from lakehead.storage.kernel_aio import KernelAio, open_aio
 from lakehead.storage.wal.zero_fill import PIECE, Extent, ZeroFill, unwritten_extents
 
@@ -80,16 +80,23 @@ class IoThreads:
     """A few threads for calls that block; results come back on the loop."""
 
     def __init__(self, count: int) -> None:
+        """Raises StorageError if the system has no thread left."""
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"wal-io-{i}", daemon=True)
-            for i in range(count)
-        ]
+        self._running = 0
+        self._counting = threading.Lock()
+        self._last: Callable[[], None] = lambda: None
         self.has_ended = False
         """True if all calls have returned, after `close`."""
-        for thread in self._threads:
-            thread.start()
+        for number in range(count):
+            thread = threading.Thread(target=self._work, name=f"wal-io-{number}", daemon=True)
+            self._running += 1
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._running -= 1
+                self._stop()
+                raise StorageError(f"no thread is left for a write-ahead log: {error}") from error
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Run `call` on a thread; its result or its error becomes the future's."""
@@ -104,24 +111,32 @@ class IoThreads:
         await asyncio.shield(self.end(then))
 
     def end(self, then: Callable[[], None]) -> asyncio.Future[None]:
-        """Take no more calls; the future is done when all have returned, and `then` as well."""
+        """Take no more calls; the future is done when all have returned, and `then` as well, which
+        the thread calls that ends last: there may be no other one to be had.
+        """
         ended: asyncio.Future[None] = self._loop.create_future()
-        for _ in self._threads:
-            self._jobs.put(None)
 
-        def join() -> None:
-            for thread in self._threads:
-                thread.join()
+        def last() -> None:
             then()
             self.has_ended = True
             self._settle(_resolve, ended, None)
 
-        threading.Thread(target=join, name="wal-io-end", daemon=True).start()
+        self._last = last
+        self._stop()
         return ended
+
+    def _stop(self) -> None:
+        for _ in range(self._running):
+            self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+        with self._counting:
+            self._running -= 1
+            is_last = not self._running
+        if is_last:
+            self._last()
 
     def _perform(self, call: Callable[[], T], future: asyncio.Future[T]) -> None:
         try:
