@@ -381,7 +381,14 @@ class FileStore:
 
     def _list(self, prefix: str, start_after: str) -> Sequence[ObjectMeta]:
         folder = self._root.joinpath(*prefix.split("/")[:-1])
-        found = []
+        try:
+            found = list(self._found(folder, prefix, start_after))
+        except OSError as error:
+            raise _explained("list", folder, error) from error
+        found.sort(key=lambda meta: meta.key)
+        return found
+
+    def _found(self, folder: Path, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         for path in _walk(folder):
             key = path.relative_to(self._root).as_posix()
             if key.startswith(prefix) and key > start_after:
@@ -389,13 +396,9 @@ class FileStore:
                     stat = path.stat()
                 except FileNotFoundError:
                     continue
-                found.append(
-                    ObjectMeta(
-                        key=key, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000
-                    )
+                yield ObjectMeta(
+                    key=key, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000
                 )
-        found.sort(key=lambda meta: meta.key)
-        return found
 
     def _delete(self, keys: Sequence[str]) -> None:
         for key in keys:
