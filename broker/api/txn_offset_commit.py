@@ -106,6 +106,9 @@ async def _commit(
             raise KafkaError(codes[where])
 
     def is_confirmed() -> bool:
+        if context.services.topics.partition(*where) is not partition:
+            # It was elsewhere meanwhile, where the transaction may have ended.
+            raise KafkaError(ErrorCode.not_coordinator)
         waiting = known.verifications.get(producer.producer_id)
         return known.is_in_transaction(*producer) or (
             confirmed is not None and waiting is confirmed

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.partition.partition import OFFSETS_TOPIC
 from lakehead.storage.format.batch_writer import encode_batch
 from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.metadata.records import AssignStreams
@@ -175,3 +177,35 @@ async def test_the_next_transaction_may_be_asked_for_before_the_last_ones_marker
         assert await answer == {place: NONE}
         assert partition.high_watermark == 1
         partition.check_verified(header, waiting)
+
+
+async def test_offsets_whose_partition_was_elsewhere_meanwhile_begin_no_transaction_there() -> None:
+    """They were verified in a transaction that ended while another node led the partition."""
+    async with cluster_with_topic(offsets_topic_num_partitions=1) as cluster:
+        client = await producer(cluster)
+        await cluster.nodes[1].groups.partition_for("g")
+        await cluster.until(cluster.is_even)
+        home = cluster.leaders(OFFSETS_TOPIC)[0]
+        node = cluster.nodes[home]
+        assert await client.add_offsets("g") is NONE
+        is_verified, go_on, verify = asyncio.Event(), asyncio.Event(), node.transactions.verify
+
+        async def held_up(*given: Any, **how: Any) -> Any:
+            codes = await verify(*given, **how)
+            is_verified.set()
+            await go_on.wait()
+            return codes
+
+        node.transactions.verify = held_up  # type: ignore[method-assign]
+        commit = client.commit_offset(cluster.client(home), "g", PLACES[0], 7)
+        committing = asyncio.ensure_future(commit)
+        await is_verified.wait()
+        await move(cluster, OFFSETS_TOPIC, 0, home % 3 + 1)
+        assert await client.end(is_commit=False) is NONE
+        await client.until("CompleteAbort")
+        await move(cluster, OFFSETS_TOPIC, 0, home)
+        go_on.set()
+        assert await committing is ErrorCode.not_coordinator
+        partition = node.topics.partition(OFFSETS_TOPIC, 0)
+        assert partition is not None
+        assert not partition.producers.is_in_transaction(*client.producer)
