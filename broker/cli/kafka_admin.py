@@ -2,7 +2,8 @@
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +120,17 @@ class KafkaAdmin:
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic."""
-        topic = NewTopic(
-            name, num_partitions=partitions, replication_factor=1, config=dict(configs)
-        )
-        made = self._client.create_topics([topic], request_timeout=_RESPONSE_S)
+        with _sent(name):
+            topic = NewTopic(
+                name, num_partitions=partitions, replication_factor=1, config=dict(configs)
+            )
+            made = self._client.create_topics([topic], request_timeout=_RESPONSE_S)
         self._settle(made, name, "CREATE")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        gone = self._client.delete_topics([name], request_timeout=_RESPONSE_S)
+        with _sent(name):
+            gone = self._client.delete_topics([name], request_timeout=_RESPONSE_S)
         self._settle(gone, name, "DELETE")
 
     def alter_configs(self, name: str, configs: Mapping[str, str | None]) -> None:
@@ -142,14 +145,16 @@ class KafkaAdmin:
             )
             for key, value in configs.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        done = self._client.incremental_alter_configs([resource], request_timeout=_RESPONSE_S)
+        with _sent(name):
+            resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+            done = self._client.incremental_alter_configs([resource], request_timeout=_RESPONSE_S)
         self._settle({name: done[resource]}, name, "ALTER_CONFIGS")
 
     def create_partitions(self, name: str, total: int) -> None:
         """Add partitions to a topic, so that it has `total`."""
-        more = NewPartitions(name, total)
-        made = self._client.create_partitions([more], request_timeout=_RESPONSE_S)
+        with _sent(name):
+            more = NewPartitions(name, total)
+            made = self._client.create_partitions([more], request_timeout=_RESPONSE_S)
         self._settle(made, name, "ALTER")
 
     @staticmethod
@@ -158,6 +163,18 @@ class KafkaAdmin:
             futures[name].result()  # it ends with the request
         except KafkaException as failure:
             raise _refused(name, failure.args[0], right) from None
+
+
+@contextmanager
+def _sent(topic: str) -> Iterator[None]:
+    """Send a request about a topic within the block. Raises SettingsError for values that the
+    client does not send: a number out of its bounds, a text that is not UTF-8.
+    """
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        reason = str(error).partition("): ")[2] or str(error)
+        raise SettingsError(f"topic {topic}: {reason}") from None
 
 
 _UNAUTHORIZED = frozenset(

@@ -118,6 +118,10 @@ def test_a_topic_is_made_altered_and_deleted_by_commands(
     assert described()["configs"] == {"retention.ms": "7000"}, "all together or not at all"
     assert "already has 3" in lakehead.fails("topics", "alter", "t", "--partitions", "2", *at)
     assert "nothing to change" in lakehead.fails("topics", "alter", "t", *at)
+    for many in ("1000000", "999999999999"):  # more than a client sends
+        assert "topic t: " in lakehead.fails("topics", "alter", "t", "--partitions", many, *at)
+        assert "topic u: " in lakehead.fails("topics", "create", "u", "--partitions", many, *at)
+    assert "topic u: " in lakehead.fails("topics", "create", "u", "--set", "a=\udcff", *at)
     twice = ("--set", "retention.ms=1", "--unset", "retention.ms")
     assert "both name retention.ms" in lakehead.fails("topics", "alter", "t", *twice, *at)
     mistyped = lakehead.fails("topics", "alter", "t", "--unset", "retention.msec", *at)
