@@ -21,6 +21,7 @@ from lakehead.broker.process_end import ForcedEnd, StopSignals
 from lakehead.broker.service_watchdog import feed_watchdog
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import CopyPromoted
+from lakehead.storage.plain_text import address_text
 from lakehead.storage.tasks import TaskScope, log_failure
 
 _log = structlog.get_logger("broker.process")
@@ -113,7 +114,7 @@ async def _run_node(
     )
     node.scope.spawn_loop(events.watch, name="watch for events of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
-    on_ready(f"{node.advertised_host}:{node.advertised_port}")
+    on_ready(address_text(node.advertised_host, node.advertised_port))
     node.scope.spawn_apart(notices.report_serving(), name="report to the auto-scaling group")
     stopping = node.scope.spawn(stop.wait(), name="wait for a signal", is_awaited=True)
     await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)

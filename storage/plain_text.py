@@ -1,4 +1,4 @@
-"""Sizes and times as people read them."""
+"""Sizes, times and addresses as people read them."""
 
 from datetime import UTC, datetime
 
@@ -10,6 +10,13 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def address_text(host: str, port: int) -> str:
+    """Return an address as clients take it: with brackets around the host if it is of IPv6
+    (RFC 3986).
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def moment(milliseconds: int) -> str:

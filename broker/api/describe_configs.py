@@ -41,6 +41,7 @@ from lakehead.broker.security.access import (
     DESCRIBE_CONFIGS_OF_TOPIC,
 )
 from lakehead.storage.maintenance.configs import ALL_BROKERS
+from lakehead.storage.plain_text import address_text
 
 _OF_CLUSTER = DESCRIBE_CONFIGS_OF_CLUSTER.noted("Configs of brokers, loggers and client metrics.")
 API = Api(
@@ -149,12 +150,13 @@ def _facts(context: RequestContext) -> Mapping[str, str]:
     listeners = services.listeners
     return {
         "advertised.listeners": ",".join(
-            f"{name}://{host}:{port}" for name, (host, port) in services.addresses.items()
+            f"{name}://{address_text(host, port)}"
+            for name, (host, port) in services.addresses.items()
         ),
         "broker.id": str(services.node_id),
         "inter.broker.listener.name": listeners.inter_broker.name,
         "listeners": ",".join(
-            f"{one.name}://{one.host}:{one.port or services.addresses[one.name].port}"
+            f"{one.name}://{address_text(one.host, one.port or services.addresses[one.name].port)}"
             for one in listeners.all.values()
         ),
         "log.dirs": log_dir(context),

@@ -30,6 +30,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
+from lakehead.storage.plain_text import address_text
 
 POLL_S = 0.2
 
@@ -101,7 +102,7 @@ async def responding_node(state: MetadataImage) -> str:
     for node_id, response in sorted((await nudge_nodes(state) or {}).items()):
         node = state.nodes[node_id]
         if response.incarnation == node.incarnation:
-            return f"node {node_id} responds at {node.host}:{node.port}"
+            return f"node {node_id} responds at {address_text(node.host, node.port)}"
     return ""
 
 

@@ -37,6 +37,7 @@ from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import DrainNode, Entry, Record
 from lakehead.storage.metadata.state import MetadataImage, NodeState
+from lakehead.storage.plain_text import address_text
 from lakehead.storage.tasks import TaskScope
 
 RESPONSE_TIMEOUT_S = 1.0
@@ -109,8 +110,8 @@ async def refuse_duplicate_id(
     if (response.node_id, response.epoch) != (node_id, known.epoch):
         return
     raise SettingsError(
-        f"node {node_id} is alive at {known.host}:{known.port}: this node runs already; "
-        "to start another node, set a node.id, a port and a write-ahead log of its own"
+        f"node {node_id} is alive at {address_text(known.host, known.port)}: this node runs "
+        "already; to start another node, set a node.id, a port and a write-ahead log of its own"
     )
 
 
@@ -133,7 +134,8 @@ async def check_advertised_address(
         other = "of another cluster" if response.error == ERROR_OTHER_CLUSTER else "of this cluster"
         raise SettingsError(
             f"advertised.host and advertised.port of node {own.node_id} lead to node "
-            f"{response.node_id} {other}, at {own.host}:{own.port}: give this node's own address"
+            f"{response.node_id} {other}, at {address_text(own.host, own.port)}: "
+            "give this node's own address"
         )
     hosts = {node.host_id for node in state.nodes.values() if not node.is_fenced}
     if _is_loopback(own.host) and not hosts <= {"", own.host_id}:

@@ -12,7 +12,7 @@ from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
 from lakehead.broker.cluster.inter_broker_client import PeerNetwork, probe
 from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.metadata.state import MetadataImage, NodeState
-from lakehead.storage.plain_text import moment
+from lakehead.storage.plain_text import address_text, moment
 
 NOT_A_NODE = -1
 """The node id in a heartbeat of a process that is not a node."""
@@ -70,7 +70,7 @@ def node_rows(
                     silent="" if response is not None else silent,
                     is_cordoned=is_cordoned(state, node_id),
                 ),
-                "address": f"{node.host}:{node.port}",
+                "address": address_text(node.host, node.port),
                 "rack": node.rack,
                 "host": node.host_id or None,
                 "leads": led[node_id],

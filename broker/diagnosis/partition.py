@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lakehead.storage.errors import NotFound
 from lakehead.storage.metadata.state import MetadataImage, NodeState, StreamState, TopicState
+from lakehead.storage.plain_text import address_text
 
 EPOCHS_SHOWN = 5
 
@@ -119,7 +120,8 @@ def _leader_waits(
         waits.append(f"no node has it open: {to} is to open it")
     elif responding is not None and opener.node_id not in responding:
         waits.append(
-            f"its leader, node {opener.node_id} at {opener.host}:{opener.port}, does not respond: "
+            f"its leader, node {opener.node_id} at "
+            f"{address_text(opener.host, opener.port)}, does not respond: "
             "others fence it when its session has expired"
         )
     elif stream.assigned not in (-1, opener.node_id):

@@ -22,6 +22,7 @@ from lakehead.broker.security.security_protocol import SecurityProtocol
 from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.endpoints import Endpoint, endpoints_text, parse_endpoints
+from lakehead.storage.plain_text import address_text
 
 _PORT_MAX = 65535
 _BOUND = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>\d+)")
@@ -215,7 +216,7 @@ class Listeners:
 
 def listeners_of(settings: Settings) -> str:
     """Return the setting `listeners`, from its short form if it is not given."""
-    return settings.listeners or f"PLAINTEXT://{settings.host}:{settings.port}"
+    return settings.listeners or f"PLAINTEXT://{address_text(settings.host, settings.port)}"
 
 
 def counted_up(setting: str, listeners: str, index: int) -> str:

@@ -27,6 +27,7 @@ from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.memory_pool import MemoryPool
+from lakehead.storage.plain_text import address_text
 from lakehead.storage.tasks import TaskScope
 
 TICK_S = 1.0
@@ -342,7 +343,8 @@ def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.s
             for bound in sockets.values():
                 bound.close()
             raise SettingsError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}{_advice(error)}"
+                f"cannot listen on {address_text(host, port)}: "
+                f"{error.strerror or error}{_advice(error)}"
             ) from None
     return sockets
 

@@ -28,6 +28,7 @@ from lakehead.broker.observability.metrics import NodeCollector
 from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.broker.observability.page_access import PageAccess
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.plain_text import address_text
 
 if TYPE_CHECKING:
     from lakehead.broker.console.application import Console
@@ -110,6 +111,10 @@ def _cut(request: socket.socket) -> None:
         request.shutdown(socket.SHUT_RDWR)
 
 
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
 class _SilentHandler(WSGIRequestHandler):
     timeout = TIMEOUT_S
 
@@ -143,10 +148,12 @@ class ObservabilityPage:
         """Listen. Raises SettingsError when the address cannot be had."""
         host = self._access.host
         try:
-            server = make_server(host, port, self._respond, _Server, _SilentHandler)
+            kind = _Ipv6Server if ":" in host else _Server
+            server = make_server(host, port, self._respond, kind, _SilentHandler)
         except OSError as error:
             raise SettingsError(
-                f"cannot listen on {host}:{port} for metrics: {error.strerror or error}"
+                f"cannot listen on {address_text(host, port)} for metrics: "
+                f"{error.strerror or error}"
             ) from None
         server.access = self._access
         self.port = server.server_port

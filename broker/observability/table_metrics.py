@@ -129,7 +129,7 @@ def served_tables(address: str, statuses: Statuses, clock: Clock) -> Iterator[in
     registry = CollectorRegistry(auto_describe=False)
     registry.register(TableCollector(statuses, clock))
     try:
-        server, thread = start_http_server(int(port), host or "127.0.0.1", registry)
+        server, thread = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
     except OSError as error:
         raise SettingsError(
             f"cannot listen on {address} for metrics: {error.strerror or error}"

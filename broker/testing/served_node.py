@@ -15,6 +15,7 @@ from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import LakeheadError
+from lakehead.storage.plain_text import address_text
 
 
 def run(given: str) -> int:
@@ -37,7 +38,7 @@ async def _serve(settings: Settings) -> int:
     )
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: commands.feed_eof())
-    _say(f"ready {node.advertised_host}:{node.advertised_port}")
+    _say(f"ready {address_text(node.advertised_host, node.advertised_port)}")
     while line := await commands.readline():
         if line == b"stop\n":
             await node.close()

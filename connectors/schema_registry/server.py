@@ -31,6 +31,7 @@ from lakehead.connectors.schema_registry.routes import BareText, Call, Routes
 from lakehead.connectors.schema_registry.settings import RegistrySettings
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.plain_text import address_text
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _log = structlog.get_logger("connectors.schema_registry")
@@ -174,7 +175,7 @@ def _serve(
     thread = threading.Thread(target=serve, name="http")
     thread.start()
     host, port = listener.getsockname()[:2]
-    on_ready(f"{host}:{port}")
+    on_ready(address_text(host, port))
     stop.wait()
     server.should_exit = True
     thread.join()
@@ -182,10 +183,11 @@ def _serve(
 
 def _listening(settings: RegistrySettings) -> socket.socket:
     try:
-        return socket.create_server((settings.host, settings.port))
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return socket.create_server((settings.host, settings.port), family=family)
     except (OSError, OverflowError) as error:
         raise SettingsError(
-            f"the registry cannot listen at {settings.host}:{settings.port}: "
+            f"the registry cannot listen at {address_text(settings.host, settings.port)}: "
             f"{getattr(error, 'strerror', None) or error}; choose another with --host and --port"
         ) from None
 

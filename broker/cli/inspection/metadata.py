@@ -23,7 +23,7 @@ from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import ObjectStore
-from lakehead.storage.plain_text import moment
+from lakehead.storage.plain_text import address_text, moment
 
 
 def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
@@ -74,7 +74,7 @@ def _node(state: MetadataImage, node_id: int) -> dict[str, Any]:
     return {
         "node": node_id,
         "epoch": node.epoch,
-        "address": f"{node.host}:{node.port}",
+        "address": address_text(node.host, node.port),
         "rack": node.rack,
         "host": node.host_id or None,
         "fenced": node.is_fenced,
