@@ -47,6 +47,7 @@ from lakehead.storage.object_store.s3.settings import parse_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable, Schema
+    from deltalake.table import ProtocolVersions
     from deltalake.transaction import AddAction
 
 
@@ -54,6 +55,14 @@ _log = structlog.get_logger("lake.tables")
 
 _FEATURES_OF_1_2 = ("appendOnly", "invariants")
 """Writer features that protocol (1, 2) implies."""
+_IMPLIED_FEATURES = (
+    (2, _FEATURES_OF_1_2),
+    (3, ("checkConstraints",)),
+    (4, ("changeDataFeed", "generatedColumns")),
+    (5, ("columnMapping",)),
+    (6, ("identityColumns",)),
+)
+"""Writer features that a protocol without lists of features implies, from a writer version on."""
 _FEATURES = "Unsupported table features required"
 _FEATURES_OF_REWRITES = frozenset(
     {
@@ -61,17 +70,18 @@ _FEATURES_OF_REWRITES = frozenset(
         FEATURE,
         "changeDataFeed",
         "checkConstraints",
+        "columnMapping",
         "generatedColumns",
         "identityColumns",
         "timestampNtz",
         "variantType",
     }
 )
-"""Writer features that request nothing of a commit without changed rows."""
-_FEATURES_OF_CHANGES = frozenset(
-    {*_FEATURES_OF_1_2, FEATURE, "changeDataFeed", "timestampNtz", "variantType"}
-)
-"""Writer features that request nothing of a commit whose rows are those of records."""
+"""Writer features that request nothing of a commit without changed rows, in a table whose files
+have the names of its columns.
+"""
+_MAPPING_FEATURE, _READERS_OF_MAPPING = "columnMapping", 2
+"""The feature of column mapping, and the reader version that implies it."""
 _APPEND_ONLY = "delta.appendOnly"
 _MAPPING, _PHYSICAL = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
 _CONSTRAINT = "delta.constraints."
@@ -180,7 +190,8 @@ class Table:
         """
         features = set(self._handle.protocol().writer_features or ())
         is_append_only = (self.configuration.get(_APPEND_ONLY) or "").lower() == "true"
-        has_more = is_append_only or self.row_rule or not features <= _FEATURES_OF_CHANGES
+        # Features for rules request nothing while there is no rule.
+        has_more = is_append_only or self.row_rule or not features <= _FEATURES_OF_REWRITES
         return self.takes_vectors and not has_more
 
     def logical_files(self, *, by_whole_log: bool = False) -> LogicalFiles:
@@ -254,6 +265,8 @@ class Table:
         self.require_writable()
         if files:
             self.require_plain_rows()
+        if replaced_by is not None:
+            self.require_unmapped()
         failpoint("table_commit_prepared")
         try:
             self._handle.create_write_transaction(
@@ -282,7 +295,9 @@ class Table:
         self.require_rewritable()
         protocol, metadata = self._handle.protocol(), self._handle.metadata()
         readers = {*(protocol.reader_features or ()), FEATURE}
-        writers = {*(protocol.writer_features or _FEATURES_OF_1_2), FEATURE}
+        if protocol.min_reader_version == _READERS_OF_MAPPING:
+            readers.add(_MAPPING_FEATURE)
+        writers = {*_writer_features(protocol), FEATURE}
         raised = {
             "minReaderVersion": 3,
             "minWriterVersion": 7,
@@ -315,6 +330,7 @@ class Table:
         """
         from deltalake.exceptions import DeltaError
 
+        self.require_unmapped()
         try:
             self._handle.alter.add_columns(_delta_schema(fields).fields)
         except (DeltaError, OSError) as error:
@@ -510,6 +526,18 @@ class Table:
             raise TableUnavailable(
                 f"{self.uri} has other names for columns in its files ({_MAPPING}={mode}{which}), "
                 "which another engine has set: ALTER TABLE ... DROP FEATURE columnMapping, or name "
+                "another place (lakehead.table.path)"
+            )
+
+    def require_unmapped(self) -> None:
+        """Raise TableUnavailable for a table with column mapping, whose schema is not to be set:
+        delta-rs would leave out the ids of columns, without which no engine reads the table.
+        """
+        mode = self.configuration.get(_MAPPING) or "none"
+        if mode != "none":
+            raise TableUnavailable(
+                f"the columns of {self.uri} cannot be changed ({_MAPPING}={mode}), since another "
+                "engine has given them ids: ALTER TABLE ... DROP FEATURE columnMapping, or name "
                 "another place (lakehead.table.path)"
             )
 
@@ -720,6 +748,7 @@ def replace_table(
     else:  # its properties stay
         old.require_writable()
         old.require_plain_rows()
+        old.require_unmapped()
     place, options = location(uri)
     try:
         create_table_with_add_actions(
@@ -821,6 +850,18 @@ def _plain(kind: Any) -> Any:
 def one_line(error: Exception) -> str:
     """Return what an error says, for a message of one line."""
     return _with_advice(" ".join(str(error).split()))
+
+
+def _writer_features(protocol: "ProtocolVersions") -> set[str]:
+    """Return the features of writers that a protocol lists, or else implies."""
+    if protocol.writer_features is not None:
+        return set(protocol.writer_features)
+    return {
+        feature
+        for version, features in _IMPLIED_FEATURES
+        if version <= protocol.min_writer_version
+        for feature in features
+    }
 
 
 def _with_advice(text: str) -> str:

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lakehead.lake.tables.delta_table import TableUnavailable
+from lakehead.lake.tables.delta_table import TableUnavailable, open_table
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -139,6 +139,24 @@ def test_columns_that_are_mapped_to_their_own_names_are_written(tmp_path: Path) 
     assert held.column("value").to_pylist() == [b"a", b"b"]
 
 
+def test_columns_with_ids_get_no_column_beside_them(tmp_path: Path) -> None:
+    """delta-rs writes a schema without the ids, which delta-spark does not read any more."""
+    table = Path(numbers(tmp_path, 1, schema="n int").table)
+    map_columns(table, "name", {})
+    version = DeltaTable(table).version()
+    write_topic(tmp_path, "people", {0: [record(b'{"n": 2, "m": 3}')]})
+    for schema in ("n int, m bigint", "n bigint"):
+        declared = NUMBERS | {"schema": schema}
+        configure(tmp_path, "people", {f"{PREFIX}{name}": one for name, one in declared.items()})
+        assert "DROP FEATURE columnMapping" in str(catch_up(tmp_path).error)
+    tables = DeclaredTables(str(tmp_path))
+    with pytest.raises(TableUnavailable, match="DROP FEATURE columnMapping"):
+        tables.rebuild("people")
+    tables.close()
+    assert DeltaTable(table).version() == version
+    assert numbers(tmp_path, 4, schema="n int").error is None
+
+
 def set_metadata(
     table: Path, configuration: Mapping[str, str], column: Mapping[str, str] | None = None
 ) -> None:
@@ -221,6 +239,28 @@ def test_changes_by_deletion_vectors_obey_an_invariant(tmp_path: Path) -> None:
     assert "cannot merge" in str(numbers(tmp_path, 10, **upsert).error)
     query = QueryBuilder().register("t", DeltaTable(table)).execute("SELECT n FROM t ORDER BY n")
     assert pa.table(query).column("n").to_pylist() == [1, 2]
+
+
+def test_deletion_vectors_keep_what_an_older_protocol_implies(tmp_path: Path) -> None:
+    """delta-spark refuses a table whose properties need features that its protocol does not list.
+    The features request nothing here: changes are by deletion vectors all the same.
+    """
+    upsert = {"mode": "upsert", "keys": "n"}
+    table = Path(numbers(tmp_path, 1, 2, **upsert).table)
+    set_metadata(table, {"delta.enableChangeDataFeed": "true"})
+    map_columns(table, "name", {})
+    for _ in range(2):
+        assert numbers(tmp_path, 2, 3, **upsert, deletion_vectors="true").error is None
+    protocol = DeltaTable(table).protocol()
+    assert protocol.reader_features == ["columnMapping", "deletionVectors"]
+    assert set(protocol.writer_features or ()) == {
+        *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
+        *("columnMapping", "deletionVectors"),
+    }
+    delta = open_table(str(table))
+    assert delta is not None
+    assert any(file.vector for file in delta.logical_files().files.values())
+    assert sorted(delta.rows(["n"], None).column("n").to_pylist()) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
