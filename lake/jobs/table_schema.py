@@ -17,7 +17,7 @@ from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.jobs.table_item import FILE_BYTES, TableFiles
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.store_reader import ObjectReader
-from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.data_file import DataFile, as_written
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import Table
 from lakehead.lake.tables.layout import (
@@ -73,18 +73,8 @@ def _rewritten(
         table.uri, layout.partition_columns, file_bytes=file_bytes, of_one_partition=True
     )
     for rows in batches:
-        files.add(_cast(rows, layout.schema))
+        files.add(as_written(rows, layout.schema))
     return files.finish()
-
-
-def _cast(rows: Any, schema: Any) -> Any:
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class SchemaConflict(LakeheadError):

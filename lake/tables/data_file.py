@@ -287,16 +287,18 @@ def _whole_variant(column: Any) -> Any:
 
 
 def as_written(rows: Any, schema: Any) -> Any:
-    """Return the columns of `schema` of rows that were read from a table, in its types: Arrow casts
-    no VARIANT that is NULL, as in files from before there was the column.
+    """Return the columns of `schema` of rows that were read from a table, in its types; one that
+    they do not have is null. Arrow casts no VARIANT that is NULL, as in files from before there was
+    the column.
     """
-    columns = [
-        _whole_variant(rows.column(field.name))
-        if field.type == VARIANT
-        else rows.column(field.name).cast(field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays([_written_column(rows, field) for field in schema], schema=schema)
+
+
+def _written_column(rows: Any, field: Any) -> Any:
+    if field.name not in rows.column_names:
+        return pa.nulls(rows.num_rows, field.type)
+    column = rows.column(field.name)
+    return _whole_variant(column) if field.type == VARIANT else column.cast(field.type)
 
 
 def write_data_file(

@@ -203,6 +203,19 @@ def test_a_column_of_another_type_becomes_a_variant_by_a_rebuild(root: Path, bef
     assert DeltaTable(place(root)).protocol().reader_features == ["variantType"]
 
 
+def test_a_wider_number_beside_files_from_before_the_variant(root: Path) -> None:
+    """All files are rewritten, and the oldest ones have no VARIANT at all."""
+    declare(root, "id int")
+    refresh(root)
+    declare(root, "id int, body variant")
+    write(root, 100)
+    refresh(root)
+    declare(root, "id bigint, body variant")
+    write(root, 200)
+    refresh(root)
+    assert bodies(root) == [*[MISSING] * len(BODIES), *BODIES, *BODIES]
+
+
 def test_values_that_are_no_variant_are_faults_of_their_records(root: Path) -> None:
     write_topic(
         root,
