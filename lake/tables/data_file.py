@@ -170,7 +170,8 @@ def _bounds(kind: Any, column: Any) -> tuple[Any, Any]:
         low, high = _ends(column)
         if not (math.isfinite(low) and math.isfinite(high)):
             return None, None
-        return low, high
+        # Some engines have -0.0 before 0.0, and Arrow has them as equal.
+        return low or -0.0, high or 0.0
     return None, None
 
 

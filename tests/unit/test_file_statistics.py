@@ -3,6 +3,7 @@
 import datetime as dt
 import itertools
 import json
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -77,6 +78,16 @@ def test_what_has_no_safe_bound_has_none() -> None:
     )
     assert found["minValues"] == found["maxValues"] == {}
     assert found["nullCount"]["many"] == 1
+
+
+def test_bounds_hold_for_zeros_of_both_signs() -> None:
+    """Where -0.0 is before 0.0, as in DataFusion, neither is to be skipped."""
+    for zeros in itertools.permutations([0.0, -0.0]):
+        found = statistics(f=pa.array(zeros))
+        low, high = found["minValues"]["f"], found["maxValues"]["f"]
+        assert (math.copysign(1, low), math.copysign(1, high)) == (-1, 1)
+    joined = of_pieces(*(pa.table({"f": pa.array([zero])}) for zero in (-0.0, 0.0)))
+    assert math.copysign(1, joined["maxValues"]["f"]) == 1
 
 
 def test_fields_of_a_null_struct_are_null() -> None:
