@@ -6,13 +6,13 @@ of a batch. A repeated call has the same result, or fails.
 
 Spark writes down the end of a batch before it runs, and never the start of the first one: after a
 restart it calls `initial` again, when `latest` has moved. So the first batch of a new stream is
-empty and ends where the stream starts. From then on every start is the end of the batch before, in
-the checkpoint.
+empty and ends where the stream starts, if it is not the only one (`once`; and each one of a Spark
+that limits no batches). From then on every start is the end of the batch before, in the checkpoint.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.errors import DataLoss
 from lakehead.lake.offsets import start_offsets
 from lakehead.lake.planner import OffsetRange
-from lakehead.lake.positions import TopicPartition
+from lakehead.lake.positions import LATEST, TopicPartition
 from lakehead.lake.snapshot import Snapshot
 from lakehead.lake.source.options import ReadOptions
 from lakehead.lake.source.stream_offsets import (
@@ -82,14 +82,16 @@ class StreamPlanner:
         `is_unlimited`: this is the only batch of the query (`once`), whatever the options say.
         Raises DataLoss, and what looking raises.
         """
-        is_first, self._is_new = self._is_new, False
-        if is_first and not is_unlimited and start == self._initial:
+        is_first, self._is_new = self._is_new and start == self._initial, False
+        if is_first and not is_unlimited:
             self.newest = start
             return start
         view = self._target or self._look(start)
         begin = self._begin(start, view)
         offsets = {id_: max(log.end_offset, begin[id_]) for id_, log in view.logs.items()}
         end = self.newest = StreamOffsets(offsets=offsets, topic_ids=view.topic_ids())
+        if is_first:
+            end = self._first_end(begin, end)
         if not is_unlimited:
             end = start if self._waits(begin, end) else self._limited(begin, end)
         has_news = end != start
@@ -159,6 +161,16 @@ class StreamPlanner:
             self._lose(f"offsets {known} to {log.start_offset - 1} of {log.id} were deleted")
             return log.start_offset
         return known
+
+    def _first_end(self, begin: Offsets, end: StreamOffsets) -> StreamOffsets:
+        """Return the end of a first batch that is not empty. Partitions that the stream reads from
+        their end on have none of it: what comes in between would be in no batch if the process
+        ended before this one is done.
+        """
+        starting = self._options.bounds.starting
+        positions = starting if isinstance(starting, Mapping) else dict.fromkeys(begin, starting)
+        at_end = {id_: begin[id_] for id_ in begin if positions.get(id_) == LATEST}
+        return replace(end, offsets={**end.offsets, **at_end})
 
     def _waits(self, begin: Offsets, end: StreamOffsets) -> bool:
         """Return whether there is not enough to read yet. A stream with

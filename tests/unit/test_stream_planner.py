@@ -120,6 +120,26 @@ def test_once_reads_all_in_its_only_batch(cluster: LakeCluster, run: Callable[..
     assert once.read(start, end) == [("orders-0", 0, 30), ("orders-1", 0, 10)]
 
 
+@pytest.mark.parametrize(
+    ("starting", "ends"),
+    [("latest", {"0": 30, "1": 10}), ('{"orders":{"0":-1,"1":5}}', {"0": 30, "1": 20})],
+)
+def test_no_record_is_left_out_if_the_first_batch_of_once_is_run_again(
+    cluster: LakeCluster, run: Callable[..., Run], starting: str, ends: dict[str, int]
+) -> None:
+    """The end of a partition has moved by then, and with it the start of a stream from there."""
+    once = run(startingOffsets=starting)
+    start = once.initial()
+    cluster.write({("orders", 0): [batch(30)], ("orders", 1): [batch(10)]})
+    end = once.latest(start, is_unlimited=True)
+    assert offsets(end) == {"orders": ends}
+    again = run(startingOffsets=starting)
+    first = again.read(again.initial(), end)
+    rest = again.read(end, again.latest(end, is_unlimited=True))
+    assert ("orders-0", 30, 40) in rest
+    assert sum(until - begin for id_, begin, until in first + rest if id_ == "orders-1") >= 10
+
+
 def test_the_form_is_kafkas_and_names_the_topic(
     cluster: LakeCluster, run: Callable[..., Run]
 ) -> None:
