@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from lakehead.lake.group_offsets import without_groups
 from lakehead.lake.offsets import resolve
 from lakehead.lake.planner import Split
 from lakehead.lake.source.options import ReadOptions, batch_options, stream_options
@@ -48,7 +49,9 @@ def read_topics(
     checked = batch_options(options)
 
     def plan(view: View) -> Sequence[Split]:
-        requested = resolve(view.snapshot, list(view.logs.values()), checked.bounds)
+        logs = list(view.logs.values())
+        bounds = without_groups(view.snapshot, logs, checked.bounds)
+        requested = resolve(view.snapshot, logs, bounds)
         return splits_of_read(checked, view.snapshot, requested)
 
     wanted = schema or rows_schema(checked)

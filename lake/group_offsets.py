@@ -72,7 +72,7 @@ def without_groups(snapshot: Snapshot, logs: Sequence[PartitionLog], bounds: Bou
     commit is at its beginning, and one that is committed beyond its records in objects at their
     end.
 
-    Raises SettingsError for a group that has committed nothing of these partitions that lies in
+    Raises SettingsError for a group that has committed nothing of these topics that lies in
     objects, and what reading raises.
     """
     return replace(
@@ -93,10 +93,12 @@ def _of_partitions(
         for one in group.offsets
         if group.group_id == positions.group_id
     }
-    if logs and not any(log.id in found for log in logs):
-        topics = ", ".join(sorted({repr(log.id.topic) for log in logs}))
+    # Of a read of some partitions, the group may have committed others of the topic.
+    topics = {log.id.topic for log in logs}
+    if topics and not any(topic in topics for topic, _ in found):
+        shown = ", ".join(sorted(map(repr, topics)))
         raise SettingsError(
-            f"group {positions.group_id!r} has committed no offset of topic {topics} that lies in "
+            f"group {positions.group_id!r} has committed no offset of topic {shown} that lies in "
             "objects"
         )
     return {

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehead.lake.frames import BATCHES_KEPT, Checkpoint, TopicStream, read_topics
 from lakehead.lake.source.stream_offsets import StreamOffsets
 from lakehead.storage.errors import SettingsError
+from tests.support.group_commits import commit_offsets
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -79,6 +80,13 @@ def test_a_read_has_the_rows_of_the_topic(spark: SparkSession, tmp_path: Path) -
     assert frame.rdd.getNumPartitions() >= 4
     bounded = read_topics(spark, given | {"endingOffsets": '{"orders":{"0":5,"1":3}}'})
     assert rows_in(bounded) == expected(5, 3)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_read_ends_where_a_group_has_committed(spark: SparkSession, tmp_path: Path) -> None:
+    commit_offsets(tmp_path / "cluster", "reports", "orders", {0: 7})
+    frame = read_topics(spark, options(tmp_path, endingOffsets="group:reports"))
+    assert rows_in(frame) == expected(7)
 
 
 @pytest.mark.skipif(not HAS_SOURCES, reason="Spark 3.5 has no data sources in Python")

@@ -16,6 +16,7 @@ from lakehead.lake.source.split_partition import SplitPartition
 from lakehead.lake.sql import shell
 from lakehead.lake.sql.query_needs import Options, is_query, query_needs
 from tests.support.declared_topics import configure
+from tests.support.group_commits import commit_offsets
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -160,6 +161,16 @@ def test_a_view_over_a_topic_has_all_rows_after_a_query_that_needed_few(
     )
     assert set(shown) == {"few", "20", "every", "60"}
     assert found
+
+
+def test_a_group_without_a_commit_of_the_needed_partition_has_read_none_of_it(
+    place: Path, found: list[dict[Options, Needs]]
+) -> None:
+    commit_offsets(place, "reports", "orders", {0: 7})
+    read = "SELECT count(*) AS n FROM orders VERSION AS OF 'group:reports'"
+    assert rows(place, f"{read} WHERE partition = 1") == ["0", "n"]
+    assert found[0][next(iter(found[0]))].partitions == {1}
+    assert rows(place, read) == ["7", "n"]
 
 
 def test_bounds_that_move_with_the_time_do_not_leave_out_rows(
