@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow.providers.common.compat.sdk import (
+    AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     BaseHook,
 )
-from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 
 from lakehead.connectors.airflow.features import AIRFLOW
 
@@ -36,6 +37,12 @@ _LOGIN = re.compile(r"://[^/\s,@]*:([^/\s,]+)@")
 _TIMEOUT_S = 10.0
 
 
+class ConnectionUnavailable(AirflowException):
+    """Airflow cannot say now what a connection has, as while its API server or its database is
+    away. A later try may succeed.
+    """
+
+
 class LakeheadHook(BaseHook):
     """A cluster: its object store, its brokers, its schema registry.
 
@@ -44,7 +51,8 @@ class LakeheadHook(BaseHook):
         ``storage``, ``registry_url``, ``registry_user``, ``registry_password``,
         ``security_protocol``, ``sasl_mechanism``, ``ssl_ca_location``.
 
-    Errors of the connection are AirflowFailException: a retry does not help.
+    Errors of the connection are AirflowFailException: a retry does not help. One that Airflow does
+    not return at this moment is ConnectionUnavailable.
     """
 
     conn_name_attr = "lakehead_conn_id"
@@ -186,7 +194,7 @@ class LakeheadHook(BaseHook):
                 found += f"; {self._probe_brokers(state.cluster_id)}"
             if self.registry_url:
                 found += f"; {self._probe_registry()}"
-        except (AirflowFailException, LakeheadError) as error:
+        except (AirflowException, LakeheadError) as error:
             return False, " ".join(str(error).split())
         return True, found
 
@@ -196,7 +204,12 @@ class LakeheadHook(BaseHook):
     def _connection(self) -> "Connection":
         try:
             return self.get_connection(self.lakehead_conn_id)
-        except (AirflowNotFoundException, AirflowRuntimeError):
+        except (AirflowNotFoundException, AirflowRuntimeError) as error:
+            if not _is_missing(self.lakehead_conn_id, error):
+                raise ConnectionUnavailable(
+                    f"Airflow does not return connection {self.lakehead_conn_id} at this moment: "
+                    "its API server or its database is away; a later try may succeed"
+                ) from None
             raise AirflowFailException(
                 f"there is no connection {self.lakehead_conn_id}: add one of type lakehead (Admin, "
                 "Connections; or AIRFLOW_CONN_… in the environment)"
@@ -270,6 +283,29 @@ class LakeheadHook(BaseHook):
         return self._wrong(
             f"the schema registry at {url} does not respond as one ({error}): check registry_url"
         )
+
+
+def _is_missing(lakehead_conn_id: str, error: Exception) -> bool:
+    """Return whether Airflow says that there is no such connection.
+
+    The SDK takes any failure of its request for a connection that is not there, so that other
+    secrets backends are looked at (`ExecutionAPISecretsBackend`). Here the request is sent once
+    more, for the kind of its error.
+    """
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection
+
+    if isinstance(error, AirflowRuntimeError):  # before Airflow 3.1
+        return bool(error.error.error == ErrorType.CONNECTION_NOT_FOUND)
+    supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
+    if supervisor is None:  # the process looks into Airflow's database itself
+        return True
+    try:
+        response = supervisor.send(GetConnection(conn_id=lakehead_conn_id))
+    except Exception:  # noqa: BLE001 - of the connection to the supervisor, or what it met
+        return False
+    kind = response.error if isinstance(response, ErrorResponse) else None
+    return bool(kind == ErrorType.CONNECTION_NOT_FOUND)
 
 
 def _text(value: object) -> str:

@@ -108,7 +108,7 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
     del lineage_context
     parts = urlsplit(asset.uri)
     kind, topic = parts.path.strip("/").split("/")[:2]  # a watched one is the same dataset
-    from airflow.providers.common.compat.sdk import AirflowFailException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     from lakehead.connectors.airflow.hooks import LakeheadHook
     from lakehead.lake.declaration.table_declaration import TableDeclaration
@@ -126,7 +126,7 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
             if len(tables) > 1:
                 return None  # the asset is of them all
             name = table_dataset(tables[0].uri(hook.path))
-    except (LakeheadError, AirflowFailException):
+    except (LakeheadError, AirflowException):
         return None
     return _dataset("Dataset", name)
 

@@ -69,7 +69,7 @@ class ConditionSensor(BaseSensorOperator):
         later is another one. A store that does not respond is looked at again by the next poke.
         """
         from lakehead.connectors.airflow.errors import airflow_errors
-        from lakehead.connectors.airflow.hooks import LakeheadHook
+        from lakehead.connectors.airflow.hooks import ConnectionUnavailable, LakeheadHook
         from lakehead.storage.clock import SystemClock
         from lakehead.storage.errors import StoreRefused, StoreUnavailable
 
@@ -79,7 +79,7 @@ class ConditionSensor(BaseSensorOperator):
                 state = LakeheadHook(self.lakehead_conn_id).state()
             except StoreRefused:
                 raise
-            except StoreUnavailable as error:
+            except (StoreUnavailable, ConnectionUnavailable) as error:
                 self.log.warning("%s: the next look may succeed", error)
                 return PokeReturnValue(False)
             condition = of_its_topic(condition, state)

@@ -63,11 +63,12 @@ async def _cluster_looks(
     lakehead_conn_id: str, pause_s: float
 ) -> AsyncGenerator[ClusterLook, None]:
     """Yield a look at once, and then one after each pause, for ever. If the store cannot be
-    reached, the request is repeated with longer and longer pauses, and makes no look, unless the
-    store refuses it.
+    reached, or Airflow does not return the connection, the request is repeated with longer and
+    longer pauses, and makes no look, unless the store refuses it.
     """
     from airflow.providers.common.compat.sdk import AirflowFailException
 
+    from lakehead.connectors.airflow.hooks import ConnectionUnavailable
     from lakehead.storage.backoff import Backoff
     from lakehead.storage.clock import SystemClock
     from lakehead.storage.errors import LakeheadError, StoreRefused, StoreUnavailable
@@ -81,7 +82,7 @@ async def _cluster_looks(
                 if watched is None:
                     watched = await _Watched.open(lakehead_conn_id)
                 state = await watched.newest()
-            except StoreUnavailable as error:
+            except (StoreUnavailable, ConnectionUnavailable) as error:
                 if isinstance(error, StoreRefused):
                     yield ClusterLook(None, clock.now_ms(), error)
                 trouble_s = backoff.next_s()
@@ -114,7 +115,9 @@ class _Watched:
 
     @classmethod
     async def open(cls, lakehead_conn_id: str) -> "_Watched":
-        """Raises SettingsError when there is no cluster, StoreUnavailable, AirflowFailException."""
+        """Raises SettingsError when there is no cluster, StoreUnavailable, AirflowFailException,
+        ConnectionUnavailable.
+        """
         from lakehead.connectors.airflow.hooks import LakeheadHook
         from lakehead.storage.errors import SettingsError
         from lakehead.storage.metadata.log_reader import LogReader
@@ -153,7 +156,8 @@ class _Watched:
 
 async def in_environment(lakehead_conn_id: str, work: Callable[[str], _T]) -> _T:
     """Return what `work` returns of the cluster's path, in a thread, with the connection's storage
-    settings in the environment. Raises what it raises, and AirflowFailException.
+    settings in the environment. Raises what it raises, AirflowFailException and
+    ConnectionUnavailable.
     """
     from lakehead.connectors.airflow.hooks import LakeheadHook
 
@@ -414,7 +418,7 @@ class TableGrowthTrigger(WatcherTrigger):
         """Fire at each look that sees enough new records. Those that the table has when the watch
         begins have no event, unless the topic was made since.
         """
-        from airflow.providers.common.compat.sdk import AirflowFailException
+        from airflow.providers.common.compat.sdk import AirflowException
 
         from lakehead.storage.errors import LakeheadError
 
@@ -435,7 +439,7 @@ class TableGrowthTrigger(WatcherTrigger):
                     continue  # whatever writes the table takes its lease before, and returns it
                 look_at = partial(_commits, declared, fired)
                 now, commits = await in_environment(self.lakehead_conn_id, look_at)
-            except (LakeheadError, AirflowFailException) as error:
+            except (LakeheadError, AirflowException) as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     self.log.error(trouble)  # noqa: TRY400 - one line says it

@@ -18,7 +18,7 @@ from lakehead.storage.encryption.settings import EncryptionSettings
 from lakehead.storage.errors import KeyUnavailable
 from lakehead.storage.object_store import open_store
 from lakehead.storage.object_store.encrypted import encrypted
-from tests.support.airflow_runs import connect
+from tests.support.airflow_runs import connect, with_supervisor
 from tests.support.broker_process import BrokerProcess
 from tests.support.lake_cluster import LakeCluster
 from tests.support.registry_process import RegistryProcess
@@ -88,6 +88,27 @@ def test_a_connection_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT", raising=False)
     with pytest.raises(failure(), match="no connection lakehead_default: add one of type lakehead"):
         _ = hook().path
+
+
+@pytest.mark.parametrize("kind", ["API_SERVER_ERROR", "GENERIC_ERROR", "CONNECTION_NOT_FOUND"])
+def test_a_connection_that_does_not_come_at_this_moment_is_worth_a_retry(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Airflow's SDK says of every failure of its API server that there is no such connection."""
+    from lakehead.connectors.airflow.hooks import ConnectionUnavailable
+
+    monkeypatch.delenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT", raising=False)
+    with_supervisor(monkeypatch, kind)
+    if kind == "CONNECTION_NOT_FOUND":
+        with pytest.raises(failure(), match="add one of type lakehead"):
+            _ = hook().path
+        return
+    with pytest.raises(ConnectionUnavailable, match="a later try may succeed") as met:
+        _ = hook().path
+    assert not isinstance(met.value, failure())
+    is_well, words = hook().test_connection()
+    assert not is_well
+    assert "at this moment" in words
 
 
 def test_brokers_that_do_not_answer(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from lakehead.connectors.airflow.assets import new_data, sanitize_uri, table_ass
 from lakehead.connectors.airflow.conditions import decoded
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import UnknownTopic
+from tests.support.airflow_runs import with_supervisor
 from tests.support.declared_topics import configure, delete_topic
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -151,6 +152,20 @@ def test_what_cannot_be_waited_for_fails_at_once(
     with pytest.raises(AirflowFailException, match=said) as failed:
         sensor.execute({})
     assert "\n" not in str(failed.value)
+
+
+def test_a_sensor_waits_for_a_connection_that_does_not_come_at_this_moment(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakehead.connectors.airflow.sensors import TopicOffsetSensor
+
+    write_topic(cluster, "orders", {0: [b"x"]})
+    sensor = TopicOffsetSensor(task_id="a", topic="orders", offsets=1, mode="poke")
+    with monkeypatch.context() as away:
+        away.delenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT")
+        with_supervisor(away, "API_SERVER_ERROR")
+        assert not sensor.poke({}).is_done
+    assert sensor.poke({}).is_done
 
 
 def test_assets_are_named_by_connection_and_topic() -> None:

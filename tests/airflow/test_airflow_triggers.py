@@ -14,6 +14,7 @@ from lakehead.connectors.airflow.conditions import Condition, LagUnder, TopicOff
 from lakehead.connectors.airflow.triggers import ClusterLook
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.store_reader import store_reader
+from tests.support.airflow_runs import with_supervisor
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
@@ -119,6 +120,22 @@ async def test_what_cannot_come_true_ends_the_wait_with_one_line(
         assert said in payload["error"]
         assert payload["is_final"]
         assert "\n" not in payload["error"]
+
+
+async def test_a_connection_that_does_not_come_at_this_moment_is_waited_for(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a triggerer starts beside the API server: no deferred sensor fails for good."""
+    await write(cluster, 10)
+    monkeypatch.delenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT")
+    is_asked = with_supervisor(monkeypatch, "API_SERVER_ERROR")
+    async with asyncio.TaskGroup() as group:
+        trigger = condition_trigger(TopicOffset(topic="orders", offsets={"0": 10}))
+        waiting = group.create_task(fired(trigger))
+        await asyncio.to_thread(is_asked.wait, 30)
+        connection = {"conn_type": "lakehead", "extra": {"path": str(cluster)}}
+        monkeypatch.setenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT", json.dumps(connection))
+    assert waiting.result() == {"found": {"topic": "orders", "offsets": {"0": 10, "1": 0}}}
 
 
 async def events(trigger: Any) -> AsyncGenerator[dict[str, Any], None]:

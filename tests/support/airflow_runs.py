@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,31 @@ def connect(monkeypatch: pytest.MonkeyPatch, path: str, **fields: Any) -> None:
     extra = {"path": path, **fields.pop("extra", {})}
     connection = {"conn_type": "lakehead", "extra": extra, **fields}
     monkeypatch.setenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT", json.dumps(connection))
+
+
+def with_supervisor(monkeypatch: pytest.MonkeyPatch, kind: str) -> threading.Event:
+    """Have a supervisor above this process whose requests to Airflow's API server meet an error of
+    a kind (`ErrorType`); return what its first request sets.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    is_asked = threading.Event()
+
+    class Supervisor:
+        """Responds as Airflow's: with an error that is not there, or by the error's frame."""
+
+        def send(self, request: Any) -> Any:
+            del request
+            is_asked.set()
+            response = ErrorResponse(error=ErrorType(kind))
+            if kind == "CONNECTION_NOT_FOUND":
+                return response
+            raise AirflowRuntimeError(response)
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
+    return is_asked
 
 
 @functools.cache
