@@ -23,7 +23,7 @@ import msgspec
 
 from lakehead.storage.backup.manifest import refuse_backups
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import Fenced, StorageError, WalFailed, WrongLog
+from lakehead.storage.errors import Fenced, LakeheadError, StorageError, WalFailed, WrongLog
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import StreamInfo
@@ -287,12 +287,14 @@ class StreamEngine:
     ) -> int:
         """Append a batch to a stream; see `Stream.append`. Return where it ends."""
         base_offset = stream.next_offset
-        position = self._wal.append(stream.stream_id, stream.epoch, base_offset, count, payload)
         end_offset = base_offset + count
         try:
+            position = self._wal.append(stream.stream_id, stream.epoch, base_offset, count, payload)
             batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
             self._appends.waiting.append(PendingAppend(position, stream, batch, on_done))
-        except BaseException as error:  # the log would get another record at these offsets
+        except LakeheadError:
+            raise
+        except BaseException as error:  # the log may get another record at these offsets
             self._uploads.stop(error)
             raise
         if self._timed is None:

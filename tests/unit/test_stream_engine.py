@@ -356,19 +356,24 @@ async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None
         assert [await read_all(one) for one in streams] == [bases, others]
 
 
+@pytest.mark.parametrize("is_in_log", [True, False])
 async def test_no_offset_is_given_twice_in_a_log_after_an_unexpected_error_of_an_append(
-    monkeypatch: pytest.MonkeyPatch,
+    is_in_log: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recovery would take the record that was not acknowledged, and leave the other one out."""
 
-    def broken(*_: object) -> None:
+    def broken(*given: object) -> None:
+        if is_in_log:
+            log_append(*given)  # type: ignore[arg-type]
         raise MemoryError
 
     store, wal = MemoryStore(), MemoryWal()
+    log_append = wal.append
     async with running(store, wal, clean=False) as (engine, [stream]):
         bases = [await append(stream)]
         with monkeypatch.context() as patched:
-            patched.setattr(engine_module, "PendingAppend", broken)
+            place = (wal, "append") if is_in_log else (engine_module, "PendingAppend")
+            patched.setattr(*place, broken)
             with pytest.raises(MemoryError):
                 await append(stream, count=9)
         with pytest.raises(StreamClosed):
