@@ -160,9 +160,6 @@ class FetchCall:
         )
         if context.quota is not None:
             self._max_bytes = min(self._max_bytes, context.quota.fetch_bytes_max())
-        self._min_bytes = request.min_bytes
-        if context.quota is not None and 2 * request.min_bytes > self._max_bytes:
-            self._min_bytes = 1  # whole batches may never add up to what the client waits for
         self._cold_share = _KNOWN_SHARE if context.connection.has_fetched else _NEW_SHARE
         self._reserved = 0
         self._room_wait: PoolWait | None = None
@@ -183,6 +180,8 @@ class FetchCall:
         self._is_in_turns = False
         self._is_woken = False
         self._read_size = 0
+        self._left_out = 0
+        """Bytes that the limits of partitions still allow where the next batch does not fit."""
         self._is_settled = False
         self._is_late = False
         self._cold_pending: set[Wanted] = set()
@@ -271,10 +270,17 @@ class FetchCall:
             elif size:
                 self._timers.append(self._after(COLD_GRACE_S, self._expired))
             return
-        if is_settled or self._is_late or size >= self._min_bytes:
+        if is_settled or self._is_late or self._is_enough():
             self._finish()
         else:
             self._watch()
+
+    def _is_enough(self) -> bool:
+        """Return true if the client waits for no more. Whole batches may not add up to the limits,
+        but Kafka cuts the last one: a partition that has more counts with all that it may have.
+        """
+        size, least = self._read_size, min(self._request.min_bytes, self._max_bytes)
+        return size >= least or (size > 0 and size + self._left_out >= least)
 
     async def _confirm(self) -> None:
         self._is_cut_off = not await self._services.session.ensure()
@@ -353,6 +359,7 @@ class FetchCall:
         Yields where other work may go on.
         """
         size, is_settled = 0, False
+        self._left_out = 0
         self._allowed.clear()
         results = self._results = []
         for number, wanted in enumerate(self._plan.partitions, 1):
@@ -385,6 +392,8 @@ class FetchCall:
             if diverging is None and read_replica < 0 and want.fetch_offset < end:
                 records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
                 records = _below(end, records)
+                if not records or read_header(records[-1]).end_offset < end:
+                    self._left_out += max(want.max_bytes - sum(map(len, records)), 0)
         except (KafkaError, StorageError) as error:
             return self._failed(topic, want, error)
         return PartitionResult(

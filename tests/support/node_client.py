@@ -142,6 +142,7 @@ class Client:
         wait_ms: int = 10_000,
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
+        partition_max_bytes: int | None = None,
         session: tuple[int, int] = (0, -1),
         topic_id: Any = None,
         forgotten: Sequence[int] = (),
@@ -155,7 +156,7 @@ class Client:
                 partition=partition,
                 fetch_offset=offset,
                 log_start_offset=-1,
-                partition_max_bytes=max_bytes,
+                partition_max_bytes=partition_max_bytes or max_bytes,
             )
             for partition, offset in offsets.items()
         ]
