@@ -384,7 +384,8 @@ class FetchCall:
             if partition is None:
                 return PartitionResult(want.partition, 0, -1, -1, -1)
             diverging = self._diverging(partition, want)
-            self._check_offset(partition, want.fetch_offset)
+            if diverging is None:
+                self._check_offset(partition, want.fetch_offset)
             high_watermark, stable = partition.high_watermark, partition.last_stable_offset
             end = stable if self._is_committed else high_watermark
             read_replica = -1 if diverging is not None else self._read_replica(partition, want)
@@ -497,7 +498,7 @@ class FetchCall:
         if want.last_fetched_epoch < 0:
             return None
         epoch, end_offset = partition.end_offset_for_epoch(want.last_fetched_epoch)
-        if epoch < 0:
+        if epoch < 0 or want.fetch_offset < partition.log_start_offset:
             raise KafkaError(ErrorCode.offset_out_of_range)
         if epoch < want.last_fetched_epoch or end_offset < want.fetch_offset:
             return epoch, end_offset

@@ -56,8 +56,7 @@ def _result(name: str, requested: Any, context: RequestContext, *, is_allowed: b
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(requested.partition)
         partition.check_epoch(requested.current_leader_epoch)
-        if requested.leader_epoch <= partition.leader_epoch:
-            epoch, end_offset = partition.end_offset_for_epoch(requested.leader_epoch)
+        epoch, end_offset = partition.end_offset_for_epoch(requested.leader_epoch)
     except LakeheadError as caught:
         error = error_code(caught)
     return entity(

@@ -401,13 +401,14 @@ class Partition:
         self.wait(advanced)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the last epoch that is not above `epoch`; (-1, -1) for -1.
-        An epoch below all known ones ends where the first of them begins, as in Kafka.
+        """Return (epoch, end offset) of the last epoch that is not above `epoch`; (-1, -1) for -1,
+        and for an epoch that is yet to come. An epoch below all known ones ends where the first of
+        them begins, as in Kafka.
 
         The end of the current epoch is the high watermark, since no client may see more.
         """
         epochs = self.stream.epochs
-        if epoch == NO_EPOCH or not epochs:
+        if epoch == NO_EPOCH or epoch > self.leader_epoch or not epochs:
             return NO_EPOCH, -1
         found_epoch, found_end = epoch, max(epochs[0][1], self.log_start_offset)
         for position, (known, _) in enumerate(epochs):

@@ -1,11 +1,15 @@
-"""The limits of a Fetch request, over the wire. `BROKER=kafka` runs it on Kafka."""
+"""The limits of a Fetch request, and epochs that diverge, over the wire. `BROKER=kafka` runs it on
+Kafka.
+"""
 
 import asyncio
+import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kio.schema.errors import ErrorCode
@@ -18,6 +22,8 @@ from tests.support.wire import Batch
 MIB = 1 << 20
 LARGE = Batch(values=(b"x" * 300_000,)).encode()
 AT_ONCE_S, LONG_MS = 10.0, 30_000
+_EPOCH_AT = 12
+"""Where a batch has its leader epoch."""
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +73,22 @@ async def test_a_fetch_waits_for_more_than_the_limits_of_its_partitions(client: 
     found = await fetched(client, 1, min_bytes=MIB, wait_ms=LONG_MS, **limits)
     assert time.monotonic() - began < AT_ONCE_S
     assert len(found.records) >= 3 * len(LARGE)
+
+
+async def test_an_offset_beyond_the_end_of_its_epoch_diverges(
+    server: ServerProcess, client: Client
+) -> None:
+    await write(client, 2, Batch(values=(b"a", b"b")).encode())
+    (epoch,) = struct.unpack_from(">i", (await fetched(client, 2)).records, _EPOCH_AT)
+    found = await fetched(client, 2, 2000, last_fetched_epoch=epoch)
+    assert found.error_code is ErrorCode.none
+    assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (epoch, 2)
+    assert not found.records
+    for offset, no_epoch in ((2000, -1), (2000, epoch + 1), (2, epoch + 1)):
+        found = await fetched(client, 2, offset, last_fetched_epoch=no_epoch)
+        assert found.error_code is ErrorCode.offset_out_of_range
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    for deletion in admin.delete_records([TopicPartition("t", 2, 1)]).values():
+        deletion.result(20)
+    found = await fetched(client, 2, 0, last_fetched_epoch=epoch)
+    assert found.error_code is ErrorCode.offset_out_of_range

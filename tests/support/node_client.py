@@ -143,6 +143,7 @@ class Client:
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
         partition_max_bytes: int | None = None,
+        last_fetched_epoch: int = -1,
         session: tuple[int, int] = (0, -1),
         topic_id: Any = None,
         forgotten: Sequence[int] = (),
@@ -155,6 +156,7 @@ class Client:
                 "FetchPartition",
                 partition=partition,
                 fetch_offset=offset,
+                last_fetched_epoch=last_fetched_epoch,
                 log_start_offset=-1,
                 partition_max_bytes=partition_max_bytes or max_bytes,
             )
