@@ -64,14 +64,6 @@ async def for_each(
             group.create_task(work_through())
 
 
-def is_cancelled() -> bool:
-    """Return true if the present task is to end. A CancelledError that it meets may also be that of
-    a future that another party has cancelled.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 class TaskScope:
     """Owns background tasks.
 
@@ -85,6 +77,13 @@ class TaskScope:
         self.on_failure = on_failure
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the scope ends its tasks. A CancelledError that one of them meets before that
+        is of a future that another party has cancelled.
+        """
+        return self._closed
 
     def spawn(
         self, coro: Coroutine[Any, Any, T], *, name: str, is_awaited: bool = False

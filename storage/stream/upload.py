@@ -50,7 +50,7 @@ from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.put import put_if_absent
 from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch, LogCache
 from lakehead.storage.stream.settings import StorageSettings
-from lakehead.storage.tasks import TaskScope, is_cancelled
+from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.protocol import WalFloor, WriteAheadLog
 
 _HEADROOM = 2.0
@@ -675,7 +675,7 @@ class UploadQueue:
             self.stop(error)
             return
         except BaseException as error:  # a library in Rust that panics raises no Exception
-            if is_cancelled():  # the node ends, and its owner knows
+            if self._scope.is_closed:  # the node ends, and its owner knows
                 self._refuse_all(error)
             else:
                 self.stop(error)

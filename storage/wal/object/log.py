@@ -41,7 +41,7 @@ from lakehead.storage.format.record_batch import max_timestamps
 from lakehead.storage.format.stream_object import RECORD_HEADER_SIZE
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.tasks import TaskScope, is_cancelled
+from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object.batching import Batching
 from lakehead.storage.wal.object.log_id import LogMarks
 from lakehead.storage.wal.object.names import wal_key
@@ -490,7 +490,7 @@ class ObjectWal:
             self._fail(error)
             return
         except BaseException as error:  # a library in Rust that panics raises no Exception
-            if not is_cancelled():
+            if not self._owner.scope.is_closed:
                 self._fail(WalFailed(f"object {number}: {error!r}"))
             raise
         failpoint("wal_object_put")
