@@ -6,7 +6,8 @@ this).
 
 A task that raises an error that nothing expects ends the node only if the node cannot go on without
 it (`spawn`). One of a request, a connection, a partition or a peer ends alone (`spawn_apart`); a
-duty in the background goes on with its next turn, after a pause (`spawn_loop`).
+duty in the background goes on with its next turn, after a pause (`spawn_loop`). A CancelledError of
+a task that no party has cancelled is such an error: that of a future that another one gave up.
 """
 
 import asyncio
@@ -27,6 +28,13 @@ OnError = Callable[[str, BaseException], None]
 def log_failure(name: str, error: BaseException) -> None:
     """Log an error that ends one task alone."""
     _log.error("task_failed", task=name, error=repr(error), exc_info=error)
+
+
+class WaitCancelled(Exception):
+    """A task met the cancellation of a future that it waited for: it was not cancelled itself."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} waited for a future that was cancelled")
 
 
 @asynccontextmanager
@@ -108,7 +116,7 @@ class TaskScope:
 
         def finished(task: asyncio.Task[Any]) -> None:
             self._tasks.discard(task)
-            error = None if task.cancelled() else task.exception()
+            error = _error_of(task)
             if error is None:
                 return
             if not isinstance(error, Exception):
@@ -129,6 +137,10 @@ class TaskScope:
             while True:
                 try:
                     return await run()
+                except asyncio.CancelledError:
+                    if _is_cancelled(asyncio.current_task()):
+                        raise
+                    self.on_failure(name, WaitCancelled(name))
                 except Exception as error:  # noqa: BLE001  # the root of a duty
                     self.on_failure(name, error)
                 await asyncio.sleep(LOOP_PAUSE_S)
@@ -166,8 +178,20 @@ class TaskScope:
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
+        error = _error_of(task)
         if error is not None:
             self._on_crash(task.get_name(), error)
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    """Return the error by which a task ended; None: it has a result, or was cancelled."""
+    if not task.cancelled():
+        return task.exception()
+    return None if _is_cancelled(task) else WaitCancelled(task.get_name())
+
+
+def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    """Return true if a party has cancelled a task. By Python 3.11 and 3.12 also after a group of
+    tasks failed in it.
+    """
+    return task is not None and task.cancelling() > 0

@@ -89,3 +89,54 @@ async def test_a_duty_goes_on_after_an_unexpected_error(monkeypatch: pytest.Monk
     assert (len(turns), scope.crashes) == (3, [])
     assert scope.failures == ["duty: by zero"] * 2
     await scope.tasks.close()
+
+
+async def waits_for_what_is_given_up() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def test_a_task_is_not_lost_by_the_cancellation_of_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the node would go on without it, as it does without one that its owner has cancelled."""
+    monkeypatch.setattr(tasks, "LOOP_PAUSE_S", 0.0)
+    scope, errors, turns = Scope(), list[Exception](), list[int]()
+
+    async def run() -> None:
+        turns.append(1)
+        if len(turns) < 3:
+            await waits_for_what_is_given_up()
+
+    await asyncio.wait(
+        [
+            scope.tasks.spawn(waits_for_what_is_given_up(), name="fatal"),
+            scope.tasks.spawn_apart(waits_for_what_is_given_up(), name="one"),
+            scope.tasks.spawn_apart(
+                waits_for_what_is_given_up(), name="request", on_error=errors.append
+            ),
+            scope.tasks.spawn_loop(run, name="duty"),
+        ]
+    )
+    await asyncio.sleep(0)
+    assert scope.crashes == ["fatal"]
+    failed = "waited for a future that was cancelled"
+    assert sorted(scope.failures) == [f"{one}: {one} {failed}" for one in ("duty", "duty", "one")]
+    assert [str(error) for error in errors] == [f"request {failed}"]
+
+
+async def test_a_task_that_is_cancelled_by_its_owner_is_no_failure() -> None:
+    scope = Scope()
+    begun = [
+        scope.tasks.spawn(asyncio.sleep(60), name="fatal"),
+        scope.tasks.spawn_apart(asyncio.sleep(60), name="one"),
+        scope.tasks.spawn_loop(lambda: asyncio.sleep(60), name="duty"),
+    ]
+    begun[0].cancel()
+    await asyncio.sleep(0)
+    begun[1].cancel()
+    await asyncio.sleep(0)
+    await scope.tasks.close()
+    assert [task.cancelled() for task in begun] == [True] * 3
+    assert (scope.crashes, scope.failures) == ([], [])
