@@ -28,13 +28,20 @@ import msgspec
 
 from lakehead.storage.backoff import Backoff
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import Fenced, LakeheadError, OutcomeUnknown, StorageError
+from lakehead.storage.errors import (
+    CorruptObject,
+    Fenced,
+    LakeheadError,
+    OutcomeUnknown,
+    StorageError,
+    UnsupportedFormat,
+)
 from lakehead.storage.event_logger import event_logger
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import DataName
 from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
 from lakehead.storage.format.producer_headers import producer_headers
-from lakehead.storage.format.stream_object import StreamInfo, read_index
+from lakehead.storage.format.stream_object import ObjectIndex, StreamInfo, read_index
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import (
     TAIL,
@@ -122,6 +129,8 @@ _log = event_logger("storage.upload")
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
+_CHECKS = 5
+"""Reads of an object that has a name of this node's, until one is right."""
 _YIELD_BYTES = 1 * 1024 * 1024
 _YIELD_BATCHES = 256
 _YIELD_PLANNED = 8192
@@ -428,9 +437,10 @@ class Uploader:
 
     async def _check_own(self, key: str, size: int) -> None:
         """Raise Fenced if the object that has a name of this node's is another writer's: it would
-        be read in the place of what was acknowledged. Raises as `read_index`.
+        be read in the place of what was acknowledged. A read that fails is repeated: it may have
+        been spoilt on its way, and the node would end by it. Raises as `read_index`.
         """
-        index, writer = await read_index(self._store, key), self._writer
+        index, writer = await self._read_own(key), self._writer
         found = (index.cluster_id, index.node_id, index.node_epoch, index.writer_id, index.size)
         own = (writer.cluster_id, writer.node_id, writer.node_epoch, writer.incarnation, size)
         if found != own:
@@ -438,6 +448,17 @@ class Uploader:
                 f"{key} was written by node {index.node_id} of cluster {index.cluster_id}, "
                 f"incarnation {index.writer_id}, in epoch {index.node_epoch} already"
             )
+
+    async def _read_own(self, key: str) -> ObjectIndex:
+        """Return the index of an object, after a few tries."""
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
+        for _ in range(_CHECKS - 1):
+            try:
+                return await read_index(self._store, key)
+            except (CorruptObject, UnsupportedFormat) as error:
+                _log.warning("object_read_again", key=key, error=str(error))
+            await backoff.wait()
+        return await read_index(self._store, key)
 
     def _next_key(self) -> str:
         """Return a name that was never used: the node epoch and the counter make it unique."""

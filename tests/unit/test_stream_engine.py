@@ -8,9 +8,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lakehead.storage.clock import Clock, SystemClock
-from lakehead.storage.errors import Fenced, OffsetOutOfRange, StorageError, StreamClosed, WalFailed
+from lakehead.storage.errors import (
+    CorruptObject,
+    Fenced,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    StorageError,
+    StreamClosed,
+    WalFailed,
+)
 from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.format.record_batch import patch, read_header
+from lakehead.storage.format.stream_object import FOOTER_SIZE
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
@@ -334,6 +343,47 @@ async def test_an_object_of_another_writer_under_a_name_of_this_node_is_not_comm
         assert wal.trimmed_position == 0
     async with running(store, wal.reopen()) as (_, [stream]):
         assert await read_all(stream) == bases
+
+
+class SpoilingStore(MemoryStore):
+    """Loses the response to the first put of data, and spoils the first reads of what it put."""
+
+    def __init__(self, spoils: int) -> None:
+        super().__init__()
+        self.spoils = spoils
+        self.lost = 0
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        await super().create(key, pieces)
+        if key.startswith("data/") and not self.lost:
+            self.lost += 1
+            raise OutcomeUnknown("the response is lost")
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        body, size = await super().get_suffix(key, length)
+        if not key.startswith("data/") or not self.spoils:
+            return body, size
+        self.spoils -= 1
+        return bytes(len(body) - FOOTER_SIZE) + body[-FOOTER_SIZE:], size
+
+
+async def test_a_spoilt_read_of_an_own_object_is_repeated_before_the_node_ends() -> None:
+    store = SpoilingStore(2)
+    async with running(store, MemoryWal()) as (engine, [stream]):
+        bases = [await append(stream)]
+        await engine.upload_now()
+        assert (store.lost, store.spoils) == (1, 0)
+        assert engine.metadata.state.streams[0].end_offset == 3
+        assert await read_all(stream) == bases
+
+
+async def test_an_own_object_that_is_damaged_for_good_ends_the_node() -> None:
+    store = SpoilingStore(1 << 30)
+    async with running(store, wal := MemoryWal(), clean=False) as (engine, [stream]):
+        await append(stream)
+        with pytest.raises(CorruptObject):
+            await engine.upload_now()
+        assert wal.trimmed_position == 0
 
 
 async def test_records_whose_state_cannot_be_described_stay_in_the_log() -> None:
