@@ -7,10 +7,11 @@ one range of one object. Large ranges get an object of their own, small ones sha
 other streams. Each source object is read once, several at a time.
 
 One entry of the metadata log puts the new objects in the place of the old ones, for those streams
-that still refer to them as before. It leaves out what was trimmed, deleted, log-compacted or merged
-by another run meanwhile. An object is not committed at all if it has records that another job has
-rewritten meanwhile: `forget` may have removed some of them. The job may be killed at any time;
-objects that it wrote and did not commit become garbage (`JobName`).
+that still refer to them as before. It leaves out what was trimmed, deleted, compacted or rewritten
+by another job meanwhile. An object that has records of such a stream is not committed at all: what
+it has in common with others is written again without it. So an object has at its commit just what
+its streams refer to, and no copy of a record that `forget` has removed. The job may be killed at
+any time; objects that it wrote and did not commit become garbage (`JobName`).
 """
 
 import asyncio
@@ -62,6 +63,8 @@ from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import task_group
 
 _READS_AT_ONCE = 8
+_TRIES = 5
+"""Commits, each but the first for streams that were in an object with others that had changed."""
 _WHOLE_SHARE = 2
 """An object of which at least this part is wanted is read whole."""
 _NEAR = 64 * 1024
@@ -436,7 +439,7 @@ class ObjectCompaction:
         try:
             sources = await self._read(state, runs)
         except ObjectNotFound:
-            if _runs(await self.metadata.refresh(), self.item) == runs:
+            if _runs(await self.metadata.refresh(surely=True), self.item) == runs:
                 raise
             return MergeResult()  # another was quicker, and the sources were deleted
         figures, arena = RebatchStatistics(), Arena()
@@ -454,13 +457,31 @@ class ObjectCompaction:
                 await asyncio.sleep(0)
         keys = {one.object_key for groups in runs.values() for group in groups for one in group}
         newest = max(state.objects[key].created_ms for key in keys)
-        made = written_objects(parts, self._job(state), created_ms=newest)
-        for committed, written in made:
-            await put_object(self.store, committed.key, written, self.rng)
-        failpoint("compact_objects_written")
-        record = await self._commit(runs, [committed for committed, _ in made])
-        failpoint("compact_committed")
-        return _result(runs, record, figures)
+        records = await self._replace(runs, parts, newest)
+        return _result(runs, records, figures)
+
+    async def _replace(
+        self, runs: Runs, parts: Sequence[MergePart], created_ms: int
+    ) -> list[ReplaceObjects]:
+        """Write objects of these parts and commit them; return what was committed. Parts that were
+        in an object with what changed meanwhile are written again.
+        """
+        records: list[ReplaceObjects] = []
+        left = frozenset(part.info.stream_id for part in parts)
+        for _ in range(_TRIES):
+            some = [part for part in parts if part.info.stream_id in left]
+            made = written_objects(some, self._job(), created_ms=created_ms)
+            for committed, written in made:
+                await put_object(self.store, committed.key, written, self.rng)
+            failpoint("compact_objects_written")
+            one = await self._commit(runs, left, [committed for committed, _ in made])
+            failpoint("compact_committed")
+            if one.record is not None:
+                records.append(one.record)
+            left = one.left
+            if not left:
+                break
+        return records
 
     async def _read(self, state: MetadataImage, runs: Runs) -> Sources:
         wanted: dict[str, list[int]] = {key: [] for key in self.item.sources}
@@ -474,7 +495,8 @@ class ObjectCompaction:
         both = {key: (state.objects[key].size, sizes[key]) for key in requested}
         return await read_sources(self.store, requested, both)
 
-    def _job(self, state: MetadataImage) -> Job:
+    def _job(self) -> Job:
+        state = self.metadata.state
         return Job(
             cluster_id=state.cluster_id,
             job_id=self.metadata.writer_id,
@@ -484,39 +506,56 @@ class ObjectCompaction:
         )
 
     async def _commit(
-        self, runs: Runs, objects: Sequence[CommittedObject]
-    ) -> ReplaceObjects | None:
-        """Replace what is still as it was; return the record that did, if there is one."""
-        record: ReplaceObjects | None = None
+        self, runs: Runs, streams: frozenset[int], objects: Sequence[CommittedObject]
+    ) -> "_Commit":
+        """Replace what is still as it was of these streams, by those of the objects that have
+        nothing else.
+        """
+        done = _Commit(None, frozenset())
 
         def plan(state: MetadataImage) -> Sequence[Record]:
-            nonlocal record
+            nonlocal done
             now = _runs(state, self.item)
-            kept = frozenset(one for one, groups in runs.items() if now.get(one) == groups)
-            rewritten = [one for one in runs.keys() - kept if _is_rewritten(state, one, runs[one])]
-            record = _replacement(runs, objects, kept - _beside(rewritten, objects))
+            changed = frozenset(one for one in streams if now.get(one) != runs[one])
+            beside = _beside(changed, objects)
+            record = _replacement(runs, objects, streams - beside)
+            done = _Commit(record, beside - changed)
             return [] if record is None else [record]
 
         try:
             await self.metadata.commit_with(plan)
         except EntryRejected:
-            record = None  # it took so long that no node may commit these names any more
-        named = () if record is None else {one.key for one in record.objects}
+            # It took so long that no node may commit these names any more.
+            done = _Commit(None, frozenset())
+        named = () if done.record is None else {one.key for one in done.record.objects}
         if unused := [one.key for one in objects if one.key not in named]:
             await self.store.delete(unused)  # no entry has ever named them
-        return record
+        return done
 
 
-def _result(runs: Runs, record: ReplaceObjects | None, figures: RebatchStatistics) -> MergeResult:
-    if record is None:
+class _Commit(NamedTuple):
+    """The record that was committed, if there is one, and the streams that are as they were and
+    were left out for others.
+    """
+
+    record: ReplaceObjects | None
+    left: frozenset[int]
+
+
+def _result(
+    runs: Runs, records: Sequence[ReplaceObjects], figures: RebatchStatistics
+) -> MergeResult:
+    if not records:
         return MergeResult()
-    old = [extent for one in record.streams for group in runs[one] for extent in group]
+    streams = [stream_id for record in records for stream_id in record.streams]
+    old = [extent for one in streams for group in runs[one] for extent in group]
+    objects = [one for record in records for one in record.objects]
     return MergeResult(
         is_done=True,
-        objects_before=len(record.sources),
-        objects_after=len(record.objects),
+        objects_before=len({key for record in records for key in record.sources}),
+        objects_after=len(objects),
         bytes_before=sum(extent.size for extent in old),
-        bytes_after=sum(span.size for one in record.objects for span in one.ranges),
+        bytes_after=sum(span.size for one in objects for span in one.ranges),
         batches_before=figures.before,
         batches_after=figures.after,
     )
@@ -537,28 +576,11 @@ def _runs(state: MetadataImage, item: MergeItem) -> Runs:
     return found
 
 
-def _is_rewritten(state: MetadataImage, stream_id: int, groups: Sequence[Sequence[Extent]]) -> bool:
-    """Return true if records of these extents lie in other objects now, written by another merge or
-    by `forget`. Log compaction writes objects of its own kind, and `forget` those of the kind that
-    was there.
-    """
-    stream = state.streams.get(stream_id)
-    if stream is None:
-        return False
-    for extent in chain.from_iterable(groups):
-        place = stream.extents.index_of(max(extent.start_offset, stream.start_offset))
-        key = stream.extents[place].object_key if place >= 0 else extent.object_key
-        is_read = extent.end_offset > stream.start_offset
-        if is_read and key != extent.object_key and state.objects[key].kind != COMPACTED:
-            return True
-    return False
-
-
-def _beside(stream_ids: Sequence[int], objects: Sequence[CommittedObject]) -> set[int]:
+def _beside(stream_ids: frozenset[int], objects: Sequence[CommittedObject]) -> frozenset[int]:
     """Return these streams and all that share an object with one of them, or with one that does."""
-    found = set(stream_ids)
-    held = [{span.stream_id for span in one.ranges} for one in objects]
-    while found and (more := set().union(*(some for some in held if some & found)) - found):
+    found = stream_ids
+    held = [frozenset(span.stream_id for span in one.ranges) for one in objects]
+    while more := frozenset[int]().union(*(some for some in held if some & found)) - found:
         found |= more
     return found
 
@@ -588,19 +610,8 @@ def _replacement(
     }
     if not keys:
         return None
-    left = [(one, tuple(span for span in one.ranges if span.stream_id in kept)) for one in objects]
     return ReplaceObjects(
         sources=tuple(keys),
-        objects=tuple(
-            CommittedObject(
-                key=one.key,
-                kind=one.kind,
-                size=one.size,
-                created_ms=one.created_ms,
-                ranges=ranges,
-            )
-            for one, ranges in left
-            if ranges
-        ),
+        objects=tuple(one for one in objects if all(span.stream_id in kept for span in one.ranges)),
         streams=tuple(sorted(kept)),
     )
