@@ -109,8 +109,10 @@ def _fate(
     """Return what deletes an object, and from when on; nothing of one that streams refer to."""
     if verdict is Verdict.UNREFERENCED:
         return "the nodes or lakehead sweep", state.unreferenced[item.key] + GRACE_MS
+    if is_left and state.places_in((item.key,)):
+        return "lakehead forget, run again with the keys (other partitions have records in it)", -1
     if is_left:
-        return "the nodes, when the partitions that it has states or records of release it", -1
+        return "the nodes, when the partitions that it has states of have newer ones", -1
     if verdict is Verdict.REFERENCED:
         return "", -1
     if verdict is Verdict.HELD:

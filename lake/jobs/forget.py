@@ -2,8 +2,11 @@
 
 1. A request is written, with the ends of the topic's partitions: records below are meant
    (`lakehead.storage.certificates`). Made again after a kill, the same command goes on with it.
-2. Each object below the ends that has records of the keys is replaced by one without them
-   (`lakehead.storage.compaction.forgetting`), until a look at all objects finds none.
+2. Each object that has records of the keys below the ends is replaced by one without them
+   (`lakehead.storage.compaction.forgetting`), until a look at all objects finds none. Records that
+   were trimmed, compacted or merged into other objects stay in the old one as long as other
+   partitions have records there. So the objects of several partitions are looked into as well, of
+   all topics.
 3. Rows of the keys are deleted from the table and the dead letters, under the table's lease, and
    digests of the changed offset ranges are noted there (`forget_tables`).
 4. A certificate says what was done. Nodes and VACUUM delete the old objects and files later.
@@ -14,9 +17,9 @@ With `check` nothing is changed: every object and file is looked into, also what
 import getpass
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from lakehead.lake.jobs.forget_options import WRITER, ForgetOptions, has_table
@@ -34,12 +37,15 @@ from lakehead.storage.jobs.job import (
 if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.storage.certificates import Certificate, ForgetRequest
     from lakehead.storage.compaction.forgetting import RewrittenObject
+    from lakehead.storage.errors import CorruptObject
+    from lakehead.storage.format.stream_object import ObjectIndex
     from lakehead.storage.metadata.log import MetadataLog
     from lakehead.storage.metadata.state import MetadataImage
     from lakehead.storage.object_store import ObjectStore
 
 _ITEM_BYTES = 128 * 1024 * 1024
 _ITEM_OBJECTS = 1000
+_INDEXES_AT_ONCE = 16
 _PASSES_MAX = 50
 _POLL_S = 0.25
 _OF_BROKERS = "__"
@@ -79,8 +85,11 @@ class ForgetItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsDone(Totals):
-    """The result of an item. `free` objects have no record of the keys."""
+    """The result of an item. `free` objects have no record of the keys; or they are kept for the
+    state of a partition's producers alone, and nodes delete them.
+    """
 
+    looks: int = 0
     records: int = 0
     batches: int = 0
     objects: int = 0
@@ -114,42 +123,91 @@ class _ItemWork:
         self._certificates = Certificates(store, self._rng)
 
     async def run(self) -> ObjectsDone:
-        from lakehead.storage.compaction.forgetting import Superseded, find_in_object
-        from lakehead.storage.errors import ObjectNotFound
-        from lakehead.storage.format.stream_object import read_index
-
-        done = ObjectsDone()
-        for key, size in self._item.objects:
-            try:
-                index = await read_index(self._store, key)
-                found = await find_in_object(self._store, index, self._keys, self._item.ends)
-                done = done.plus(ObjectsDone(bytes_read=found.bytes_read))
-                if not found.records:
-                    words = tuple(self._unreadable(found.unreadable))
-                    done = done.plus(ObjectsDone(free=(key,), unreadable=words))
-                    continue
-                if self._item.certificate >= 0:
-                    await self._rewrite(key)
-                done = done.plus(
-                    ObjectsDone(
-                        records=found.records,
-                        batches=found.batches,
-                        objects=1,
-                        bytes_rewritten=size,
-                    )
-                )
-            except Superseded:
-                continue  # the next look finds what has its records now
-            except ObjectNotFound:
-                await self._log.refresh(surely=True)
-                if not self._is_old(key):
-                    raise
+        done, objects = ObjectsDone(), self._item.objects
+        for first in range(0, len(objects), _INDEXES_AT_ONCE):
+            some = dict(objects[first : first + _INDEXES_AT_ONCE])
+            indexes: list[ObjectIndex] = []
+            done = done.plus(await self._read_indexes(some, indexes))
+            for index in indexes:
+                done = done.plus(await self._look(index, some[index.key]))
         return done
 
-    def _is_old(self, key: str) -> bool:
-        """Return true if the streams do not refer to an object any more as they did."""
+    async def _read_indexes(
+        self, keys: Collection[str], indexes: "list[ObjectIndex]"
+    ) -> ObjectsDone:
+        """Read the indexes of those objects that are there."""
+        from lakehead.storage.errors import CorruptObject, ObjectNotFound
+        from lakehead.storage.format.stream_object import read_index
+        from lakehead.storage.tasks import for_each
+
+        damaged: list[ObjectsDone] = []
+
+        async def read(key: str) -> None:
+            try:
+                indexes.append(await read_index(self._store, key))
+            except ObjectNotFound:
+                await self._check_old(key)
+            except CorruptObject as error:
+                damaged.append(self._damaged(error))
+
+        await for_each(keys, read, at_once=_INDEXES_AT_ONCE)
+        return reduce(ObjectsDone.plus, damaged, ObjectsDone(looks=len(keys)))
+
+    def _damaged(self, error: "CorruptObject") -> ObjectsDone:
+        """Return what is known of a damaged object that other topics read: it may have records of
+        the keys. Raises the error where the topic's own partitions read it.
+        """
+        if self._is_read(error.key):
+            raise error
+        return ObjectsDone(free=(error.key,), unreadable=(str(error),))
+
+    async def _look(self, index: "ObjectIndex", size: int) -> ObjectsDone:
+        from lakehead.storage.compaction.forgetting import Superseded, find_in_object
+        from lakehead.storage.errors import CorruptObject, ObjectNotFound
+
+        key = index.key
+        try:
+            found = await find_in_object(self._store, index, self._keys, self._item.ends)
+            read = ObjectsDone(bytes_read=found.bytes_read)
+            if not found.records:
+                words = tuple(self._unreadable(found.unreadable))
+                return read.plus(ObjectsDone(free=(key,), unreadable=words))
+            if not self._is_in_extents(key):
+                return read.plus(ObjectsDone(free=(key,)))
+            is_copy = not self._is_read(key)
+            if self._item.certificate >= 0:
+                await self._rewrite(key)
+        except Superseded:
+            return ObjectsDone()  # the next look finds what has its records now
+        except ObjectNotFound:
+            await self._check_old(key)
+            return ObjectsDone()
+        except CorruptObject as error:
+            return self._damaged(error)
+        counted = ObjectsDone(objects=1, bytes_rewritten=size)
+        if not is_copy:
+            counted = counted.plus(ObjectsDone(records=found.records, batches=found.batches))
+        return read.plus(counted)
+
+    async def _check_old(self, key: str) -> None:
+        """Raise ObjectNotFound if an object that is missing is one that streams refer to."""
+        from lakehead.storage.errors import ObjectNotFound
+
+        state = await self._log.refresh(surely=True)
+        if key in state.objects and key not in state.unreferenced:
+            raise ObjectNotFound(key)
+
+    def _is_in_extents(self, key: str) -> bool:
+        """Return false for an object that streams need for the states of their producers alone."""
+        known = self._log.state.objects.get(key)
+        if known is None or not known.stream_ids:
+            return True  # not any more: the rewriting notices that
+        return bool(self._log.state.places_in((key,)))
+
+    def _is_read(self, key: str) -> bool:
+        """Return true if the topic's own partitions have records in an object."""
         streams = (self._log.state.streams.get(one) for one in self._item.ends)
-        return not any(one is not None and one.extents.among((key,)) for one in streams)
+        return any(one is not None and one.extents.among((key,)) for one in streams)
 
     def _unreadable(self, places: Mapping[int, Sequence[tuple[int, int]]]) -> list[str]:
         from lakehead.storage.certificate_check import unreadable_words
@@ -233,12 +291,21 @@ def _items(
 def _objects(
     state: "MetadataImage", request: "ForgetRequest", free: set[str]
 ) -> list[tuple[str, int]]:
+    """Return the objects that may have records of a request's ranges: those that its partitions
+    read, and those of several partitions, which may have copies that none reads any more.
+    """
+    from lakehead.storage.metadata.records import COMPACTED, HEADERS, TAIL
+
     found: dict[str, int] = {}
     for one in request.ranges:
         stream = state.streams.get(one.stream_id)
         for extent in () if stream is None else stream.extents:
             if extent.start_offset < one.end and extent.object_key not in free:
                 found[extent.object_key] = state.objects[extent.object_key].size
+    for key, known in state.objects.items():
+        is_shared = known.kind not in {"so", COMPACTED, HEADERS, TAIL} and known.stream_ids
+        if is_shared and key not in free:
+            found[key] = known.size
     return list(found.items())
 
 
@@ -371,7 +438,7 @@ _GET, _PUT = 0.0004 / 1000, 0.005 / 1000
 
 def _cost(done: ObjectsDone) -> tuple[int, str]:
     """Return about how many requests objects take, and what they cost."""
-    gets = 2 + 2 * done.bytes_read // (8 * 1024 * 1024) + done.objects
+    gets = 2 + done.looks + 2 * done.bytes_read // (8 * 1024 * 1024) + done.objects
     puts = 3 * done.objects + 4
     return gets + puts, f"{gets * _GET + puts * _PUT:.6f} dollars"
 
