@@ -8,9 +8,8 @@
 
 Old objects and files are deleted later: `lakehead forget TOPIC --check N` looks if all are gone.
 The keys are in the configuration of the run, which Airflow keeps: name a file on the workers
-(`@/path`) to keep them out of its database. Each of the two tasks reads the file: do not change it
-between the plan and the end of the run, since what is approved is the plan. Give each run a file of
-its own.
+(`@/path`) to keep them out of its database. Each of the two tasks reads the file. The plan has a
+digest of the keys, and `forget` changes nothing if the file has other keys by then.
 """
 
 from datetime import timedelta
@@ -19,6 +18,10 @@ from lakehead.connectors.airflow.dag_settings import CLUSTER, approval, job_form
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
 FORM = job_form("forget", is_approved=True)
+APPROVED = {
+    **FORM.options,
+    "approved_keys": "{{ ti.xcom_pull(task_ids='plan').keys_digest }}",
+}
 
 with lakehead_dag(
     "lakehead_forget",
@@ -33,7 +36,9 @@ with lakehead_dag(
         >> approval(
             "Forget these keys of topic {{ params.topic }}? There is no way back.",
             FORM,
-            counts=("records", "rows"),
+            counts=("records", "rows", "keys_digest"),
         )
-        >> LakeheadJobOperator(task_id="forget", wait_s=300, if_taken="retry", **arguments)
+        >> LakeheadJobOperator(
+            task_id="forget", wait_s=300, if_taken="retry", **arguments | {"options": APPROVED}
+        )
     )

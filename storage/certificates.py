@@ -186,6 +186,18 @@ def key_hashes(salt: bytes, keys: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(sorted({key_hash(salt, key) for key in keys}))
 
 
+def keys_digest(secret: str, keys: Sequence[bytes]) -> str:
+    """Return a digest of sorted keys, by the cluster's secret (`NodeSecret`), in 32 hexadecimal
+    digits. It is the same for the same keys, and only a reader of the cluster's metadata can try
+    keys with it. Empty without a secret.
+    """
+    if not secret:
+        return ""
+    lengths_first = b"".join(len(key).to_bytes(8, "big") + key for key in keys)
+    made = hmac.new(bytes.fromhex(secret), b"keys to forget" + lengths_first, hashlib.sha256)
+    return made.hexdigest()[:32]
+
+
 class Certificates:
     """The requests and certificates of a cluster. Methods raise StoreUnavailable, OutcomeUnknown,
     and CorruptObject, UnsupportedFormat where they read.

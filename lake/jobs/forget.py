@@ -312,13 +312,15 @@ def _objects(
 # -------------------------------------------------------------------------------------------- a run
 
 
-def _begun(context: JobContext, options: ForgetOptions, keys: tuple[bytes, ...]) -> "ForgetRequest":
-    """Return the request: an unfinished one about the same keys, or a new one. In a dry run it is
-    not written, and has no number.
+def _begun(
+    context: JobContext, options: ForgetOptions, keys: tuple[bytes, ...]
+) -> "tuple[ForgetRequest, str]":
+    """Return the request, an unfinished one about the same keys or a new one, and the digest of the
+    keys. In a dry run the request is not written, and has no number.
 
     Raises SettingsError, UnknownTopic, RequestRefused, NotUploaded.
     """
-    from lakehead.storage.certificates import Certificates
+    from lakehead.storage.certificates import Certificates, keys_digest
     from lakehead.storage.jobs.cluster import in_cluster
 
     topic_name = options.checked_topic()
@@ -328,7 +330,13 @@ def _begun(context: JobContext, options: ForgetOptions, keys: tuple[bytes, ...])
             "remove what has no use by themselves"
         )
 
-    async def begin(store: "ObjectStore", log: "MetadataLog") -> "ForgetRequest":
+    async def begin(store: "ObjectStore", log: "MetadataLog") -> "tuple[ForgetRequest, str]":
+        digest = keys_digest(log.state.node_secret, keys)
+        if options.approved_keys and options.approved_keys != digest:
+            raise RequestRefused(
+                f"the keys are not those that were approved: their digest is {digest}, and that "
+                f"of the approved ones {options.approved_keys}; nothing was changed"
+            )
         certificates = Certificates(store, random.SystemRandom())
         topic = log.state.topics.get(topic_name)
         if topic is None:
@@ -338,9 +346,11 @@ def _begun(context: JobContext, options: ForgetOptions, keys: tuple[bytes, ...])
         if not context.is_dry_run:
             known = await certificates.unfinished(topic.topic_id, keys)
             if known is not None:
-                return known
+                return known, digest
         request = await _request(log, options, topic_name)
-        return request if context.is_dry_run else await certificates.begin(request, keys)
+        if not context.is_dry_run:
+            request = await certificates.begin(request, keys)
+        return request, digest
 
     return in_cluster(context.path, WRITER, begin)
 
@@ -455,10 +465,11 @@ def _plan(context: JobContext, options: ForgetOptions) -> Planned:
     if not context.is_dry_run or context.is_part or options.check is not None:
         return Planned(units=(unit,))
     keys = options.key_bytes()
-    request = _begun(context, options, keys)
+    request, digest = _begun(context, options, keys)
     done = _looked(context, request, keys)
     requests, dollars = _cost(done)
     found = ForgetResult(
+        keys_digest=digest,
         records=done.records,
         batches=done.batches,
         objects=done.objects,
@@ -484,7 +495,7 @@ def _run(context: JobContext, options: ForgetOptions, units: Sequence[Unit]) -> 
 
         return checked(context, options)
     keys = options.key_bytes()
-    request = _begun(context, options, keys)
+    request, digest = _begun(context, options, keys)
     context.log.info("request %d to forget %d keys", request.number, len(keys))
     done = _rewritten(context, request, keys)
     rows: tuple[Any, ...] = ()
@@ -498,6 +509,7 @@ def _run(context: JobContext, options: ForgetOptions, units: Sequence[Unit]) -> 
     failpoint("forget_certified")
     return ForgetResult(
         certificate=str(request.number),
+        keys_digest=digest,
         verdict=_verdict(certificate),
         records=done.records,
         batches=done.batches,

@@ -30,7 +30,15 @@ def _lines(value: Any) -> tuple[str, ...]:
         import json
 
         return tuple(str(one) for one in json.loads(value))
-    return tuple(line for line in value.splitlines() if line)
+    return tuple(_split(value))
+
+
+def _split(text: str) -> list[str]:
+    """Return the lines of a text that have something. A key may have the other characters that
+    `str.splitlines` takes for the end of a line.
+    """
+    lines = (line.removesuffix("\r") for line in text.split("\n"))
+    return [line for line in lines if line]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,14 @@ class ForgetOptions(TopicOptions):
         least=0,
         in_form=False,
     )
+    approved_keys: str = option(
+        "",
+        "The digest of the keys that were approved, as a dry run shows it. Other keys are refused, "
+        "as those of a file that was changed after it.",
+        flag="--approved-keys",
+        metavar="DIGEST",
+        in_form=False,
+    )
     requested_by: str = option(
         "",
         "Name in the certificate. Without: user and machine.",
@@ -119,8 +135,7 @@ def _keys_of(given: str) -> list[bytes]:
             body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         except OSError as error:
             raise SettingsError(f"cannot read {given[1:]}: {error.strerror}") from None
-        lines = body.decode("utf-8", "surrogateescape").splitlines()
-        return [_key_of(line) for line in lines if line]
+        return [_key_of(line) for line in _split(body.decode("utf-8", "surrogateescape"))]
     return [_key_of(given)]
 
 

@@ -23,6 +23,7 @@ class ForgetResult(JobResult):
 
     verdict: str = text("verdict")
     certificate: str = text("certificate")
+    keys_digest: str = text("digest of the keys")
     records: int = total("records")
     batches: int = total("batches")
     objects: int = total("objects with such records")

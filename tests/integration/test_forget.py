@@ -4,7 +4,7 @@ says so, and a check reads everything again.
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,23 @@ from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.certificates import Certificate, Certificates
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.compaction.log_compaction import LogCompaction, LogCompactionSettings
+from lakehead.storage.compaction.object_compaction import ObjectCompaction
+from lakehead.storage.compaction.object_compaction_plan import MergeItem
 from lakehead.storage.encryption.key_file import add_key
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError, UnknownTopic
 from lakehead.storage.failpoints import KILLED
+from lakehead.storage.jobs.cluster import in_cluster
 from lakehead.storage.jobs.job import plan_job, run_job
 from lakehead.storage.jobs.rebuild_catalog import JOB as REBUILD_CATALOG
 from lakehead.storage.jobs.rebuild_catalog import RebuildOptions
 from lakehead.storage.jobs.sweep import JOB as SWEEP
 from lakehead.storage.jobs.sweep import SweepOptions
 from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import TrimStream
+from lakehead.storage.object_store import ObjectStore
 from tests.support.declared_topics import configure, delete_topic
 from tests.support.record_batches import TestRecord
 from tests.support.template_process import lakehead_command
@@ -147,6 +155,82 @@ def test_no_reader_finds_the_records_and_all_others_are_where_they_were(root: Pa
     assert records_of(root) == [one for one in before if one[2] != KEY]
     report = run_job(VERIFY, str(root))
     assert not report.damages
+
+
+@pytest.mark.parametrize("way", ["merged", "compacted", "trimmed"])
+def test_copies_in_objects_that_other_topics_read_go_too(root: Path, way: str) -> None:
+    """An object of two topics stays for one of them when the records of the other were merged into
+    another object, compacted or trimmed: with records that no reader of the topic finds there.
+    """
+    write(root, topic="others")
+    others = lakehead.scan(str(root), "others").read_all().to_pylist()
+
+    async def leave_copies(store: ObjectStore, log: MetadataLog) -> str:
+        async def merge(streams: Iterable[int]) -> None:
+            sources = tuple(key for key, one in log.state.objects.items() if one.stream_ids)
+            item = MergeItem(sources=sources, streams=tuple(streams), size=0)
+            done = await ObjectCompaction(store, log, SystemClock(), rng, item).run()
+            assert done.is_done
+
+        rng = random.Random(3)
+        topics = log.state.topics
+        await merge(log.state.streams)
+        (shared,) = (key for key, one in log.state.objects.items() if one.stream_ids)
+        if way == "merged":
+            await merge(topics["orders"].partitions)
+        for stream_id in topics["orders"].partitions:
+            if way == "compacted":
+                settings = LogCompactionSettings(until_ms=1 << 62, delete_retention_ms=0)
+                await LogCompaction(
+                    store, log, SystemClock(), rng, stream_id=stream_id, settings=settings
+                ).run()
+            elif way == "trimmed":
+                end = log.state.stream(stream_id).end_offset
+                trim = TrimStream(stream_id=stream_id, start_offset=end, drops_state=True)
+                await log.commit([trim])
+        assert log.state.objects[shared].stream_ids == {*topics["others"].partitions}
+        return shared
+
+    shared = in_cluster(str(root), "test", leave_copies)
+    result = forget(root)
+    assert shared in {one.before.key for one in certificate(root).objects}
+    sweep(root)
+    found = checked(root)
+    assert (found.held, found.pending) == ((), ())
+    assert "holds" in found.verdict
+    assert result.records == certificate(root).records
+    assert lakehead.scan(str(root), "others").read_all().to_pylist() == others
+    assert not run_job(VERIFY, str(root)).damages
+
+
+def test_the_keys_are_those_that_were_approved(root: Path, tmp_path: Path) -> None:
+    """A dry run and the run read the same file, and it may be another one by then."""
+    names = tmp_path / "keys"
+    names.write_bytes(KEY + b"\n")
+    options = ForgetOptions(topic="orders", keys=(f"@{names}",))
+    approved = plan_job(FORGET, str(root), options).found.keys_digest
+    assert len(approved) == 32
+    names.write_bytes(b"customer-8\n" + KEY + b"\n")
+    before = records_of(root)
+    with pytest.raises(RequestRefused, match="not those that were approved"):
+        forget(root, f"@{names}", approved_keys=approved)
+    assert records_of(root) == before
+    assert not (root / "forget").exists()
+    names.write_bytes(KEY)
+    done = forget(root, f"@{names}", approved_keys=approved)
+    assert (done.keys_digest, done.records > 0) == (approved, True)
+
+
+def test_a_key_in_a_file_may_have_what_python_takes_for_the_end_of_a_line(
+    root: Path, tmp_path: Path
+) -> None:
+    odd = "customer-7\x0bcustomer-8\x85".encode()
+    write_topic(root, "orders", {0: [record(500, odd)]}, partitions=2)
+    names = tmp_path / "keys"
+    names.write_bytes(odd + b"\r\n\n")
+    before = records_of(root)
+    assert forget(root, f"@{names}").records == 1
+    assert records_of(root) == [one for one in before if one[2] != odd]
 
 
 def test_a_certificate_says_what_was_done_and_has_no_key(root: Path) -> None:
