@@ -17,9 +17,8 @@ and then, for objects that crashes left. The leak check compares a listing with 
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Generator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from lakehead.storage.clock import Clock
@@ -33,6 +32,7 @@ from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.records import DropObjects, Record
 from lakehead.storage.metadata.state import MetadataImage
+from lakehead.storage.object_store.pages import pages
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal.object.names import PREFIX as WAL_PREFIX
@@ -150,10 +150,9 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """The objects that a sweep would delete, and the number of objects by verdict."""
+    """The objects that a sweep would delete."""
 
     doomed: tuple[Doomed, ...]
-    counts: dict[Verdict, int] = field(default_factory=dict)
     uploads_before_ms: int = 0
     """Writes in parts that began before are given up; 0: none."""
     held_ms: int = -1
@@ -197,49 +196,56 @@ async def find_garbage(
     store: ObjectStore, metadata: MetadataLog, clock: Clock, settings: SweepTimes
 ) -> SweepPlan:
     """Look at the bucket and decide. Reads only. Raises StoreUnavailable."""
-    found = await listed(store)
     held_ms = await held_until_ms(store)
-    state = await metadata.refresh()
-    return await in_steps(_planned(found, state, clock.now_ms(), settings, held_ms))
-
-
-def _planned(
-    found: Sequence[ObjectMeta],
-    state: MetadataImage,
-    now_ms: int,
-    settings: SweepTimes,
-    held_ms: int,
-) -> Generator[None, None, SweepPlan]:
-    """Decide about listed objects, by metadata that is newer than the listing. Of those that are
-    not newer than `held_ms` only what was committed since goes (see `held_until_ms`). Others have a
-    turn between any two steps: there may be a million objects.
-    """
-    doomed: list[Doomed] = []
-    counts: Counter[Verdict] = Counter()
-    sizes = {}
-    for number, item in enumerate(found, 1):
-        if not number % _JUDGED_AT_ONCE:
-            yield
-        verdict = judge(state, item.key, item.size)
-        if verdict in GARBAGE and item.modified_ms <= held_ms:
-            verdict = Verdict.HELD
-        counts[verdict] += 1
-        if verdict is Verdict.UNREFERENCED:
-            sizes[item.key] = item.size
-        elif verdict in GARBAGE and item.modified_ms <= now_ms - settings.margin_ms:
-            doomed.append(Doomed(key=item.key, size=item.size, verdict=verdict))
-    # Known to the metadata alone when a sweep was killed between deleting and dropping.
+    doomed = [
+        one async for some in garbage_in_pages(store, metadata, clock, settings) for one in some
+    ]
+    state, now_ms = await metadata.refresh(), clock.now_ms()
+    # Some are known to the metadata alone, if a sweep was killed between deleting and dropping.
     doomed += [
-        Doomed(key=key, size=sizes.get(key, 0), verdict=Verdict.UNREFERENCED)
+        Doomed(key=key, size=state.objects[key].size, verdict=Verdict.UNREFERENCED)
         for key, since_ms in sorted(state.unreferenced.items())
         if since_ms <= now_ms - settings.grace_ms
     ]
     return SweepPlan(
-        doomed=tuple(doomed),
-        counts=dict(counts),
-        uploads_before_ms=now_ms - settings.margin_ms,
-        held_ms=held_ms,
+        doomed=tuple(doomed), uploads_before_ms=now_ms - settings.margin_ms, held_ms=held_ms
     )
+
+
+async def garbage_in_pages(
+    store: ObjectStore, metadata: MetadataLog, clock: Clock, settings: SweepTimes
+) -> AsyncIterator[Sequence[Doomed]]:
+    """Yield what can go at once, by pages of a listing, of which one is in memory at a time: it may
+    be deleted before the next one. Reads only. Raises StoreUnavailable.
+    """
+    for prefix in PREFIXES:
+        async for page in pages(store, prefix):
+            state = await metadata.refresh()
+            found = await in_steps(_garbage(page, state))
+            # Looked at after the metadata: a copy of older ones is there before newer ones are.
+            held_ms = await held_until_ms(store) if found else -1
+            before_ms = clock.now_ms() - settings.margin_ms
+            yield [
+                Doomed(key=one.key, size=one.size, verdict=verdict)
+                for one, verdict in found
+                if held_ms < one.modified_ms <= before_ms
+            ]
+
+
+def _garbage(
+    page: Sequence[ObjectMeta], state: MetadataImage
+) -> Generator[None, None, list[tuple[ObjectMeta, Verdict]]]:
+    """Return the garbage among listed objects, by metadata that is newer than the listing. Others
+    have a turn between any two steps.
+    """
+    found = []
+    for number, item in enumerate(page, 1):
+        if not number % _JUDGED_AT_ONCE:
+            yield
+        verdict = judge(state, item.key, item.size)
+        if verdict in GARBAGE:
+            found.append((item, verdict))
+    return found
 
 
 async def perform(plan: SweepPlan, store: ObjectStore, metadata: MetadataLog) -> SweepResult:
@@ -352,13 +358,16 @@ class GarbageCollector:
             await self._sweep()
 
     async def _sweep(self) -> None:
+        """Delete what can go at once, page by page: what the metadata know goes by `turn`."""
         if not self._metadata.state.is_lowest(self._node_id):
             return
-        settings = SweepTimes(grace_ms=1 << 62)  # those are not a matter of the wall clock here
-        plan = await find_garbage(self._store, self._metadata, self._clock, settings)
-        result = await perform(plan, self._store, self._metadata)
+        settings = SweepTimes()
+        async for doomed in garbage_in_pages(self._store, self._metadata, self._clock, settings):
+            await delete(doomed, self._store, self._metadata)
+            self._count(len(doomed), sum(one.size for one in doomed))
+        before_ms = self._clock.now_ms() - settings.margin_ms
+        await self._store.abort_uploads(before_ms=before_ms, owns=is_own_name)
         self.stats.sweeps += 1
-        self._count(result.deleted, result.deleted_bytes)
 
     def _count(self, objects: int, size: int) -> None:
         self.stats.deleted_objects += objects

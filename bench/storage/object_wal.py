@@ -76,8 +76,10 @@ class Delayed:
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         return await self._inner.get_suffix(key, length)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
-        return await self._inner.list(prefix, start_after=start_after)
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
+        return await self._inner.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._inner.delete(keys)

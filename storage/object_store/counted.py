@@ -122,12 +122,14 @@ class CountedStore:
             lambda found: (1, len(found[0])),
         )
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
         return await self._count(
             self.stats.list,
-            lambda: self._inner.list(prefix, start_after=start_after),
-            lambda found: (len(found) // LISTED_AT_ONCE + 1, 0),
+            lambda: self._inner.list(prefix, start_after=start_after, limit=limit),
+            lambda found: (max(1, -(-len(found) // LISTED_AT_ONCE)), 0),
         )
 
     async def delete(self, keys: Sequence[str]) -> None:

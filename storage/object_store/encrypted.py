@@ -149,9 +149,11 @@ class EncryptedStore:
             await _worked(wanted, lambda: cipher.decrypt_into(stored, start, target))
         return bytes(plain), cipher.size
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`. Sizes are those that are stored."""
-        return await self._inner.list(prefix, start_after=start_after)
+        return await self._inner.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""

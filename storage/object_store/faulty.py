@@ -71,10 +71,12 @@ class FaultyStore:
         await self._before_read(key)
         return await self._inner.get_suffix(key, length)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
         await self._before_read(prefix)
-        return await self._inner.list(prefix, start_after=start_after)
+        return await self._inner.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`: a failing one deletes some of the keys."""

@@ -19,6 +19,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -121,9 +122,11 @@ class FileStore:
         """See `ObjectStore.get_suffix`."""
         return await self._run(lambda: self._read(key, None, length))
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
-        return await self._run(lambda: self._list(prefix, start_after))
+        return await self._run(lambda: self._list(prefix, start_after, limit))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
@@ -379,19 +382,17 @@ class FileStore:
             return _DirectRefused()
         return _explained("read", self._path(key), error)
 
-    def _list(self, prefix: str, start_after: str) -> Sequence[ObjectMeta]:
-        folder = self._root.joinpath(*prefix.split("/")[:-1])
+    def _list(self, prefix: str, start_after: str, limit: int | None) -> Sequence[ObjectMeta]:
+        folder = prefix.rpartition("/")[0]
         try:
-            found = list(self._found(folder, prefix, start_after))
+            return list(islice(self._found(folder, prefix, start_after), limit))
         except OSError as error:
-            raise _explained("list", folder, error) from error
-        found.sort(key=lambda meta: meta.key)
-        return found
+            raise _explained("list", self._root / folder, error) from error
 
-    def _found(self, folder: Path, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
-        for path in _walk(folder):
-            key = path.relative_to(self._root).as_posix()
-            if key.startswith(prefix) and key > start_after:
+    def _found(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+        root = f"{folder}/" if folder else ""
+        for key, path in _walk(self._root / folder, root, start_after):
+            if key.startswith(prefix):
                 try:
                     stat = path.stat()
                 except FileNotFoundError:
@@ -505,18 +506,26 @@ def _read_all(file: int, start: int, length: int) -> bytes:
     return b"".join(parts)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, prefix: str, start_after: str) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder by their keys, which begin with `prefix`, in the order of the
+    keys: those greater than `start_after`.
+    """
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        entries = [
+            (f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name, entry.path)
+            for entry in os.scandir(folder)
+            if entry.name != _TEMPORARY
+        ]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in entries:
-        if entry.name == _TEMPORARY:
+    for name, path in sorted(entries):
+        key = prefix + name
+        if key <= start_after and not (name.endswith("/") and start_after.startswith(key)):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
+        if name.endswith("/"):
+            yield from _walk(Path(path), key, start_after)
         else:
-            yield Path(entry.path)
+            yield key, Path(path)
 
 
 def _sync_folder(folder: Path) -> None:

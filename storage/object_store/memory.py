@@ -45,12 +45,13 @@ class MemoryStore:
         body = await self.get(key)
         return body[max(0, len(body) - length) :], len(body)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > start_after)
         return [
-            ObjectMeta(key=key, size=len(body), modified_ms=0)
-            for key, body in sorted(self.objects.items())
-            if key.startswith(prefix) and key > start_after
+            ObjectMeta(key=key, size=len(self.objects[key]), modified_ms=0) for key in keys[:limit]
         ]
 
     async def delete(self, keys: Sequence[str]) -> None:

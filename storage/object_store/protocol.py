@@ -69,9 +69,11 @@ class ObjectStore(Protocol):
         StoreUnavailable.
         """
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """Return the objects whose key starts with `prefix` and is greater than `start_after`, in
-        key order.
+        key order; with a `limit` the first so many of them.
         """
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -91,9 +91,13 @@ class RetryingStore:
             key, lambda: self._inner.get_suffix(key, length), waits_for_key=False
         )
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
-        return await self.repeat(prefix, lambda: self._inner.list(prefix, start_after=start_after))
+        return await self.repeat(
+            prefix, lambda: self._inner.list(prefix, start_after=start_after, limit=limit)
+        )
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""

@@ -27,6 +27,7 @@ from lakehead.storage.errors import (
 from lakehead.storage.object_store import FileStore, MemoryStore, ObjectStore, open_store
 from lakehead.storage.object_store.counted import CountedStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.pages import pages
 from lakehead.storage.object_store.retrying import RetryingStore
 from tests.support.s3_proxy import (
     CONFLICT,
@@ -181,6 +182,19 @@ async def test_listing_is_by_prefix_in_key_order(store: ObjectStore) -> None:
     assert [meta.key for meta in await store.list("b/s")] == ["b/sub/3"]
     assert [meta.size for meta in await store.list("a/")] == [3]
     assert list(await store.list("none/")) == []
+
+
+async def test_the_pages_of_a_listing_are_the_listing(store: ObjectStore) -> None:
+    keys = ["p/a-b", "p/a.c", "p/a/1", "p/a/sub/2", "p/a/sub-3", "p/a0/4", "p/b", "q/5"]
+    for key in keys:
+        await store.create(key, [b"x"])
+    for size in (1, 2, 3, 100):
+        found = [tuple(meta.key for meta in page) async for page in pages(store, "p/", size=size)]
+        assert [key for page in found for key in page] == sorted(keys[:-1])
+        assert all(0 < len(page) <= size for page in found)
+    first = await store.list("p/", start_after="p/a/1", limit=2)
+    assert [meta.key for meta in first] == ["p/a/sub-3", "p/a/sub/2"]
+    assert [page async for page in pages(store, "none/")] == []
 
 
 async def test_deleting_is_idempotent(store: ObjectStore) -> None:

@@ -76,9 +76,11 @@ class SteppedStore:
         await self._step()
         return await self._inner.get_suffix(key, length)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         await self._step()
-        return await self._inner.list(prefix, start_after=start_after)
+        return await self._inner.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._inner.delete(keys)

@@ -95,12 +95,14 @@ class Bucket:
         body = await self.get(key)
         return body[max(0, len(body) - length) :], len(body)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > start_after)
         return [
             ObjectMeta(key=key, size=len(self.objects[key]), modified_ms=self._modified[key])
-            for key in sorted(self.objects)
-            if key.startswith(prefix) and key > start_after
+            for key in keys[:limit]
         ]
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -159,10 +161,12 @@ class RemoteStore:
         """See `ObjectStore.get_suffix`."""
         return await self._send(f"get {key}", self._faulty.get_suffix(key, length))
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
         return await self._send(
-            f"list {prefix}", self._faulty.list(prefix, start_after=start_after)
+            f"list {prefix}", self._faulty.list(prefix, start_after=start_after, limit=limit)
         )
 
     async def delete(self, keys: Sequence[str]) -> None:

@@ -114,9 +114,11 @@ class SlowStore:
         body = await self.get(key)
         return body[-length:], len(body)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         await self._delay()
-        found = await self._inner.list(prefix, start_after=start_after)
+        found = await self._inner.list(prefix, start_after=start_after, limit=limit)
         await self._delay()
         return found
 

@@ -269,8 +269,10 @@ class HeldStore:
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         return await self.inner.get_suffix(key, length)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
-        return await self.inner.list(prefix, start_after=start_after)
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
+        return await self.inner.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self.inner.delete(keys)

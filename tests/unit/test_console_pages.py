@@ -111,9 +111,11 @@ class CountingStore(MemoryStore):
         self.gets += 1
         return await super().get(key)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         self.lists += 1
-        return await super().list(prefix, start_after=start_after)
+        return await super().list(prefix, start_after=start_after, limit=limit)
 
 
 async def test_the_page_of_jobs_reads_each_commit_and_each_record_of_a_run_once() -> None:

@@ -83,7 +83,9 @@ class DefectiveStore(MemoryStore):
         got = super().get_suffix
         return await self._call(lambda: got(key, length))  # type: ignore[return-value]
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         listed = super().list
         return await self._call(  # type: ignore[return-value]
             lambda: listed(prefix, start_after=start_after)

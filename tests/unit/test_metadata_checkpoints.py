@@ -52,9 +52,11 @@ class CountedStore(MemoryStore):
             return body[:-1]
         return body
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         self.requests["list"] += 1
-        return await super().list(prefix, start_after=start_after)
+        return await super().list(prefix, start_after=start_after, limit=limit)
 
 
 async def open_log(store: MemoryStore, writer: str = "w") -> MetadataLog:

@@ -38,9 +38,11 @@ class Interrupted(FileStore):
         await self._call()
         return await super().get(key)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         await self._call()
-        return await super().list(prefix, start_after=start_after)
+        return await super().list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._call()

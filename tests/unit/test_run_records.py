@@ -141,7 +141,9 @@ def test_the_end_counts_where_the_response_to_the_record_before_was_lost(folder:
 
 def test_a_store_that_does_not_respond_holds_no_run_up(folder: Path) -> None:
     class Silent(FileStore):
-        async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        async def list(
+            self, prefix: str, *, start_after: str = "", limit: int | None = None
+        ) -> Sequence[ObjectMeta]:
             await asyncio.Event().wait()
             return ()
 

@@ -141,7 +141,9 @@ class S3Store:
         client = await self._open()
         return await self._until(self._deadlines.read(length), key, read)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
         found: list[ObjectMeta] = []
         folder = prefix.rpartition("/")[0]
@@ -162,11 +164,13 @@ class S3Store:
                     for meta in page
                     if meta["path"].startswith(prefix) and meta["path"] > start_after
                 )
+                if limit is not None and len(found) >= limit:
+                    return
 
         client = await self._open()
         await self._until(self._deadlines.read(_LIST_PAGE_BYTES), prefix, read)
         found.sort(key=lambda meta: meta.key)
-        return found
+        return found[:limit]
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
