@@ -200,7 +200,7 @@ async def find_garbage(
     doomed = [
         one async for some in garbage_in_pages(store, metadata, clock, settings) for one in some
     ]
-    state, now_ms = await metadata.refresh(), clock.now_ms()
+    state, now_ms = await metadata.refresh(surely=True), clock.now_ms()
     # Some are known to the metadata alone, if a sweep was killed between deleting and dropping.
     doomed += [
         Doomed(key=key, size=state.objects[key].size, verdict=Verdict.UNREFERENCED)
@@ -220,7 +220,7 @@ async def garbage_in_pages(
     """
     for prefix in PREFIXES:
         async for page in pages(store, prefix):
-            state = await metadata.refresh()
+            state = await metadata.refresh(surely=True)
             found = await in_steps(_garbage(page, state))
             # Looked at after the metadata: a copy of older ones is there before newer ones are.
             held_ms = await held_until_ms(store) if found else -1
@@ -351,6 +351,10 @@ class GarbageCollector:
                 await asyncio.sleep(0)
         self.stats.waiting = len(self._seen) - len(doomed)
         if doomed:
+            # A process that was paused may not know that other metadata were put in the place of
+            # its own, by a promotion or a rebuild: they may name these objects.
+            state = await self._metadata.refresh(surely=True)
+            doomed = [one for one in doomed if one.key in state.unreferenced]
             await delete(doomed, self._store, self._metadata)
             self._count(len(doomed), sum(one.size for one in doomed))
         if now - self._swept_at >= self._settings.garbage_sweep_s:

@@ -25,6 +25,7 @@ from lakehead.storage.errors import (
     ObjectExists,
     ObjectNotFound,
     SettingsError,
+    StoreUnavailable,
 )
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import JobName
@@ -34,6 +35,7 @@ from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.garbage import listed
 from lakehead.storage.jobs.job import JobContext, results_of
 from lakehead.storage.metadata.beginning import close_below_checkpoint, put_checkpoint
+from lakehead.storage.metadata.boundaries import delete_boundaries_below
 from lakehead.storage.metadata.extents import Extent
 from lakehead.storage.metadata.layout import EARLIER, META, Listing
 from lakehead.storage.metadata.log_reader import LogReader
@@ -113,6 +115,9 @@ async def publish(store: ObjectStore, state: MetadataImage, rng: random.Random) 
     await put_checkpoint(store, state)
     failpoint("rebuild_published")
     await close_below_checkpoint(store, state, rng)
+    # A node that was paused looks for the boundary that it knows before it goes on.
+    if await delete_boundaries_below(store, number) is None:
+        raise StoreUnavailable(f"older boundaries of the metadata in {store.uri} come back")
     return kept
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
@@ -22,9 +22,9 @@ from lakehead.storage.format.object_names import JobName
 from lakehead.storage.garbage import GarbageCollector
 from lakehead.storage.metadata import rules
 from lakehead.storage.metadata.entry import entry_key
-from lakehead.storage.metadata.log import LogCleaner
+from lakehead.storage.metadata.log import LogCleaner, MetadataLog
 from lakehead.storage.metadata.records import CommittedObject
-from lakehead.storage.metadata.state import StreamState
+from lakehead.storage.metadata.state import MetadataImage, StreamState
 from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.object_store.retrying import RetryingStore
 from lakehead.storage.stream import recovery, registration
@@ -222,6 +222,22 @@ def sweep_what_jobs_write(patch: Patch) -> None:
 
 
 def sweep_by_a_view_that_is_older(patch: Patch) -> None:
+    """As if a name that is newer than the view had never been a job's, and the view was not read up
+    to its end.
+    """
+    in_pages = garbage.garbage_in_pages
+
+    class Unsure(NamedTuple):
+        log: MetadataLog
+
+        async def refresh(self, *, surely: bool) -> MetadataImage:
+            assert surely, "the metadata are read up to their end"
+            return await self.log.refresh()
+
+    def mutant(store: Any, metadata: MetadataLog, *rest: Any) -> Any:
+        return in_pages(store, cast("MetadataLog", Unsure(metadata)), *rest)
+
+    patch.setattr(garbage, "garbage_in_pages", mutant)
     _judge_jobs(patch, lambda name, entry: name.entry <= entry)
 
 
@@ -259,10 +275,10 @@ def merge_whole_states_away(patch: Patch) -> None:
 def clean_up_after_a_merge_that_won(patch: Patch) -> None:
     commit = ObjectCompaction._commit
 
-    async def mutant(self: Any, runs: Any, objects: Sequence[CommittedObject]) -> Any:
-        record = await commit(self, runs, objects)
+    async def mutant(self: Any, runs: Any, streams: Any, objects: Sequence[CommittedObject]) -> Any:
+        done = await commit(self, runs, streams, objects)
         await self.store.delete([one.key for one in objects])
-        return record
+        return done
 
     patch.setattr(ObjectCompaction, "_commit", mutant)
 
@@ -319,7 +335,7 @@ MUTANTS = [
     Mutant(sweep_what_is_being_uploaded, "memory", first_seed=190),
     Mutant(sweep_what_recovery_needs, "object"),
     Mutant(sweep_what_jobs_write, "memory"),
-    Mutant(sweep_by_a_view_that_is_older, "object", first_seed=16, sweeps=True),
+    Mutant(sweep_by_a_view_that_is_older, "object", first_seed=80, sweeps=True),
     Mutant(compact_producers_away, "memory"),
     Mutant(compact_producers_away, "object"),
     Mutant(merge_whole_states_away, "memory", first_seed=20, merges=True),

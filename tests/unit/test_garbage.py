@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import random
+import tracemalloc
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +34,8 @@ from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import MetadataImage
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import ObjectMeta
+from lakehead.storage.rebuild.run import publish
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal import MemoryWal
 from lakehead.storage.wal.object.names import SEAL_SIZE, wal_key
@@ -113,6 +118,30 @@ async def test_a_wall_clock_that_jumps_neither_hurries_nor_stops_garbage(jump_ms
     assert data_keys(store) == []
 
 
+async def test_a_node_that_was_paused_deletes_nothing_that_newer_metadata_name() -> None:
+    """A rebuild of the catalog, or a promotion, goes on from an earlier state, in which the deleted
+    topic was there. The node slept meanwhile, and its grace period is over when it wakes.
+    """
+    store = MemoryStore()
+    async with running(store, MemoryWal(), settings=SETTINGS) as (engine, [stream]):
+        await append(stream)
+        await engine.upload_now()
+        earlier = engine.metadata.state
+        await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
+        engine.close_deleted(stream)
+    log, clock = await open_log(store), SteppedClock()
+    garbage = collector(store, log, clock)
+    await garbage.turn()
+    assert garbage.stats.waiting == 1
+    rebuilt = replace(earlier, next_entry=log.state.next_entry + 1000)
+    await publish(store, rebuilt, random.Random(1))
+    clock.seconds = 7 * 3600
+    await garbage.turn()
+    assert len(data_keys(store)) == 1
+    assert log.state == rebuilt
+    assert (await check_leaks(store, log)).missing == ()
+
+
 async def test_the_objects_of_a_large_topic_leave_turns_to_others() -> None:
     """A node that had a thousand objects to look at did nothing else meanwhile."""
     objects = tuple(
@@ -150,6 +179,59 @@ async def test_the_objects_of_a_large_topic_leave_turns_to_others() -> None:
     task.cancel()
     assert garbage.stats.deleted_objects == 5_000
     assert store.turns_before > 10
+
+
+class ManyNames(MemoryStore):
+    """Lists very many names, each of them twice."""
+
+    def __init__(self, objects: dict[str, bytes], names: Sequence[str]) -> None:
+        super().__init__(objects)
+        self.names = sorted(names)
+        self.pages = 0
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
+        if prefix != "data/":
+            return await super().list(prefix, start_after=start_after, limit=limit)
+        assert limit is not None
+        self.pages += 1
+        first = bisect_right(self.names, start_after)
+        return [
+            ObjectMeta(key=key, size=1, modified_ms=0)
+            for key in self.names[first : first + limit // 2]
+            for _ in range(2)
+        ]
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        gone = set(keys)
+        self.names = [name for name in self.names if name not in gone]
+        await super().delete(keys)
+
+
+async def test_a_sweep_of_very_many_names_has_a_page_of_them_in_memory() -> None:
+    """A hundred thousand names take 25 MB; and what a store lists twice goes once."""
+    store = MemoryStore()
+    async with running(store, MemoryWal(), settings=SETTINGS) as (engine, _):
+        await engine.metadata.commit([FenceNode(node_id=0, epoch=0)])
+        live = RegisterNode(node_id=1, epoch=0, incarnation="i", host="h", port=1)
+        await engine.metadata.commit([live])
+    orphans = [DataName(0, 0, number).key for number in range(2_500)]
+    others = [DataName(1, 0, number).key for number in range(100_000)]
+    many = ManyNames(store.objects, [*orphans, *others, "data/of-a-user.txt"])
+    log, clock = await open_log(many), SteppedClock()
+    garbage = GarbageCollector(many, log, StorageSettings(), clock, node_id=1)
+    clock.seconds = 7 * 3600
+    tracemalloc.start()
+    try:
+        await garbage.turn()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert garbage.stats.deleted_objects == len(orphans)
+    assert many.names == sorted([*others, "data/of-a-user.txt"])
+    assert many.pages > 200
+    assert peak < 4 * 1024 * 1024
 
 
 class FailingStore(MemoryStore):
