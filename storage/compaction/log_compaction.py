@@ -196,7 +196,10 @@ class LogCompaction:
 
         try:
             await self._metadata.commit_with(plan)
-        except EntryRejected as error:
+        except (Superseded, EntryRejected) as error:
+            await self._store.delete([one.key for one in objects])  # no entry has ever named them
+            if isinstance(error, Superseded):
+                raise
             raise Superseded(f"stream {self._stream_id}: {error}") from error
 
 
