@@ -12,7 +12,7 @@ moment: objects of a write-ahead log that count are named as objects with data.
 
 import msgspec
 
-from lakehead.storage.errors import SettingsError
+from lakehead.storage.errors import ObjectNotFound, SettingsError
 from lakehead.storage.format.checked_json import decode_checked, with_checksum
 from lakehead.storage.metadata.log_reader import read_checkpoint_at
 from lakehead.storage.metadata.state import MetadataImage
@@ -94,13 +94,19 @@ async def list_manifests(store: ObjectStore, *, after: int = -1) -> list[int]:
     """
     start_after = manifest_key(after) if after >= 0 else ""
     found = await store.list(MANIFESTS, start_after=start_after)
-    numbers = [manifest_number(one.key) for one in found]
+    numbers = {manifest_number(one.key) for one in found}  # a store may list a name twice
     return sorted(number for number in numbers if number is not None)
 
 
 async def is_restoring(store: ObjectStore) -> bool:
-    """Return true if a restore in place has begun among these backups. Raises StoreUnavailable."""
-    return bool(await store.list(RESTORING))
+    """Return true if a restore in place has begun among these backups: by the mark itself, since a
+    listing may be older than it. Raises StoreUnavailable.
+    """
+    try:
+        await store.get(RESTORING)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 async def refuse_backups(store: ObjectStore) -> None:

@@ -82,6 +82,8 @@ class Pruner:
         for number in numbers:
             try:
                 self._backups.append(await read_manifest(self._target, number))
+            except ObjectNotFound:
+                continue  # another process deleted it meanwhile
             except CorruptObject as error:
                 self._note(error)
         self._unnamed = set(held)
