@@ -197,10 +197,10 @@ def _check_kafkas(name: str, value: object) -> None:
         raise SettingsError(f"{name}: {config.note}")
 
 
-def _check_choice(name: str, text: str) -> None:
-    """Check a value of which Kafka says what it may be. Raises SettingsError."""
+def _check_value(name: str, text: str) -> None:
+    """Check a value of which Kafka says what it may be, or may not be. Raises SettingsError."""
     config = KAFKA_CONFIGS.get(name)
-    if config is None or config.choices is None:
+    if config is None or (config.choices is None and config.excluded is None):
         return
     try:
         config.parse(text)
@@ -366,7 +366,7 @@ def load(
         raise SettingsError(f"unknown setting: {', '.join(map(_with_hint, unknown))}")
     values = {_BY_NAME[name].field: _BY_NAME[name].parse(value) for name, value in given.items()}
     for name, value in given.items():
-        _check_choice(name, value if isinstance(value, str) else str(value))
+        _check_value(name, value if isinstance(value, str) else str(value))
     return Settings(**values, listener_overrides=Map(overrides))
 
 

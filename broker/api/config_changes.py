@@ -26,7 +26,7 @@ from lakehead.broker.configs.group_configs import known_group_config, parse_grou
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.configs.topic_configs import known_topic_config, parse_topic_configs
 from lakehead.broker.deadline import Deadline
-from lakehead.broker.network.connection_limits import OVERRIDES, parse_overrides
+from lakehead.broker.network.connection_limits import OVERRIDES, PER_ADDRESS, check_limits
 from lakehead.broker.partition.partition import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
@@ -219,8 +219,18 @@ def _plan_broker(
     for name, value in changes.items():
         if value is not None:
             changes[name] = _parsed_broker_config(name, value)
+    if changes.keys() & {OVERRIDES, PER_ADDRESS}:
+        shared = state.broker_configs.get(ALL_BROKERS, Map())
+        _check_connections({**shared, **present, **changes})
     changes = {name: value for name, value in changes.items() if value != present.get(name)}
     return [BrokerConfig(node_id=node_id, configs=changes)] if changes else []
+
+
+def _check_connections(configs: Mapping[str, str | None]) -> None:
+    try:
+        check_limits(int(configs.get(PER_ADDRESS) or -1), configs.get(OVERRIDES) or "")
+    except SettingsError as error:
+        raise refused(str(error)) from None
 
 
 def _node_id(name: str, state: MetadataImage) -> int:
@@ -250,11 +260,6 @@ def _parsed_broker_config(name: str, value: str) -> str:
         raise refused(f"{name} cannot be set: {config.note}")
     if not config.is_dynamic:
         raise refused(f"Cannot update these configs dynamically: [{name}]")
-    if name == OVERRIDES:
-        try:
-            parse_overrides(value)
-        except SettingsError as error:
-            raise refused(str(error)) from None
     return config.parse(value, ErrorCode.invalid_request)
 
 

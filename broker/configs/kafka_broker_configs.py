@@ -502,7 +502,10 @@ def _definitions() -> Iterator[ConfigDefinition]:
         if config.synonym:
             default = None if config.synonym in _WITHOUT_DEFAULT else config.default
             name = config.synonym
-            yield replace(config, name=name, synonym="", is_dynamic=True, default=default)
+            excluded = 0 if name == "log.retention.ms" else config.excluded
+            yield replace(
+                config, name=name, synonym="", is_dynamic=True, default=default, excluded=excluded
+            )
 
 
 KAFKA_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _definitions()}

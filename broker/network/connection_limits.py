@@ -12,6 +12,7 @@ from lakehead.broker.quota.connection_rates import normal_address
 from lakehead.storage.errors import SettingsError
 
 OVERRIDES = "max.connections.per.ip.overrides"
+PER_ADDRESS = "max.connections.per.ip"
 
 
 class ConnectionLimits:
@@ -33,9 +34,9 @@ class ConnectionLimits:
         overrides = parse_overrides(values.value(OVERRIDES) or "")
         most = overrides.get(address)
         if most is None:
-            most = values.number("max.connections.per.ip")
+            most = values.number(PER_ADDRESS)
         if self._by_address[address] >= most:
-            return "max.connections.per.ip"
+            return PER_ADDRESS
         self._counted[connection] = address
         self._by_address[address] += 1
         self._by_listener[listener.name] += 1
@@ -64,3 +65,13 @@ def parse_overrides(text: str) -> Mapping[str, int]:
             raise SettingsError(f"{OVERRIDES}: {part!r} is not ADDRESS:NUMBER, like 10.0.0.7:100")
         found[normal_address(address.strip("[]"))] = int(number)
     return found
+
+
+def check_limits(per_address: int, overrides: str) -> None:
+    """Check the limits of addresses together. Raises SettingsError, also for those by which no
+    client, and no other node, could connect any more.
+    """
+    if not parse_overrides(overrides) and per_address == 0:
+        raise SettingsError(
+            f"{PER_ADDRESS}: 0 shuts out all addresses that {OVERRIDES} does not name"
+        )

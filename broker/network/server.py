@@ -12,7 +12,7 @@ import structlog
 from lakehead.broker.configs.entries import BrokerValues
 from lakehead.broker.network.acceptor import Acceptor
 from lakehead.broker.network.connection import Connection, FrameHandler
-from lakehead.broker.network.connection_limits import ConnectionLimits, parse_overrides
+from lakehead.broker.network.connection_limits import ConnectionLimits, check_limits
 from lakehead.broker.network.connection_quotas import ConnectionQuotas
 from lakehead.broker.network.handshakes import Handshakes
 from lakehead.broker.network.listeners import Listener, Listeners
@@ -333,7 +333,7 @@ def bind_sockets(settings: Settings, listeners: Listeners) -> dict[str, socket.s
 
     Raises SettingsError if an address is not available.
     """
-    parse_overrides(settings.max_connections_per_ip_overrides)
+    check_limits(settings.max_connections_per_ip, settings.max_connections_per_ip_overrides)
     sockets: dict[str, socket.socket] = {}
     for name, one in listeners.all.items():
         host, port = one.host, one.port

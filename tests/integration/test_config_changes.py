@@ -129,6 +129,9 @@ async def describe(client: ApiClient, kind: int, name: str) -> Any:
         (GROUP, "team", [("nope", SET, "1")], CONFIG),
         (GROUP, "", [("consumer.session.timeout.ms", SET, "50000")], INVALID),
         (BROKER, "", [("max.connections", SET, "0")], INVALID),
+        (BROKER, "", [("max.connections.per.ip", SET, "0")], INVALID),
+        (BROKER, "", [("max.connections.per.ip.overrides", SET, "10.0.0.7")], INVALID),
+        (BROKER, "", [("log.retention.ms", SET, "0")], INVALID),
         (BROKER_LOGGER, "0", [("root", SET, "LOUD")], CONFIG),
         (BROKER_LOGGER, "0", [("root", SET, "INFO"), ("nope", SET, "INFO")], CONFIG),
         (BROKER_LOGGER, "0", [("root", DELETE, None)], INVALID),
@@ -159,6 +162,18 @@ async def test_a_wrong_change_is_refused_and_its_neighbour_made(
         NONE
     ]
     assert not client.node.state.group_configs
+
+
+async def test_addresses_are_shut_out_only_beside_some_that_are_not(client: ApiClient) -> None:
+    limit, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    own = (limit, SET, "0"), (overrides, SET, "127.0.0.1:100")
+    assert await change(client, (BROKER, "", list(own))) == [NONE]
+    assert await change(client, (BROKER, "0", [(limit, SET, "0")])) == [NONE]
+    assert await change(client, (BROKER, "", [(overrides, DELETE, None)])) == [INVALID]
+    assert await change(client, (BROKER, "", [(overrides, SET, "")])) == [INVALID]
+    for broker in ("0", ""):
+        assert await change(client, (BROKER, broker, [(limit, DELETE, None)])) == [NONE]
+    assert await change(client, (BROKER, "", [(overrides, DELETE, None)])) == [NONE]
 
 
 async def test_what_is_named_twice_is_not_changed(client: ApiClient) -> None:

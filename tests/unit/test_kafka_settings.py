@@ -7,6 +7,7 @@ import pytest
 from lakehead.broker.configs.definition import Effect
 from lakehead.broker.configs.kafka_broker_configs import KAFKA_CONFIGS
 from lakehead.broker.configs.topic_configs import TOPIC_CONFIGS
+from lakehead.broker.network.connection_limits import check_limits
 from lakehead.broker.setting_sources import SETTINGS, load, without_effect
 from lakehead.broker.settings import Settings
 from lakehead.storage.errors import SettingsError
@@ -43,6 +44,8 @@ def test_what_has_no_effect_is_passed_over_and_named(tmp_path: Path) -> None:
         ('"log.dirs" = "/var/kafka"', "log.dirs: Said with data"),
         ('"metric.reporters" = "x.Y"', "metric.reporters: Names of Java classes"),
         ('"num.io.treads" = 8', "unknown setting: num.io.treads"),
+        ('"log.retention.ms" = 0', "log.retention.ms: .* must not be 0"),
+        ('"log.retention.hours" = 0', "log.retention.ms: .* must not be 0"),
         ('"log.retention.hours" = "soon"', "log.retention.hours: 'soon' is not a whole number"),
     ],
 )
@@ -79,3 +82,11 @@ def test_retention_is_read_in_any_of_kafkas_units(
     tmp_path: Path, text: str, retention_ms: int
 ) -> None:
     assert of(tmp_path, text).log_retention_ms == retention_ms
+
+
+def test_limits_by_which_no_client_could_connect_are_refused() -> None:
+    check_limits(1, "")
+    check_limits(0, "10.0.0.7:100")
+    for overrides in ("", " , "):
+        with pytest.raises(SettingsError, match="0 shuts out all addresses"):
+            check_limits(0, overrides)
