@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from lakehead.lake.decode.decoder import Abort, BlockRange, RecordDecoder
+from lakehead.lake.decode.decoder import Abort, BatchGroup, BlockRange, RecordDecoder
 from lakehead.lake.moved_ranges import read_moved
 from lakehead.lake.planner import ByteRange
 from lakehead.lake.store_reader import Fetched, ObjectReader
@@ -25,6 +25,12 @@ def decode_all(pieces: Iterator[Fetched], decoder: RecordDecoder) -> Iterator[pa
     """Yield the records of pieces that were read. Raises CorruptObject, and what reading raises."""
     for fetched in pieces:
         yield from decode_fetched(fetched, decoder)
+
+
+def decode_groups(pieces: Iterator[Fetched], decoder: RecordDecoder) -> Iterator[BatchGroup]:
+    """Yield the same by groups of record batches. Raises as `decode_all`."""
+    for fetched in pieces:
+        yield from decoder.groups(fetched.data, _source(fetched))
 
 
 def decode_fetched(fetched: Fetched, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:

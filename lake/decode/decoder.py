@@ -9,6 +9,7 @@ inflate to.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,16 @@ class BlockRange:
     items: tuple[tuple[int, int], ...] = ()
 
 
+class BatchGroup(NamedTuple):
+    """Whole record batches of a partition that follow each other: their records, to be taken before
+    the next group is, and the offset after the last of them.
+    """
+
+    partition: int
+    end_offset: int
+    records: Iterator[pa.RecordBatch]
+
+
 class RecordDecoder:
     """Decodes ranges to batches of one schema. Re-uses its buffers, so it belongs to one thread.
 
@@ -107,8 +118,16 @@ class RecordDecoder:
         and what `invalid` raises, InvalidRecord without one, for batches and times that cannot be
         read as they were produced.
         """
+        for group in self.groups(data, source):
+            yield from group.records
+
+    def groups(self, data: Buffer | pa.Buffer, source: BlockRange) -> Iterator[BatchGroup]:
+        """Yield what `decode` does by groups of record batches, each of which inflates to about
+        `inflated_bytes_max` at most, or is a single larger batch. Raises as `decode`, while the
+        records are taken too.
+        """
         buffer, table = self._batches(data, source)
-        yield from self._decode(buffer, table, source)
+        yield from self._groups(buffer, table, source)
 
     def count(self, data: Buffer | pa.Buffer, source: BlockRange) -> int:
         """Return the number of records that `decode` has for the same, by the headers of batches.
@@ -121,8 +140,8 @@ class RecordDecoder:
             first + table[:, scan.LAST_OFFSET_DELTA] < source.end_offset
         )
         counted = int(table[is_whole, scan.RECORD_COUNT].sum())
-        for batch in self._decode(buffer, table[~is_whole], source):
-            counted += int(batch.num_rows)
+        for group in self._groups(buffer, table[~is_whole], source):
+            counted += sum(int(batch.num_rows) for batch in group.records)
         return counted
 
     def _batches(
@@ -137,14 +156,17 @@ class RecordDecoder:
         self._check(view, table, source)
         return buffer, _without_aborted(table, source.aborted)
 
-    def _decode(
+    def _groups(
         self, buffer: pa.Buffer, table: npt.NDArray[_LONG], source: BlockRange
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[BatchGroup]:
         view, first = memoryview(buffer).cast("B"), 0
         while first < len(table):
             group, reasons = self._inflate(view, table, first)
-            yield from self._parse(buffer, group, table[first:], reasons, source)
+            records = self._parse(buffer, group, table[first:], reasons, source)
             first += len(group)
+            last = table[first - 1]
+            end = int(last[scan.BASE_OFFSET] + last[scan.LAST_OFFSET_DELTA]) + 1
+            yield BatchGroup(source.partition, min(end, source.end_offset), records)
 
     def _scan(self, data: memoryview, source: BlockRange) -> npt.NDArray[_LONG]:
         table, fault, position, rows = _batch_table(data, source, _BATCH_SIZE_USUAL)

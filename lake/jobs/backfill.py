@@ -316,7 +316,8 @@ class _Backfill:
                 app = first_id(range_.topic_id, range_.partition)
                 txns[app] = min(range_.first_offset, txns.get(app, range_.first_offset))
         topic = self._settings.topic
-        letters = [file for result in results for file in result.dead_letters]
+        parts = [part for result in results for part in result.parts]
+        letters = [file for part in parts for file in part.dead_letters]
         written = commit_dead_letters(
             self._settings,
             letters,
@@ -325,10 +326,10 @@ class _Backfill:
             topic_id=splits[0].ranges[0].topic_id,
             may_be_there=True,
         )
-        files = [file for result in results for file in result.files]
+        files = [file for part in parts for file in part.files]
         rows = sum(file.record_count for file in files)
-        dropped = sum(result.dropped for result in results)
-        left_out = sum(result.left_out for result in results)
+        dropped = sum(part.dropped for part in parts)
+        left_out = sum(part.left_out for part in parts)
         self._table.commit(
             files,
             {**txns, **count_txns(self._table, left_out=left_out, dropped=dropped)},
@@ -337,7 +338,7 @@ class _Backfill:
                 "lakehead.topic": topic,
                 "lakehead.backfilled.from": str(txns),
                 **self._change(splits, rows).commit_info(),
-                **digest_note(one for result in results for one in result.digests),
+                **digest_note(one for part in parts for one in part.digests),
             },
         )
         failpoint("backfill_committed")

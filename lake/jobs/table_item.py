@@ -4,20 +4,20 @@ Runs in any thread or process: it reads objects, writes files that no commit nam
 what the commit must know. Doing it twice, or half, changes nothing that anyone can see.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from lakehead.lake.declaration.table_declaration import OnError
-from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.decode.decoder import BatchGroup, RecordDecoder
 from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
 from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.local_pool import giving_turn
 from lakehead.lake.moved_ranges import read_moved
-from lakehead.lake.planner import Split
-from lakehead.lake.record_reader import decode_all
+from lakehead.lake.planner import ByteRange, Split
+from lakehead.lake.record_reader import decode_groups
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.data_file import DataFile, DataFileWriter
 from lakehead.lake.tables.layout import (
@@ -49,7 +49,7 @@ class TableItem:
     """The work of one worker for a table: byte ranges to make data files from. Values with more
     fields than the table, which it can follow, are reported to the job, and nothing is written;
     with `stops_at_new_schema` also those that it cannot follow. With `new_schema_is_fault` they are
-    faults.
+    faults. With `part_bytes` the result has a part for each so many bytes of rows in memory.
     """
 
     store_uri: str
@@ -61,6 +61,7 @@ class TableItem:
     stops_at_new_schema: bool = False
     new_schema_is_fault: bool = False
     file_bytes: int = FILE_BYTES
+    part_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +82,31 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableItemResult:
-    """The files of an item. With `pause` and an unreadable record there are none; nor if the job
-    has to decide on a schema (`found`). `left_out` counts the rows without some of their fields.
-    `digests` are of the records that the item read.
+class TableItemPart:
+    """The files of a part of an item's records: whole record batches. `ends` are the offsets after
+    the part by topic id and partition, of those that it, or one before it, has come to. `left_out`
+    counts the rows without some of their fields, `rows_bytes` those of the rows in memory.
+    `digests` are of the records that were read.
     """
 
+    ends: Mapping[tuple[str, int], int]
     files: tuple[DataFile, ...] = ()
     dead_letters: tuple[DataFile, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()  # the first of each partition, if it pauses the job
     dropped: int = 0
     left_out: int = 0
-    found: Any = None  # pa.Schema | None
+    rows_bytes: int = 0
     digests: tuple[RangeDigest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableItemResult:
+    """The parts of an item, in order: a single one without `part_bytes`. With `pause` and an
+    unreadable record there are none; nor if the job has to decide on a schema (`found`).
+    """
+
+    parts: tuple[TableItemPart, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()  # the first of each partition, if it pauses the job
+    found: Any = None  # pa.Schema | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +158,9 @@ class _SharedWork:
             except BaseException as caught:  # noqa: BLE001 - one table never stops the others
                 as_error(caught, f"table {item.table_uri}")
         self._digester = RangeDigester(self._first.split.ranges)
+        self._held_bytes_max = max(item.file_bytes for item in shared.items) * _MEMORY_RATIO
+        self._gathered: list[Any] = []
+        self._gathered_bytes = 0
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Meet a batch that cannot be read."""
@@ -158,17 +174,62 @@ class _SharedWork:
     def run(self) -> tuple[TableItemResult | None, ...]:
         decoder = RecordDecoder(DECODED, invalid=self)
         pieces = read_moved(store_reader(self._first.store_uri), self._first.split.ranges)
-        for batch in _gathered(decode_all(pieces, decoder)):
-            self._digester.add(batch)
-            self._each(lambda work, batch=batch: work.take(batch))  # type: ignore[misc]
+        partition = -1
+        for group in decode_groups(pieces, decoder):
+            if group.partition != partition:
+                self._take_gathered()
+                partition = group.partition
+            for batch in group.records:
+                self._gather(batch)
+            waiting = self._gathered_bytes
+            if any(work.is_full(waiting) for work in self._works if work is not None):
+                self._take_gathered()
+                self._end_part(group)
+        self._take_gathered()
+        ends = _ends(self._first.split.ranges)
         digests = self._digester.digests()
         results: list[TableItemResult | None] = [None] * len(self._works)
 
         def finish(work: _Work) -> None:
-            results[self._works.index(work)] = work.finish(digests)
+            results[self._works.index(work)] = work.finish(ends, digests)
 
         self._each(finish)
         return tuple(results)
+
+    def _gather(self, batch: Any) -> None:
+        """Take records together with those before them: the tail in a write-ahead log has a batch
+        for each of its objects, and each costs as much as hundreds of records.
+        """
+        if self._gathered_bytes + batch.nbytes > _GATHERED_BYTES:
+            self._take_gathered()
+        if batch.num_rows:
+            self._gathered.append(batch)
+            self._gathered_bytes += batch.nbytes
+
+    def _take_gathered(self) -> None:
+        if not self._gathered:
+            return
+        held = self._gathered
+        batch = held[0] if len(held) == 1 else pa.concat_batches(held)
+        self._gathered, self._gathered_bytes = [], 0
+        self._digester.add(batch)
+        self._each(lambda work: work.take(batch))
+        while self._held_bytes() > self._held_bytes_max:
+            self._write_largest()
+
+    def _held_bytes(self) -> int:
+        return sum(work.held_bytes for work in self._works if work is not None)
+
+    def _write_largest(self) -> None:
+        """Have the table of which most waits in memory write some of it."""
+        works = (work for work in self._works if work is not None)
+        largest = max(works, key=lambda work: work.held_bytes)
+        self._each(lambda work: work.write_some() if work is largest else None)
+
+    def _end_part(self, group: BatchGroup) -> None:
+        ends = _ends(self._first.split.ranges, group)
+        digests = self._digester.cut({partition: end for (_, partition), end in ends.items()})
+        self._each(lambda work: work.end_part(ends, digests))
 
     def _each(self, do: Callable[["_Work"], None]) -> None:
         """Do it for each table that has not failed."""
@@ -184,6 +245,23 @@ class _SharedWork:
                 self._works[number] = None
 
 
+def _ends(
+    ranges: Sequence[ByteRange], last: BatchGroup | None = None
+) -> dict[tuple[str, int], int]:
+    """Return the offset after what is done of each partition: all, or up to the group `last`."""
+    ends = {}
+    for range_ in ranges:
+        key = range_.topic_id, range_.partition
+        ends[key] = range_.end_offset
+        if last is None or last.partition != range_.partition:
+            continue
+        # Records of two ranges may have been read as one, if objects have moved.
+        if last.end_offset <= range_.end_offset:
+            ends[key] = last.end_offset
+            break
+    return ends
+
+
 class _Work:
     """The work of one table. A batch that cannot be read is a dead letter, whole; a record whose
     time the column cannot hold has none, which is a fault of it.
@@ -197,8 +275,8 @@ class _Work:
         self._rows = TableFiles(item.table_uri, partition_columns, file_bytes=item.file_bytes)
         self._letters = TableFiles(item.dead_letters_uri, (), file_bytes=item.file_bytes)
         self._unreadable: dict[int, Unreadable] = {}
-        self._dropped = 0
-        self._left_out = 0
+        self._part = _Part()
+        self._parts: list[TableItemPart] = []
         self._found: Any = None
         self._times: dict[tuple[int, int], int] = {}
 
@@ -206,6 +284,16 @@ class _Work:
     def uri(self) -> str:
         """URI of the table."""
         return self._item.table_uri
+
+    def is_full(self, waiting_bytes: int) -> bool:
+        """Return whether a part is to end, with records that it is to take still."""
+        part_bytes = self._item.part_bytes
+        return part_bytes is not None and self._part.rows_bytes + waiting_bytes >= part_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows and dead letters in memory, encoded ones too."""
+        return self._rows.held_bytes + self._letters.held_bytes
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Meet a batch that cannot be read."""
@@ -223,7 +311,7 @@ class _Work:
             case "dead_letter":
                 self._letters.add(batch_dead_letter(found))
             case "drop":
-                self._dropped += found.record_count
+                self._part.dropped += found.record_count
 
     def take_times(self, found: InvalidTimes) -> None:
         """Keep the first times that the column does not hold, for what is said of them."""
@@ -241,17 +329,49 @@ class _Work:
         )
         self._take(batch, made)
 
-    def finish(self, digests: tuple[RangeDigest, ...]) -> TableItemResult:
-        """Write what is left, and return the result; `digests` are of all records."""
-        if self._unreadable or self._found is not None:
+    def write_some(self) -> None:
+        """Encode or write some of the rows or dead letters that wait in memory."""
+        max(self._rows, self._letters, key=lambda files: files.held_bytes).write_some()
+
+    def end_part(
+        self, ends: Mapping[tuple[str, int], int], digests: tuple[RangeDigest, ...]
+    ) -> None:
+        """End a part of the result at these offsets, if it has parts; `digests` are of the records
+        since this was called last.
+        """
+        self._part.digests += digests
+        if self._item.part_bytes is not None:
+            self._write_part(ends)
+
+    def finish(
+        self, ends: Mapping[tuple[str, int], int], digests: tuple[RangeDigest, ...]
+    ) -> TableItemResult:
+        """Write what is left, and return the result; `digests` as for `end_part`."""
+        self._part.digests += digests
+        self._write_part(ends)
+        if self._is_stopped:
             # The job plans again, up to these records or with another schema: files are of no use.
             return TableItemResult(unreadable=tuple(self._unreadable.values()), found=self._found)
-        return TableItemResult(
-            files=self._rows.finish(),
-            dead_letters=self._letters.finish(),
-            dropped=self._dropped,
-            left_out=self._left_out,
-            digests=digests,
+        return TableItemResult(parts=tuple(self._parts))
+
+    @property
+    def _is_stopped(self) -> bool:
+        return bool(self._unreadable) or self._found is not None
+
+    def _write_part(self, ends: Mapping[tuple[str, int], int]) -> None:
+        if self._is_stopped:
+            return
+        part, self._part = self._part, _Part()
+        self._parts.append(
+            TableItemPart(
+                ends=ends,
+                files=self._rows.finish(),
+                dead_letters=self._letters.finish(),
+                dropped=part.dropped,
+                left_out=part.left_out,
+                rows_bytes=part.rows_bytes,
+                digests=tuple(part.digests),
+            )
         )
 
     def _take(self, batch: Any, made: TableRows) -> None:
@@ -263,9 +383,10 @@ class _Work:
             self._found = made.found if found is None else merged(found, made.found)
         if made.faults:
             self._take_faults(batch, made.faults)
-        if not self._unreadable and self._found is None:
+        if not self._is_stopped:
             self._rows.add(made.rows)
-            self._left_out += made.left_out
+            self._part.left_out += made.left_out
+            self._part.rows_bytes += made.rows.nbytes
 
     def _take_faults(self, batch: Any, faults: tuple[Fault, ...]) -> None:
         if self._times:
@@ -275,7 +396,7 @@ class _Work:
         elif self._item.on_error == "dead_letter":
             self._letters.add(dead_letters(batch, faults))
         else:
-            self._dropped += len(faults)
+            self._part.dropped += len(faults)
 
     def _pause(self, found: Unreadable) -> None:
         """Have the job pause there, unless it does before: a batch is met earlier than the records
@@ -299,27 +420,14 @@ class _Work:
         )
 
 
-def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches with small ones of a partition put together: the tail in a write-ahead log has
-    one for each of its objects, and each costs as much as hundreds of records.
-    """
-    held: list[Any] = []
-    size, partition = 0, -1
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        of = batch.column("partition")[0].as_py()
-        if held and (of != partition or size + batch.nbytes > _GATHERED_BYTES):
-            yield _one(held)
-            held, size = [], 0
-        held.append(batch)
-        size, partition = size + batch.nbytes, of
-    if held:
-        yield _one(held)
+@dataclass(slots=True)
+class _Part:
+    """Counts of the part that a work item is at, see `TableItemPart`."""
 
-
-def _one(batches: list[Any]) -> Any:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    dropped: int = 0
+    left_out: int = 0
+    rows_bytes: int = 0
+    digests: list[RangeDigest] = field(default_factory=list)
 
 
 def _unreadable(batch: Any, fault: Fault) -> Unreadable:
@@ -368,13 +476,26 @@ class TableFiles:
         if self._held_bytes >= self._held_max:
             self._encode()
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of rows in memory, encoded ones too."""
+        return self._held_bytes + (0 if self._writer is None else self._writer.size_bytes)
+
+    def write_some(self) -> None:
+        """Encode the rows that wait, or write what is encoded, whatever is more."""
+        if self._writer is not None and self._writer.size_bytes > self._held_bytes:
+            self._write(self._writer)
+        elif self._held:
+            self._encode()
+
     def finish(self) -> tuple[DataFile, ...]:
-        """Write what is left, and return all files."""
+        """Write what is left, and return the files since this was called last."""
         if self._held:
             self._encode()
         if self._writer is not None:
             self._write(self._writer)
-        return tuple(self._files)
+        files, self._files = tuple(self._files), []
+        return files
 
     def _encode(self) -> None:
         rows = pa.concat_tables(self._held)

@@ -1,11 +1,13 @@
 """Runs of a table: each round is planned, worked on and committed until the table has its topic.
 
-A round is what the next commit adds: the offsets between the table's progress and what lies in
+A round is what is planned at once: the offsets between the table's progress and what lies in
 objects, up to a number of bytes. For a table by upsert, work items leave changes in staged files
-below the table's root, which no commit names, and the commit is one MERGE of them; VACUUM removes
-staged files of a killed run.
+below the table's root, which no commit names, and a commit is one MERGE of them; VACUUM removes
+staged files of a killed run. A round whose changes are more than a MERGE is to have in memory has
+several commits, each of whole record batches.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +24,7 @@ from lakehead.lake.jobs.table_due import LogLost, check_ends
 from lakehead.lake.jobs.table_item import (
     SharedItem,
     TableItem,
+    TableItemPart,
     TableItemResult,
     Unreadable,
     make_shared_files,
@@ -70,7 +73,7 @@ from lakehead.lake.tables.table_statistics import run_cost
 from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.storage.clock import SystemClock
-from lakehead.storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError, ObjectNotFound
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.jobs.job import Runner
 
@@ -120,6 +123,50 @@ def _plan_round(
         remaining_bytes=sum(split.length for split in splits),
         lost=lost,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCommit:
+    """A commit of a round: `parts` of its work items, in order. `splits` are those that end with
+    it.
+    """
+
+    parts: tuple[TableItemPart, ...]
+    splits: tuple[Split, ...]
+    lost: int
+
+    @property
+    def progress(self) -> Mapping[tuple[str, int], int]:
+        """The last offset of each partition, by topic id, that the table holds after it."""
+        return {key: end - 1 for part in self.parts for key, end in part.ends.items()}
+
+
+def _commits_of(
+    plan: TableRound, results: Sequence[TableItemResult], merge_bytes: int | None
+) -> list[PlannedCommit]:
+    """Return the commits of a round: one, or with `merge_bytes` several of at most so many bytes of
+    rows in memory, or of one part.
+    """
+    commits: list[PlannedCommit] = []
+    parts: list[TableItemPart] = []
+    splits: list[Split] = []
+
+    def end() -> None:
+        lost = 0 if commits else plan.lost
+        commits.append(PlannedCommit(parts=tuple(parts), splits=tuple(splits), lost=lost))
+        parts.clear()
+        splits.clear()
+
+    for split, result in zip(plan.splits, results, strict=True):
+        for part in result.parts:
+            held = sum(one.rows_bytes for one in parts)
+            is_more = merge_bytes is not None and held + part.rows_bytes > merge_bytes
+            if parts and part.rows_bytes and is_more:
+                end()
+            parts.append(part)
+        splits.append(split)
+    end()
+    return commits
 
 
 def _has_begun(table: Table | None, log: PartitionLog) -> bool:
@@ -182,6 +229,7 @@ def _merge_changes(
     failpoint("merge_done")
     if files:
         delete_data_files(table.uri, [file.path for file in files])
+    pa.default_memory_pool().release_unused()
 
 
 def _staged(table: Table, layout: TableLayout, files: Sequence[DataFile]) -> Any:
@@ -270,6 +318,8 @@ class TableRun:
         self._end: dict[int, int] = {}
         self._unreadable: dict[int, Unreadable] = {}
         self._done: dict[tuple[ByteRange, ...], TableItemResult] = {}
+        self._commits: deque[PlannedCommit] = deque()
+        self._expected: tuple[int, ...] = ()
         self._made_for: TableIdentity | None = None
         self._key_checked: TableIdentity | None = None
         self._held: tuple[int, ...] = ()
@@ -305,6 +355,10 @@ class TableRun:
             except CommitConflict:
                 failpoint("materialize_lost_race")
                 self._table = None
+            except ObjectNotFound:  # of a file that another engine's VACUUM has removed, perhaps
+                self._done.clear()
+                self._commits.clear()
+                raise
         self._report()
         self.has_more = any(
             max(held, log.start_offset) < self._end[log.id.partition]
@@ -342,7 +396,9 @@ class TableRun:
         """Return the work of this table at byte ranges that another run reads, which begins at the
         offsets `starts`; None if this run is not to read the same next.
         """
-        if self._table is None or split.ranges in self._done or self.starts() != tuple(starts):
+        if self._table is None or split.ranges in self._done or self._commits:
+            return None
+        if self.starts() != tuple(starts):
             return None
         layout = self._layout()
         return None if layout is None else self._item(split, layout)
@@ -380,10 +436,13 @@ class TableRun:
         identity = None if table is None else table.identity
         if identity != self._made_for:  # made again, rebuilt, or with other columns
             self._done.clear()
+            self._commits.clear()
             self._made_for = identity
 
     def _round(self) -> bool:
-        """Plan, work and commit once; False if nothing was left to do. Raises CommitConflict."""
+        """Commit once: what is left of the last plan, or the first commit of a new one. False if
+        nothing was left to do. Raises CommitConflict.
+        """
         self._round_began = self._clock.monotonic()
         # Opened before planning: the commit holds only if nothing moved since.
         self._open()
@@ -409,6 +468,16 @@ class TableRun:
             self._follow(table, layout, self._requested)
             self._requested = None
             return True
+        if self._held != self._expected:  # another run was here
+            self._commits.clear()
+        if not self._commits:
+            return self._begin_commits(table, layout)
+        self._guard.check()
+        self._commit(self._commits[0], table, layout)
+        return True
+
+    def _begin_commits(self, table: Table, layout: TableLayout) -> bool:
+        """Plan and work on the commits that come next; False if there is nothing."""
         plan = self._plan()
         if not plan.progress:
             return False
@@ -422,8 +491,11 @@ class TableRun:
         if self._look_again(table, layout, results):
             return True
         failpoint("materialize_files_written")
+        merge_bytes = self._settings.merge_bytes if layout.is_upsert else None
+        self._commits = deque(_commits_of(plan, results, merge_bytes))
+        self._expected = self._held
         self._guard.check()
-        self._commit(plan, table, layout, results)
+        self._commit(self._commits[0], table, layout)
         return True
 
     def _look_again(
@@ -539,6 +611,7 @@ class TableRun:
             stops_at_new_schema=self._stops_at_new_schema,
             new_schema_is_fault=settings.evolution == "dead_letter",
             file_bytes=settings.file_bytes,
+            part_bytes=settings.part_bytes,
         )
 
     def _shared(self, item: TableItem) -> tuple[SharedItem, list[tuple["TableRun", TableItem]]]:
@@ -550,59 +623,59 @@ class TableRun:
 
     # ------------------------------------------------------------------------------- the commits
 
-    def _commit(
-        self,
-        plan: TableRound,
-        table: Table,
-        layout: TableLayout,
-        results: Sequence[TableItemResult],
-    ) -> None:
-        letters = [file for result in results for file in result.dead_letters]
+    def _commit(self, commit: PlannedCommit, table: Table, layout: TableLayout) -> None:
+        parts, progress = commit.parts, commit.progress
+        letters = [file for part in parts for file in part.dead_letters]
         written = commit_dead_letters(
-            self._settings, letters, plan.progress, table, topic_id=self._topic_id
+            self._settings, letters, progress, table, topic_id=self._topic_id
         )
         self.result = self.result.plus(dead_letters=written)
-        files = [file for result in results for file in result.files]
+        files = [file for part in parts for file in part.files]
         seconds = self._clock.monotonic() - self._round_began
-        commit_info = _progress_info(self._settings.topic, plan.progress)
-        commit_info |= run_cost(plan.splits, [*files, *letters], seconds).commit_info()
+        commit_info = _progress_info(self._settings.topic, progress)
+        commit_info |= run_cost(commit.splits, [*files, *letters], seconds).commit_info()
         rows = sum(file.record_count for file in files)
-        commit_info |= self._change(plan, table, rows).commit_info()
-        commit_info |= digest_note(one for result in results for one in result.digests)
-        dropped = sum(result.dropped for result in results)
-        left_out = sum(result.left_out for result in results)
+        commit_info |= self._change(progress, table, rows).commit_info()
+        commit_info |= digest_note(one for part in parts for one in part.digests)
+        dropped = sum(part.dropped for part in parts)
+        left_out = sum(part.left_out for part in parts)
         counts = count_txns(table, left_out=left_out, dropped=dropped)
         if layout.is_upsert:
             engine = open_merge_engine(self._settings.engine)
             _merge_changes(
-                table, layout, files, plan.progress, counts, engine=engine, commit_info=commit_info
+                table, layout, files, progress, counts, engine=engine, commit_info=commit_info
             )
         else:
             table.commit(
                 files,
-                {**progress_txns(plan.progress), **counts},
+                {**progress_txns(progress), **counts},
                 modified_ms=self._clock.now_ms(),
                 commit_info=commit_info,
             )
         self._done.clear()
+        self._commits.popleft()
         failpoint("materialize_committed")
         self.result = self.result.plus(
             records=rows,
             dropped=dropped,
             left_out=left_out,
-            lost=plan.lost,
-            bytes_read=sum(split.length for split in plan.splits),
+            lost=commit.lost,
+            bytes_read=sum(split.length for split in commit.splits),
             bytes_written=sum(file.size_bytes for file in files),
             files=len(files),
             commits=1,
         )
+        self._expected = tuple(
+            progress.get(log_key(log), held - 1) + 1
+            for log, held in zip(self._logs, self._held, strict=True)
+        )
         self._report()
 
-    def _change(self, plan: TableRound, table: Table, rows: int) -> Change:
-        """The change that the commit of a round makes visible."""
+    def _change(self, progress: Mapping[tuple[str, int], int], table: Table, rows: int) -> Change:
+        """The change that a commit makes visible."""
         offsets = {}
         for log in self._logs:
-            if (last := plan.progress.get(log_key(log))) is not None:
+            if (last := progress.get(log_key(log))) is not None:
                 first = max(self._last(table, log) + 1, log.start_offset)
                 offsets[log.id.partition] = (first, last + 1)
         return Change(

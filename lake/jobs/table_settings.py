@@ -24,7 +24,8 @@ COMMIT_BYTES = 4 << 30
 """Bytes of stored records per commit: what a killed run may have to do again."""
 
 MERGE_BYTES = 256 << 20
-"""Bytes of stored records per MERGE at most: its changes are in memory."""
+"""Bytes of changes in memory per MERGE: decoded rows, however small their records are stored."""
+_PARTS_OF_MERGE = 8
 
 Progress = Callable[[int, int], None]
 """Called with (bytes of stored records done, bytes of the run)."""
@@ -65,6 +66,7 @@ class MaterializeSettings:
     workers: int = 2
     split_bytes: int = SPLIT_BYTES
     commit_bytes: int = COMMIT_BYTES
+    merge_bytes: int = MERGE_BYTES
     file_bytes: int = FILE_BYTES
     dry_run: bool = False
     has_no_gaps: bool = False
@@ -72,8 +74,16 @@ class MaterializeSettings:
 
     @property
     def round_bytes(self) -> int:
-        """Bytes of stored records that one commit is to take."""
-        return min(self.commit_bytes, MERGE_BYTES) if self.mode == "upsert" else self.commit_bytes
+        """Bytes of stored records that are planned at once."""
+        is_upsert = self.mode == "upsert"
+        return min(self.commit_bytes, self.merge_bytes) if is_upsert else self.commit_bytes
+
+    @property
+    def part_bytes(self) -> int | None:
+        """Bytes of rows in memory of the parts that a MERGE is put together from; None for a table
+        without MERGEs.
+        """
+        return self.merge_bytes // _PARTS_OF_MERGE if self.mode == "upsert" else None
 
     @property
     def dead_letters(self) -> str:

@@ -58,18 +58,35 @@ class RangeDigester:
         """Take a batch that cannot be read."""
         self._digests[found.partition].add_batch(found)
 
+    def cut(self, ends: Mapping[int, int]) -> tuple[RangeDigest, ...]:
+        """Return the digests of what came since the last cut, up to these offsets by partition, and
+        begin new ones there.
+        """
+        found = []
+        for partition, cut in ends.items():
+            first, end = self._offsets[partition]
+            if first < cut:
+                found.append(self._digest(partition, first, cut))
+                self._offsets[partition] = cut, end
+                self._digests[partition] = RecordDigest(self._form)
+        return tuple(found)
+
     def digests(self) -> tuple[RangeDigest, ...]:
-        """Return the digest of each partition."""
+        """Return the digest of each partition, of what came since the last cut."""
         return tuple(
-            RangeDigest(
-                partition=partition,
-                first=first,
-                end=end,
-                records=self._digests[partition].records,
-                digest=self._digests[partition].hexdigest(),
-                form=self._form,
-            )
+            self._digest(partition, first, end)
             for partition, (first, end) in self._offsets.items()
+            if first < end
+        )
+
+    def _digest(self, partition: int, first: int, end: int) -> RangeDigest:
+        return RangeDigest(
+            partition=partition,
+            first=first,
+            end=end,
+            records=self._digests[partition].records,
+            digest=self._digests[partition].hexdigest(),
+            form=self._form,
         )
 
 
