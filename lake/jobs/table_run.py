@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
@@ -44,7 +43,6 @@ from lakehead.lake.jobs.table_settings import (
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.planner import ByteRange, OffsetRange, Split
 from lakehead.lake.store_reader import ObjectReader
-from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.data_file import DataFile, delete_data_files, read_data_file
 from lakehead.lake.tables.delta_table import (
     NOTHING,
@@ -57,6 +55,7 @@ from lakehead.lake.tables.delta_table import (
     first_id,
     open_table,
 )
+from lakehead.lake.tables.key_search import rows_with_keys
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.lake.tables.left_out import count_txns
 from lakehead.lake.tables.merge_engine import (
@@ -198,10 +197,6 @@ def _progress(splits: Sequence[Split]) -> dict[tuple[str, int], int]:
     }
 
 
-_ROWS_AT_ONCE = 1 << 20
-_IS_CURRENT = "_is_current"
-
-
 def _merge_changes(
     table: Table,
     layout: TableLayout,
@@ -244,37 +239,10 @@ def planned_merge(
     """Return the MERGE that changes are to the table as `table` saw it; `schema` is the table's."""
     wanted = unresolved_keys(changes, keys)
     if len(wanted):
-        changes = resolved(changes, keys, _held(table, [*keys, "_key"], wanted))
-    lookup = partial(_rows_of_keys, table, is_history=is_history)
+        held = rows_with_keys(table, pa.table({"_key": wanted}), keys)
+        changes = resolved(changes, keys, held)
+    lookup = partial(rows_with_keys, table, is_current=is_history)
     return merge_of(changes, schema, keys, is_history=is_history, lookup=lookup)
-
-
-def _rows_of_keys(table: Table, keys: Any, columns: Sequence[str], *, is_history: bool) -> Any:
-    """Some columns of the rows that the table has of these keys (of a table with history: of the
-    current ones), with the columns of the keys.
-    """
-    current = [_IS_CURRENT] if is_history else []
-    names = list(dict.fromkeys((*keys.column_names, *columns, *current)))
-    first = keys.column(0)
-    schema = pa.schema([table.schema.field(name) for name in names])
-    found = [schema.empty_table()]
-    for some in gathered(table.batches(_ROWS_AT_ONCE, names)):
-        rows = some.cast(schema)
-        is_wanted = pc.is_in(rows.column(keys.column_names[0]), first.cast(schema.field(0).type))
-        if is_history:
-            is_wanted = pc.and_(is_wanted, rows.column(_IS_CURRENT))
-        found.append(rows.filter(is_wanted))
-    return pa.concat_tables(found)
-
-
-def _held(table: Table, names: list[str], record_keys: Any) -> Any:
-    """Some columns of the rows that the table has under these record keys."""
-    schema = pa.schema([table.schema.field(name) for name in names])
-    found = [schema.empty_table()]
-    for some in gathered(table.batches(_ROWS_AT_ONCE, names)):
-        rows = some.cast(schema)
-        found.append(rows.filter(pc.is_in(rows.column("_key"), record_keys)))
-    return pa.concat_tables(found)
 
 
 class RecordUnreadable(LakeheadError):

@@ -17,11 +17,10 @@ delta-spark skips it, or finds a conflict.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from lakehead.lake.spark import spark_place
-from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.data_file import delete_data_files, write_data_file
 from lakehead.lake.tables.ddl import VARIANT
 from lakehead.lake.tables.delta_spark import (
@@ -39,6 +38,7 @@ from lakehead.lake.tables.delta_table import (
     one_line,
     open_table,
 )
+from lakehead.lake.tables.key_search import has_keys
 from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lakehead.lake.tables.owner import owner_txn
 from lakehead.lake.tables.partition_zones import add_zones
@@ -181,7 +181,6 @@ def settle(table: Table, partitions: Sequence[tuple[str, int]]) -> bool:
 
 
 _SPILL_BYTES = 1 << 30
-_KEYS_AT_ONCE = 1 << 20
 
 
 class DeltaMerge:
@@ -210,11 +209,9 @@ class DeltaMerge:
             return
         table.require_writable()
         # Of a table with a rule for its rows, the MERGE of delta-rs checks each.
-        rows = None if table.row_rule else new_rows(merge, _held_keys(table, merge.key))
-        if rows is not None:
-            table.commit(
-                written_rows(table, rows), txns, modified_ms=_now_ms(), commit_info=commit_info
-            )
+        if not table.row_rule and _is_of_new_keys(table, merge):
+            rows = written_rows(table, new_rows(merge))
+            table.commit(rows, txns, modified_ms=_now_ms(), commit_info=commit_info)
             return
         properties = CommitProperties(
             app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
@@ -251,13 +248,8 @@ def _now_ms() -> int:
     return SystemClock().now_ms()
 
 
-def _held_keys(table: Table, key: str) -> Iterator[Any]:
-    """The keys that the table has, some at a time."""
-    if not key:
-        return
-    kind = table.schema.field(key).type
-    for rows in gathered(table.batches(_KEYS_AT_ONCE, [key])):
-        yield rows.column(0).cast(kind)
+def _is_of_new_keys(table: Table, merge: Merge) -> bool:
+    return bool(merge.key) and not has_keys(table, merge.source.select([merge.key]))
 
 
 def _is_for_missing(merge: Merge) -> bool:

@@ -11,7 +11,7 @@ change that is offered twice does nothing the second time.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -65,9 +65,12 @@ def _ranges(values: Any) -> list[tuple[str, str]]:
         return []
     kind = values.type
     if pa.types.is_integer(kind):
-        return [(str(low), str(high)) for low, high in _runs(values)]
+        runs = key_runs(values)
+        if runs[0][0] == np.iinfo(np.int64).min:  # no literal: it is minus a number too large
+            return []
+        return [(str(low), str(high)) for low, high in runs]
     if pa.types.is_date32(kind):
-        return _days(_runs(values.cast(pa.int32())))
+        return _days(key_runs(values.cast(pa.int32())))
     if pa.types.is_string(kind):
         ends = pc.min_max(values)
         low, high = ends["min"].as_py(), ends["max"].as_py()
@@ -75,16 +78,16 @@ def _ranges(values: Any) -> list[tuple[str, str]]:
     return []
 
 
-def _runs(values: Any) -> list[tuple[int, int]]:
-    """The smallest and largest of each run of numbers, where wide gaps are between runs."""
+def key_runs(values: Any) -> list[tuple[int, int]]:
+    """Return the smallest and largest of each run of whole numbers, an Arrow array with some, where
+    wide gaps are between runs.
+    """
     distinct = np.unique(np.asarray(values))
     steps = np.diff(distinct.astype(np.float64))  # of 64 bits, the difference may have more
     widest = np.argsort(steps)[len(steps) - min(len(steps), _RANGES_MAX - 1) :]
     ends = np.sort(widest[steps[widest] >= max(steps.sum() * _GAP_MIN, 2)])
     lows = distinct[np.concatenate([[0], ends + 1])]
     highs = distinct[np.concatenate([ends, [len(distinct) - 1]])]
-    if lows[0] == np.iinfo(np.int64).min:  # no literal: it is read as minus a number too large
-        return []
     return [(int(low), int(high)) for low, high in zip(lows, highs, strict=True)]
 
 
@@ -256,16 +259,8 @@ def merge_of(
     return Merge(source=source, on=on, clauses=tuple(clauses), names=names)
 
 
-def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
-    """Return the rows that the MERGE adds to a table that has none of its keys; None where it has,
-    or may have. `held` are the keys that the table has, in pieces.
-    """
-    if not merge.key:
-        return None
-    keys = merge.source.column(merge.key)
-    for some in held:
-        if pc.any(pc.is_in(some, keys)).as_py():
-            return None
+def new_rows(merge: Merge) -> Any:
+    """Return the rows that the MERGE adds to a table that has none of its keys."""
     is_put = pc.equal(merge.source.column(OP), PUT)
     return merge.source if pc.all(is_put).as_py() else merge.source.filter(is_put)
 

@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
-from lakehead.lake.tables.arrow_rows import one_array, row_codes
 from lakehead.lake.tables.data_file import DataFile, write_data_file
 from lakehead.lake.tables.deletion_vectors import write_vectors
 from lakehead.lake.tables.delta_table import Table, TableUnavailable
+from lakehead.lake.tables.key_search import KeySearch
 from lakehead.lake.tables.logical_files import LogicalFile
 from lakehead.lake.tables.partitions import split_rows
 from lakehead.lake.tables.table_file import RowGroup, TableFile, without
@@ -136,24 +135,14 @@ class _Changes:
 
     def __init__(self, merge: Merge) -> None:
         self._source = merge.source.combine_chunks()
-        self._names = merge.names
-        self._keys = {name: one_array(self._source.column(name)) for name in merge.names}
+        self._search = KeySearch(self._source.select(list(merge.names)))
         self._is_put = np.asarray(pc.equal(self._source.column(OP), PUT))
         self._is_new = np.ones(self._source.num_rows, np.bool_)
         self._is_later = np.zeros(self._source.num_rows, np.bool_)
-        self._sorted = {
-            name: np.sort(keys.to_numpy())
-            for name, keys in self._keys.items()
-            if pa.types.is_integer(keys.type)
-        }
 
     def condition(self) -> Any:
         """Return what holds for each row of the table that a change may meet."""
-        found = ds.scalar(True)
-        for name, keys in self._sorted.items():
-            if len(keys):
-                found &= (ds.field(name) >= int(keys[0])) & (ds.field(name) <= int(keys[-1]))
-        return found
+        return self._search.condition()
 
     def replaced(self, file: TableFile, deleted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the numbers of the rows of a file that changes replace or delete, in order;
@@ -161,16 +150,16 @@ class _Changes:
         """
         numbers, parts = [np.array([], np.int64)], []
         for group in file.row_groups():
-            if not self._may_have(group):
+            if not self._search.may_be_in(group):
                 continue
             found = self._candidates(group, deleted)
             if len(found):
                 numbers.append(found + group.first)
-                parts.append(group.rows([*self._names, *_ORDER]).take(pa.array(found)))
+                parts.append(group.rows([*self._search.names, *_ORDER]).take(pa.array(found)))
         if not parts:
             return numbers[0]
         rows = pa.concat_tables(parts)
-        which = self._change_of(rows)
+        which = self._search.key_of(rows)
         is_met = which >= 0
         rows, which = rows.filter(pa.array(is_met)), which[is_met]
         is_later = self._precede(rows, which)
@@ -182,45 +171,15 @@ class _Changes:
         """Return the put rows that are new, or later than the row that the table had."""
         return self._source.filter(pa.array(self._is_put & (self._is_new | self._is_later)))
 
-    def _may_have(self, group: RowGroup) -> bool:
-        for name, keys in self._sorted.items():
-            if (bounds := group.bounds(name)) is not None:
-                start, end = (
-                    np.searchsorted(keys, bounds[0]),
-                    np.searchsorted(keys, bounds[1], "right"),
-                )
-                if start == end:
-                    return False
-        return True
-
     def _candidates(self, group: RowGroup, deleted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows of a group, by their numbers in it, of which each key column has a value that
         some change has there.
         """
-        rows = group.rows(self._names)
-        found: Any = None
-        for name, keys in self._keys.items():
-            some = pc.is_in(rows.column(name).cast(keys.type), value_set=keys)
-            found = some if found is None else pc.and_(found, some)
-        mask = np.array(found)
+        rows = group.rows(self._search.names)
+        mask = self._search.among(rows)
         if (is_kept := without(deleted, group.first, rows.num_rows)) is not None:
             mask &= is_kept
         return np.flatnonzero(mask)
-
-    def _change_of(self, rows: Any) -> npt.NDArray[np.int64]:
-        """Return the change for each row, by its number in the source; -1 for none."""
-        if len(self._names) == 1:
-            keys = self._keys[self._names[0]]
-            at = pc.index_in(one_array(rows.column(self._names[0])).cast(keys.type), keys)
-            return np.asarray(pc.fill_null(at, -1), np.int64)
-        names = list(self._names)
-        keys = self._source.select(names)
-        codes = row_codes(pa.concat_tables([keys, rows.select(names).cast(keys.schema)]), names)
-        ours, theirs = codes[: keys.num_rows], codes[keys.num_rows :]
-        change: npt.NDArray[np.int64] = np.full(int(codes.max()) + 1, -1, np.int64)
-        change[ours] = np.arange(len(ours))
-        found: npt.NDArray[np.int64] = change[theirs]
-        return found
 
     def _precede(self, rows: Any, which: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which rows of the table come before their changes (`upsert._IS_LATER`)."""

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakehead.lake.jobs import table_run
 from lakehead.lake.jobs.table_run import planned_merge
-from lakehead.lake.tables import upsert
+from lakehead.lake.tables import key_search
 from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.delta_table import Table, open_table
 from lakehead.lake.tables.merge_engine import DeltaMerge
@@ -27,10 +26,11 @@ SCHEMA = pa.schema(
 FILES = 12
 
 
-def rows_of(first: int, count: int) -> pa.Table:
+def rows_of(first: int, count: int, *, between: int = 0) -> pa.Table:
+    """Rows with every other id, or those `between`."""
     numbers = range(first, first + count)
     rows = [
-        {"id": n, "_offset": n, "_partition": 0, "_timestamp": n, "_key": b"%d" % n}
+        {"id": 2 * n + between, "_offset": n, "_partition": 0, "_timestamp": n, "_key": b"%d" % n}
         for n in numbers
     ]
     return pa.Table.from_pylist(rows, SCHEMA)
@@ -78,30 +78,30 @@ def test_the_keys_that_a_table_has_are_compared_with_new_ones_at_once(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks()
-    monkeypatch.setattr(upsert, "pc", looks)
+    monkeypatch.setattr(key_search, "pc", looks)
     merge = planned_merge(
         table,
-        changes_of(rows_of(1000, 5), op="u", has_id=True),
+        changes_of(rows_of(0, FILES * 10 - 1, between=1), op="u", has_id=True),
         SCHEMA,
         ["id"],
         is_history=False,
     )
-    DeltaMerge().merge(table, merge, {("t", 0): 1004}, {})
+    DeltaMerge().merge(table, merge, {("t", 0): 1000}, {})
     assert looks.sizes == [FILES * 10]
     after = open_table(table.uri)
     assert after is not None
-    assert after.count() == FILES * 10 + 5
+    assert after.count() == FILES * 20 - 1
 
 
 def test_the_rows_of_deleted_record_keys_are_looked_for_at_once(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks()
-    monkeypatch.setattr(table_run, "pc", looks)
-    deletes = changes_of(rows_of(7, 9), op="d", has_id=False)
+    monkeypatch.setattr(key_search, "pc", looks)
+    deletes = changes_of(rows_of(0, FILES * 10), op="d", has_id=False)
     merge = planned_merge(table, deletes, SCHEMA, ["id"], is_history=False)
     assert looks.sizes == [FILES * 10]
-    assert sorted(merge.source.column("id").to_pylist()) == list(range(7, 16))
+    assert sorted(merge.source.column("id").to_pylist()) == list(range(0, FILES * 20, 2))
 
 
 @pytest.mark.parametrize("size_bytes", [1, 100, 1 << 30])
