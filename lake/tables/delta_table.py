@@ -64,6 +64,7 @@ _IMPLIED_FEATURES = (
 )
 """Writer features that a protocol without lists of features implies, from a writer version on."""
 _FEATURES = "Unsupported table features required"
+_NO_CHECKPOINT = "Had a _last_checkpoint hint but didn't find any checkpoints"
 _FEATURES_OF_REWRITES = frozenset(
     {
         *_FEATURES_OF_1_2,
@@ -865,6 +866,11 @@ def _writer_features(protocol: "ProtocolVersions") -> set[str]:
 
 
 def _with_advice(text: str) -> str:
+    if _NO_CHECKPOINT in text:
+        return (
+            f"{text}: restore the checkpoint, or delete _delta_log/_last_checkpoint, and the table "
+            "is read from the entries of its log, if it has all of them"
+        )
     if _FEATURES not in text:
         return text
     return (
