@@ -498,12 +498,12 @@ class Table:
         from deltalake.exceptions import DeltaError
 
         self.require_own_names()
+        if not self.has_vectors:
+            plain = self._plain_dataset()
+            for fragment in plain.get_fragments(filter=predicate):
+                yield TableFile(self.uri, fragment, plain.schema)
+            return
         try:
-            if not self.has_vectors:
-                plain = self._handle.to_pyarrow_dataset()
-                for fragment in plain.get_fragments(filter=predicate):
-                    yield TableFile(self.uri, fragment, plain.schema)
-                return
             added = pa.table(self._handle.get_add_actions(flatten=True))
             schema = pa.schema(self._handle.schema().to_arrow())
             dataset = table_dataset(*location(self.uri), schema, added)
@@ -619,21 +619,34 @@ class Table:
 
     def count(self, predicate: Any = None) -> int:
         """Return how many rows a predicate about partitions and offsets selects, without one
-        all.
+        all. Raises TableUnavailable.
         """
         if not self.has_vectors:
-            return int(self._handle.to_pyarrow_dataset().count_rows(filter=predicate))
+            return int(self._plain_dataset().count_rows(filter=predicate))
         return sum(file.count(predicate) for file in self.data_files(predicate))
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
-        """Return some columns of the rows that a predicate about partitions and offsets selects."""
+        """Return some columns of the rows that a predicate about partitions and offsets selects.
+        Raises TableUnavailable.
+        """
         if not self.has_vectors:
-            plain = self._handle.to_pyarrow_dataset()
+            plain = self._plain_dataset()
             return plain.to_table(columns=list(columns), filter=predicate)
         schema = pa.schema(self._handle.schema().to_arrow())
         found = [pa.schema([schema.field(name) for name in columns]).empty_table()]
         found += [file.rows(columns, predicate) for file in self.data_files(predicate)]
         return pa.concat_tables(found)
+
+    def _plain_dataset(self) -> Any:
+        """Return the dataset of a table without deletion vectors. Raises TableUnavailable, also for
+        a table with features that delta-rs does not read.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return self._handle.to_pyarrow_dataset()
+        except (DeltaError, OSError) as error:
+            raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
 
 
 _CHECKPOINT_COMMITS = 100

@@ -277,6 +277,26 @@ def test_a_table_whose_progress_does_not_last_gets_no_more(
     assert DeltaTable(table).version() == version
 
 
+@pytest.mark.parametrize("feature", ["typeWidening", "v2Checkpoint"])
+def test_a_rebuild_of_a_table_with_features_that_are_not_read_is_refused_in_one_line(
+    tmp_path: Path, feature: str
+) -> None:
+    table = Path(numbers(tmp_path, 1).table)
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": [feature],
+        "writerFeatures": ["appendOnly", "invariants", feature],
+    }
+    entry = table / "_delta_log" / f"{DeltaTable(table).version() + 1:020}.json"
+    entry.write_text(json.dumps({"protocol": protocol}) + "\n")
+    tables = DeclaredTables(str(tmp_path))
+    with pytest.raises(TableUnavailable, match=feature) as met:
+        tables.rebuild("people")
+    tables.close()
+    assert "\n" not in str(met.value)
+
+
 def make_clustered(table: Path) -> None:
     """Commit what delta-spark does for `ALTER TABLE ... CLUSTER BY (_offset)`."""
     version = DeltaTable(table).version() + 1
