@@ -46,7 +46,19 @@ the same place, or put back to an older state, has other commits under the same 
 OFFSETS = "lakehead.change"
 """In the summary: the offsets, as the Delta commit has them."""
 _TRIES = 5
-_RETRIES = {"commit.retry.num-retries": "0"}
+_SETTINGS = {
+    "commit.retry.num-retries": "0",
+    # Each commit leaves a file with the list of all snapshots.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+VERSIONS_MAX = 100
+"""Delta versions without a snapshot that get one each. More have one together."""
+SNAPSHOTS_MAX = 500
+"""Snapshots that the table keeps, the newest ones. PyIceberg copies their list fifteen times for
+each commit, so that a table with thousands takes it longer than Delta's commits take.
+"""
+_EXPIRED_AT_ONCE = 100
 _NAME_MAPPING = "schema.name-mapping.default"
 
 
@@ -115,6 +127,7 @@ def publish(uri: str, catalog: "Catalog", name: str) -> Published:
                 mirror = _Mirror(delta, table.refresh())
                 mirror.show(mirror.difference())
                 snapshots += 1
+            mirror.expire_old()
             return Published(version=delta.version, snapshots=snapshots)
         except CommitFailedException as error:
             _log.info("iceberg_commit_lost", table=name, attempt=attempt, error=str(error))
@@ -164,9 +177,9 @@ def _opened(delta: Table, catalog: "Catalog", name: str) -> "IcebergTable":
             f"the Iceberg table {name} shows {shown or 'no Delta table'}, not {delta.uri}: "
             "choose another name"
         )
-    if not _RETRIES.items() <= table.properties.items():
+    if not _SETTINGS.items() <= table.properties.items():
         with table.transaction() as transaction:
-            transaction.set_properties(_RETRIES)
+            transaction.set_properties(_SETTINGS)
     return table
 
 
@@ -174,7 +187,7 @@ def _created(delta: Table, catalog: "Catalog", name: str) -> "IcebergTable":
     """Make the table with its partitions, and no snapshot."""
     for column in delta.partition_columns:
         _kind_of(delta.schema, column)
-    properties = {_DELTA: delta.uri, VERSION: "-1", "format-version": "2", **_RETRIES}
+    properties = {_DELTA: delta.uri, VERSION: "-1", "format-version": "2", **_SETTINGS}
     with catalog.create_table_transaction(name, delta.schema, properties=properties) as transaction:
         with transaction.update_spec() as spec:
             for column in delta.partition_columns:
@@ -205,13 +218,13 @@ class _Mirror:
 
     def missing(self) -> Iterator[_Commit]:
         """Yield the commits with files that have no snapshot, the oldest first. One commit has the
-        difference of both states if the log lacks one (Delta removes entries after 30 days), if one
-        marks rows by deletion vectors that were purged since or sets other partition columns, and
-        if the Delta table is another one than was shown.
+        difference of both states if there are many of them, if the log lacks one (Delta removes
+        entries after 30 days), if one marks rows by deletion vectors that were purged since or sets
+        other partition columns, and if the Delta table is another one than was shown.
         Columns that a commit without files has added come with the next one.
         """
         version, is_wider = int(self._table.properties[VERSION]), False
-        if self._is_other(version):
+        if self._is_other(version) or self._delta.version - version > VERSIONS_MAX:
             yield self.difference()
             return
         while version < self._delta.version:
@@ -258,6 +271,21 @@ class _Mirror:
             transaction.set_properties({VERSION: str(commit.version), _COMMIT: commit.digest})
             self._add_snapshot(transaction, commit)
         self._table = self._table.refresh()
+
+    def expire_old(self) -> None:
+        """Remove the oldest snapshots from the list if it is long; those with a tag or a branch
+        stay.
+        """
+        held = {one.snapshot_id for one in self._table.refs().values()}
+        known = sorted(self._table.snapshots(), key=lambda one: one.sequence_number or 0)
+        old = [one for one in known[:-SNAPSHOTS_MAX] if one.snapshot_id not in held]
+        if len(old) < _EXPIRED_AT_ONCE:
+            return
+        expiry = self._table.maintenance.expire_snapshots()
+        expiry.by_ids([one.snapshot_id for one in old]).commit()
+        for snapshot in old:
+            with suppress(FileNotFoundError):
+                self._table.io.delete(snapshot.manifest_list)
 
     def _widen(self, transaction: "Transaction") -> None:
         """Add what the Delta table's schema has. Raises SettingsError for types that no column of

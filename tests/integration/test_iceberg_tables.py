@@ -222,6 +222,45 @@ def test_a_log_that_lost_its_old_entries_is_shown_as_one_snapshot(
     assert iceberg_rows(catalog.load_table(NAME)) == delta_rows(orders.place)
 
 
+def test_many_versions_have_one_snapshot_together(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a table that is published for the first time, or after a long outage of its catalog."""
+    orders = Orders(tmp_path)
+    orders.materialize()
+    orders.publish(catalog)
+    monkeypatch.setattr(iceberg, "VERSIONS_MAX", 3)
+    for commits, snapshots in ((3, 3), (4, 1)):
+        for _ in range(commits):
+            orders.write()
+            orders.materialize()
+        assert orders.publish(catalog).snapshots == snapshots
+        assert_each_version_is_there(orders, catalog.load_table(NAME))
+
+
+def test_the_oldest_snapshots_go_but_those_with_a_tag(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit to a catalog costs by the number of snapshots."""
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 2)
+    monkeypatch.setattr(iceberg, "_EXPIRED_AT_ONCE", 1)
+    orders = Orders(tmp_path)
+    counts, first = [], 0
+    for number in range(6):
+        orders.write()
+        orders.materialize()
+        orders.publish(catalog)
+        table = catalog.load_table(NAME)
+        counts.append(len(table.snapshots()))
+        if not number:
+            first = table.snapshots()[0].snapshot_id
+            table.manage_snapshots().create_tag(first, "audited").commit()
+    assert counts == [1, 2, 3, 3, 3, 3]
+    table = catalog.load_table(NAME)
+    assert first in {one.snapshot_id for one in table.snapshots()}
+    assert_each_version_is_there(orders, table)
+
+
 @pytest.mark.parametrize("commits", [1, 4])
 def test_a_delta_table_that_was_made_again_in_the_same_place_is_shown_as_it_is_now(
     tmp_path: Path, catalog: Catalog, commits: int
