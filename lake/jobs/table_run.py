@@ -69,6 +69,7 @@ from lakehead.lake.tables.owner import OtherTopic
 from lakehead.lake.tables.range_digests import digest_note
 from lakehead.lake.tables.table_history import Change
 from lakehead.lake.tables.table_statistics import run_cost
+from lakehead.lake.tables.unique_key import UNIQUE_KEY, unique_key_txn
 from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.storage.clock import SystemClock
@@ -290,6 +291,7 @@ class TableRun:
         self._expected: tuple[int, ...] = ()
         self._made_for: TableIdentity | None = None
         self._key_checked: TableIdentity | None = None
+        self._lacks_key = False
         self._held: tuple[int, ...] = ()
         self._beside: tuple[TableRun, ...] = ()
         self._requested = given_schema(settings)
@@ -432,6 +434,12 @@ class TableRun:
                 is_enabled=self._settings.takes_vectors, modified_ms=self._clock.now_ms()
             )
             return True
+        if self._lacks_key:
+            self._guard.check()
+            txns = unique_key_txn(self._settings.mode, self._settings.keys)
+            table.commit([], txns, modified_ms=self._clock.now_ms(), commit_info={})
+            self._lacks_key = False
+            return True
         if self._requested is not None:
             self._follow(table, layout, self._requested)
             self._requested = None
@@ -487,14 +495,17 @@ class TableRun:
     # ------------------------------------------------------------------------------- the schema
 
     def _layout(self) -> TableLayout | None:
+        is_key_checked = self._made_for is not None and self._made_for == self._key_checked
         layout = table_layout(
             self._settings,
             self._table,
             self._reader,
             self._logs,
             topic_id=self._topic_id,
-            is_key_checked=self._made_for is not None and self._made_for == self._key_checked,
+            is_key_checked=is_key_checked,
         )
+        if not is_key_checked and self._table is not None:
+            self._lacks_key = self._table.txn_version(UNIQUE_KEY) == NOTHING
         self._key_checked = self._made_for
         return layout
 

@@ -2,7 +2,7 @@
 change, no row of another key gets in before the table is rebuilt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import MaterializeSettings, Unguarded
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import NOTHING, Table, open_table
-from lakehead.lake.tables.unique_key import UNIQUE_KEY, check_unique_key
+from lakehead.lake.tables.unique_key import UNIQUE_KEY, check_unique_key, unique_key_txn
 from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
@@ -129,3 +129,69 @@ def test_a_table_that_begins_later_records_its_unique_key(tmp_path: Path) -> Non
     table = open_table(str(tmp_path / "tables/orders"))
     assert table is not None
     assert table.txn_version(UNIQUE_KEY) != NOTHING
+
+
+@pytest.fixture
+def made_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """As tables were made before they recorded a unique key, while the patch lasts."""
+    with monkeypatch.context() as patch:
+        for module in ("table_schema", "table_run"):
+            patch.setattr(f"lakehead.lake.jobs.{module}.unique_key_txn", lambda _mode, _keys: {})
+        yield patch
+
+
+def recorded(root: Path) -> int:
+    table = open_table(str(root / "tables/orders"))
+    assert table is not None
+    return table.txn_version(UNIQUE_KEY)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"mode": "upsert", "keys": "id,note"}, {"mode": None, "keys": None}),
+        ({"mode": "upsert", "keys": "id,note", "scd": "2"}, {"keys": "id"}),
+        ({}, {"mode": "upsert"}),
+    ],
+)
+def test_a_table_that_was_made_before_gets_no_rows_of_another_unique_key(
+    tmp_path: Path,
+    made_before: pytest.MonkeyPatch,
+    before: dict[str, str | None],
+    after: dict[str, str | None],
+) -> None:
+    """Its rows show it: two have one key, or a MERGE was there."""
+    write(tmp_path, "a", "b")
+    declare(tmp_path, {**ALWAYS, **before})
+    assert catch_up(tmp_path).error is None
+    write(tmp_path, "b")
+    assert catch_up(tmp_path).error is None
+    made_before.undo()
+    declare(tmp_path, after)
+    write(tmp_path, "c")
+    outcome = catch_up(tmp_path)
+    assert "lakehead rebuild-table" in str(outcome.error)
+    assert "\n" not in str(outcome.error)
+    assert "c" not in notes(outcome)
+
+
+@pytest.mark.parametrize(
+    "declared", [{}, {"mode": "upsert"}, {"mode": "upsert", "keys": "id,note", "scd": "2"}]
+)
+def test_a_table_that_was_made_before_records_its_unique_key(
+    tmp_path: Path, made_before: pytest.MonkeyPatch, declared: dict[str, str | None]
+) -> None:
+    write(tmp_path, "a", "b")
+    declare(tmp_path, {**ALWAYS, **declared})
+    assert catch_up(tmp_path).error is None
+    made_before.undo()
+    assert catch_up(tmp_path).error is None
+    is_upsert = "mode" in declared
+    keys = ("id", "note") if "keys" in declared else ()
+    wanted = unique_key_txn("upsert" if is_upsert else "append", keys)
+    assert recorded(tmp_path) == wanted[UNIQUE_KEY]
+    declare(
+        tmp_path, {"mode": None, "keys": None, "scd": None} if is_upsert else {"mode": "upsert"}
+    )
+    write(tmp_path, "c")
+    assert "lakehead rebuild-table" in str(catch_up(tmp_path).error)
