@@ -1,5 +1,6 @@
 """The classic group protocol, scenario by scenario, on the state machine alone."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from lakehead.broker.coordinator.group.messages import (
     SyncRequest,
     SyncResult,
 )
+from tests.support.processor_time import check_within, measured
 
 NO_DELAY = GroupSettings(initial_rebalance_delay_ms=0)
 PROTOCOLS = (("range", b"meta-range"), ("roundrobin", b"meta-rr"))
@@ -414,3 +416,46 @@ def test_28_a_lone_member_changes_only_to_what_it_speaks_already() -> None:
     assert changed is not None
     assert changed.error is ErrorCode.inconsistent_group_protocol
     assert world.join("a3", "c-1", protocols=(("roundrobin", b""),)).generation == 2  # type: ignore[union-attr]
+
+
+@measured
+def test_a_request_of_a_rebalance_costs_the_same_however_many_members_there_are() -> None:
+    """With 5,000 members each look at all of them in each request takes many seconds."""
+    world = World(GroupSettings(record_max=10_000_000))
+    group = world.group
+    began = time.thread_time()
+    for number in range(5_000):
+        world.join(f"first-{number}")
+        assert group.next_deadline() is not None
+    world.after(3.1)
+    world.after(3.1)
+    ids = [member.member_id for member in group.members]
+    for round_ in range(2):
+        for member_id in ids:
+            world.sync(f"sync-{round_}-{member_id}", member_id, group.generation)
+            assert group.next_deadline() is not None
+        assert group.state is GroupState.STABLE
+        for member_id in ids:
+            assert world.heartbeat(member_id, group.generation) is ErrorCode.none
+        for member_id in ids:
+            world.join(f"join-{round_}-{member_id}", member_id)
+            assert group.next_deadline() is not None
+    world.after(70)
+    assert group.state is GroupState.EMPTY
+    check_within(time.thread_time() - began, 3.0)
+
+
+def test_a_session_ends_in_time_after_others_were_prolonged_or_shortened() -> None:
+    world = stable_pair()
+    world.after(4)
+    assert world.heartbeat("c-1", 2) is ErrorCode.none
+    assert world.group.next_deadline() == 110.0, "of the member that sent nothing"
+    world.join("c", "c-1", session_timeout_ms=6_000)
+    assert "c" not in world.joined, "it waits, and cannot expire"
+    world.after(6)
+    assert [member.member_id for member in world.group.members] == ["c-1"]
+    assert world.joined["c"].generation == 3
+    assert world.group.next_deadline() == 116.0
+    world.after(6)
+    assert world.group.state is GroupState.EMPTY
+    assert world.group.next_deadline() is None

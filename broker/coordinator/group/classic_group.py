@@ -56,9 +56,7 @@ _MEMORY_PER_RECORD = 2
 
 
 class _Effects:
-    """Gathers the effects of one event. A ticket leaves its member when its request is
-    completed.
-    """
+    """Gathers the effects of one event."""
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
@@ -76,36 +74,6 @@ class _Effects:
     def synced(self, ticket: Ticket, result: SyncResult) -> None:
         """Complete a SyncGroup."""
         self._effects.append(Synced(ticket=ticket, result=result))
-
-    def fail_join(self, member: Member, error: ErrorCode) -> None:
-        """Complete the JoinGroup of a member, if it waits for one, with an error. A member that is
-        not known any more gets no id.
-        """
-        if member.join_ticket is not None:
-            ticket, member.join_ticket = member.join_ticket, None
-            is_known = error is not ErrorCode.unknown_member_id
-            member_id = member.member_id if is_known else UNKNOWN_MEMBER
-            self.joined(ticket, JoinResult(error=error, member_id=member_id))
-
-    def fail_sync(self, member: Member, error: ErrorCode) -> None:
-        """Complete the SyncGroup of a member, if it waits for one, with an error."""
-        if member.sync_ticket is not None:
-            ticket, member.sync_ticket = member.sync_ticket, None
-            self.synced(ticket, SyncResult(error=error))
-
-    def returned(
-        self, member: Member, ticket: Ticket, result: JoinResult, error: ErrorCode | None
-    ) -> None:
-        """Complete the JoinGroup of a static member that came back, now that this is stored or has
-        failed, unless it was completed meanwhile.
-        """
-        if member.join_ticket is not ticket:
-            return
-        if error is None:
-            member.join_ticket = None
-            self.joined(ticket, result)
-        else:
-            self.fail_join(member, error)
 
     def store(self, snapshot: GroupSnapshot, assignments: dict[str, bytes]) -> int:
         """Add the effect of storing a generation with these assignments; return the store's
@@ -237,11 +205,11 @@ class ClassicGroup:
         assert member is not None
         member.has_synced = True
         if self.state is GroupState.STABLE:
-            member.touch(now)
+            self.members.touch(member, now)
             self._outbox.synced(ticket, self._assignment_of(member))
             return self._outbox.take()
-        if member.sync_ticket is not None:  # a retry on another connection
-            self._outbox.fail_sync(member, ErrorCode.rebalance_in_progress)
+        # One that waits is of another connection, which is gone.
+        self._fail_sync(member, ErrorCode.rebalance_in_progress)
         member.sync_ticket = ticket
         if member.member_id == self.members.leader and self._storing is None:
             given = dict(request.assignments)
@@ -253,7 +221,7 @@ class ClassicGroup:
     def stored(self, token: int, error: ErrorCode | None, now: float) -> list[Effect]:
         """The outcome of a `Store` effect: None once it is durable."""
         if token in self._returning:
-            self._outbox.returned(*self._returning.pop(token), error)
+            self._complete_return(*self._returning.pop(token), error)
             return self._outbox.take()
         if self._storing is None or self._storing[0] != token:
             return []
@@ -261,15 +229,15 @@ class ClassicGroup:
         self._storing = None
         if error is not None:
             for member in self.members:
-                self._outbox.fail_sync(member, error)
+                self._fail_sync(member, error)
             self._prepare_rebalance(now)
             return self._outbox.take()
         self.state = GroupState.STABLE
         for member in self.members:
             member.assignment = assignments.get(member.member_id, b"")
-            if member.sync_ticket is not None:
-                ticket, member.sync_ticket = member.sync_ticket, None
-                member.touch(now)
+            ticket = self.members.end_sync(member)
+            if ticket is not None:
+                self.members.touch(member, now)
                 self._outbox.synced(ticket, self._assignment_of(member))
         return self._outbox.take()
 
@@ -325,12 +293,13 @@ class ClassicGroup:
 
     def tick(self, now: float) -> list[Effect]:
         """Let time pass: forget the silent, complete rebalances whose time is up."""
-        for member_id in self.pending.expired(now):
-            self.pending.discard(member_id)
+        if self.pending.expire(now):
             self._maybe_complete_join(now)
-        for member in list(self.members):
-            if member.can_expire and member.session_deadline <= now:
-                self._remove(member, now)
+        if self.members.deadline <= now:
+            for member in list(self.members):
+                if member.can_expire and member.session_deadline <= now:
+                    self._remove(member, now)
+            self.members.renew_deadline()
         if self._rebalance_deadline is not None and self._rebalance_deadline <= now:
             self._end_of_rebalance_wait(now)
         if self._sync_deadline is not None and self._sync_deadline <= now:
@@ -342,8 +311,8 @@ class ClassicGroup:
     def kill(self, error: ErrorCode) -> list[Effect]:
         """End the group here (deleted, or led by another node); requests that wait get `error`."""
         for member in self.members:
-            self._outbox.fail_join(member, error)
-            self._outbox.fail_sync(member, error)
+            self._fail_join(member, error)
+            self._fail_sync(member, error)
         self.members = Members()
         self.pending = PendingIds()
         self._clear_rebalance()
@@ -351,11 +320,15 @@ class ClassicGroup:
         return self._outbox.take()
 
     def next_deadline(self) -> float | None:
-        """Return when `tick` has something to do next, if nothing else happens."""
-        deadlines = [m.session_deadline for m in self.members if m.can_expire]
-        others = self.pending.deadline(), self._rebalance_deadline, self._sync_deadline
-        deadlines += [deadline for deadline in others if deadline is not None]
-        return min(deadlines, default=None)
+        """Return when `tick` may have something to do next, if nothing else happens: no later
+        than it has.
+        """
+        deadlines = (
+            *(self.members.deadline, self.pending.deadline),
+            *(self._rebalance_deadline, self._sync_deadline),
+        )
+        first = min(deadline for deadline in deadlines if deadline is not None)
+        return None if first == math.inf else first
 
     def snapshot(self) -> GroupSnapshot:
         """Return the group as it is now, for storing and describing."""
@@ -391,7 +364,7 @@ class ClassicGroup:
             self.state is GroupState.STABLE and is_unchanged and not is_leader
         )
         if is_repeat:  # its response was lost, or nothing changed for a follower
-            member.touch(now)
+            self.members.touch(member, now)
             self._outbox.joined(ticket, self._generation_for(member))
             return
         self._await_join(member, request, ticket)
@@ -410,28 +383,28 @@ class ClassicGroup:
         self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket, now: float
     ) -> None:
         """A static member came back: it takes its place under a new id; the old id is fenced."""
-        self._outbox.fail_join(member, ErrorCode.fenced_instance_id)
-        self._outbox.fail_sync(member, ErrorCode.fenced_instance_id)
+        self._fail_join(member, ErrorCode.fenced_instance_id)
+        self._fail_sync(member, ErrorCode.fenced_instance_id)
         old_leader = self.members.leader
         self.members.rename(member, member_id)
         before = self.protocol_name
         self.members.adopt(member, request)
-        member.touch(now)
+        self.members.touch(member, now)
         if self.state is not GroupState.STABLE or self.members.select_protocol() != before:
             self._await_join(member, request, ticket)
             self._prepare_or_complete(now)
             return
-        member.join_ticket = ticket
+        self.members.await_join(member, ticket)
         result = self._unchanged_for(member, old_leader, request.can_skip_assignment)
         assignments = {m.member_id: m.assignment for m in self.members}
         token = self._outbox.store(self.snapshot(), assignments)
         self._returning[token] = member, ticket, result
 
     def _await_join(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
-        if member.join_ticket is not None:  # a retry on another connection
-            self._outbox.fail_join(member, ErrorCode.rebalance_in_progress)
+        # One that waits is of another connection, which is gone.
+        self._fail_join(member, ErrorCode.rebalance_in_progress)
         self.members.adopt(member, request)
-        member.join_ticket = ticket
+        self.members.await_join(member, ticket)
 
     def _prepare_or_complete(self, now: float) -> None:
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -442,7 +415,7 @@ class ClassicGroup:
     def _prepare_rebalance(self, now: float) -> None:
         is_first = self.state is GroupState.EMPTY
         for member in self.members:
-            self._outbox.fail_sync(member, ErrorCode.rebalance_in_progress)
+            self._fail_sync(member, ErrorCode.rebalance_in_progress)
             if self.state is GroupState.COMPLETING_REBALANCE:
                 member.assignment = b""  # of a generation before the one that was not completed
         self._clear_rebalance()
@@ -498,10 +471,10 @@ class ClassicGroup:
         self._sync_deadline = now + self.members.rebalance_timeout_ms() / 1000
         for member in self.members:
             member.has_synced = False
-            if member.join_ticket is not None:
-                ticket, member.join_ticket = member.join_ticket, None
+            ticket = self.members.end_join(member)
+            if ticket is not None:
                 member.is_new = False
-                member.touch(now)
+                self.members.touch(member, now)
                 self._outbox.joined(ticket, self._generation_for(member))
 
     def _remove(self, member: Member, now: float) -> None:
@@ -514,8 +487,8 @@ class ClassicGroup:
         self.pending.discard(member_id)
         member = self.members.get(member_id)
         if member is not None:
-            self._outbox.fail_join(member, ErrorCode.unknown_member_id)
-            self._outbox.fail_sync(member, ErrorCode.unknown_member_id)
+            self._fail_join(member, ErrorCode.unknown_member_id)
+            self._fail_sync(member, ErrorCode.unknown_member_id)
             self.members.remove(member)
 
     def _clear_rebalance(self) -> None:
@@ -527,7 +500,36 @@ class ClassicGroup:
     def _touch(self, member_id: str, now: float) -> None:
         member = self.members.get(member_id)
         if member is not None:
-            member.touch(now)
+            self.members.touch(member, now)
+
+    def _fail_join(self, member: Member, error: ErrorCode) -> None:
+        """Complete the JoinGroup of a member, if it waits for one, with an error. A member that is
+        not known any more gets no id.
+        """
+        ticket = self.members.end_join(member)
+        if ticket is not None:
+            is_known = error is not ErrorCode.unknown_member_id
+            member_id = member.member_id if is_known else UNKNOWN_MEMBER
+            self._outbox.joined(ticket, JoinResult(error=error, member_id=member_id))
+
+    def _fail_sync(self, member: Member, error: ErrorCode) -> None:
+        """Complete the SyncGroup of a member, if it waits for one, with an error."""
+        ticket = self.members.end_sync(member)
+        if ticket is not None:
+            self._outbox.synced(ticket, SyncResult(error=error))
+
+    def _complete_return(
+        self, member: Member, ticket: Ticket, result: JoinResult, error: ErrorCode | None
+    ) -> None:
+        """Complete the JoinGroup of a static member that came back, now that this is stored or has
+        failed, unless it was completed meanwhile.
+        """
+        if member.join_ticket is not ticket:
+            return
+        if error is None:
+            self._outbox.joined(self.members.end_join(member), result)
+        else:
+            self._fail_join(member, error)
 
     # Checks of requests.
 
@@ -604,44 +606,39 @@ class ClassicGroup:
             return True
         if request.protocol_type != self.protocol_type:
             return False
-        if not self.members:
-            return True
-        common = self.members.common_protocols()
-        return any(name in common for name, _ in request.protocols)
+        return any(self.members.all_speak(name) for name, _ in request.protocols)
 
     def _fits(self, request: JoinRequest, room: float) -> bool:
         """Return true if the members would be within the memory for one group (some protocols of
         each, of which one is stored), and grow by no more than the room for all groups.
         """
         texts = request.member_id, request.instance_id, request.client_id, request.client_host
-        others = (
-            member.cost
-            for member in self.members
-            if member.member_id != request.member_id
-            and (request.instance_id is None or member.instance_id != request.instance_id)
-        )
-        total = cost_of(texts, request.protocols) + sum(others)
-        is_known = self.members.get(request.member_id) or (
-            request.instance_id is not None and self.members.of_instance(request.instance_id)
-        )
-        growth = total - self.members.cost + (0 if is_known else MEMBER_OBJECTS)
-        return total <= _MEMORY_PER_RECORD * self._settings.record_max and (growth <= max(room, 0))
+        growth, known = cost_of(texts, request.protocols), self._member_of(request)
+        if known is not None:
+            growth -= known.cost
+        if self.members.cost + growth > _MEMORY_PER_RECORD * self._settings.record_max:
+            return False
+        return growth + (MEMBER_OBJECTS if known is None else 0) <= max(room, 0)
 
     def _has_room_for(self, request: JoinRequest) -> bool:
         """Return true if a member may (re)join. While a group rebalances, those count that have
         rejoined: where there are too many, the last ones are out.
         """
-        member = self.members.get(request.member_id)
-        if request.instance_id is not None:
-            member = self.members.of_instance(request.instance_id) or member
+        member = self._member_of(request)
         if self.state is GroupState.EMPTY:
             return True
         if self.state is GroupState.PREPARING_REBALANCE:
-            waiting = sum(1 for other in self.members if other.is_awaiting_join)
-            return waiting < self._settings.max_size or (
+            return self.members.awaiting_join < self._settings.max_size or (
                 member is not None and member.is_awaiting_join
             )
         return member is not None or len(self.members) < self._settings.max_size
+
+    def _member_of(self, request: JoinRequest) -> Member | None:
+        """Return the member that sends a JoinGroup, or that it replaces; None for a new one."""
+        member = self.members.get(request.member_id)
+        if request.instance_id is not None:
+            member = self.members.of_instance(request.instance_id) or member
+        return member
 
     # Responses.
 

@@ -61,6 +61,8 @@ class PendingIds:
     def __init__(self) -> None:
         self.size = 0
         """Bytes that they are counted with."""
+        self.deadline = math.inf
+        """No id is to be forgotten before."""
         self._deadlines: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -75,6 +77,7 @@ class PendingIds:
     def add(self, member_id: str, deadline: float) -> None:
         """Keep an id until a time, in monotonic seconds."""
         self._deadlines[member_id] = deadline
+        self.deadline = min(self.deadline, deadline)
         self.size += cost_of((member_id,))
         while self.size > _PENDING_MAX:
             self.discard(next(iter(self._deadlines)))
@@ -84,13 +87,15 @@ class PendingIds:
         if self._deadlines.pop(member_id, None) is not None:
             self.size -= cost_of((member_id,))
 
-    def expired(self, now: float) -> list[str]:
-        """Return the ids whose time is over."""
-        return [one for one, deadline in self._deadlines.items() if deadline <= now]
-
-    def deadline(self) -> float | None:
-        """Return when the next one is to be forgotten."""
-        return min(self._deadlines.values(), default=None)
+    def expire(self, now: float) -> bool:
+        """Forget the ids whose time is over; return true if there were some."""
+        if self.deadline > now:
+            return False
+        over = [one for one, until in self._deadlines.items() if until <= now]
+        for member_id in over:
+            self.discard(member_id)
+        self.deadline = min(self._deadlines.values(), default=math.inf)
+        return bool(over)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,16 +168,17 @@ class Member:
         """Return true if silence counts: an old member that waits for us has nothing to send."""
         return self.is_new or (self.join_ticket is None and self.sync_ticket is None)
 
+    @property
+    def protocol_names(self) -> set[str]:
+        """The names of the protocols that it speaks."""
+        return {name for name, _ in self.protocols}
+
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return its metadata for a protocol; empty when it does not speak it."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
         return b""
-
-    def touch(self, now: float) -> None:
-        """Record a sign of life: the session starts again."""
-        self.session_deadline = now + self.session_timeout_ms / 1000
 
     def adopt(self, request: JoinRequest) -> None:
         """Take over what a new JoinGroup of this member says."""
@@ -199,13 +205,23 @@ class Member:
 
 @dataclass(slots=True)
 class Members:
-    """The members by id, in order of arrival, and the ids of the static ones by instance."""
+    """The members by id, in order of arrival, and the ids of the static ones by instance.
+
+    A group may have thousands of members, of which each sends several requests in a rebalance: what
+    each of these requests needs to know of all members is counted, and not looked for.
+    """
 
     leader: str | None = None
     cost: int = 0
     """Bytes that they are counted with."""
+    awaiting_join: int = 0
+    """Members that wait for the rebalance."""
+    deadline: float = math.inf
+    """No session ends before; `renew_deadline` makes it exact."""
     _by_id: dict[str, Member] = field(default_factory=dict)
     _by_instance: dict[str, str] = field(default_factory=dict)
+    _speakers: Counter[str] = field(default_factory=Counter)
+    """Members that speak a protocol, by its name: their number."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -230,6 +246,9 @@ class Members:
         assert member.member_id not in self._by_id
         self._by_id[member.member_id] = member
         self.cost += member.cost
+        self.awaiting_join += member.is_awaiting_join
+        self._speakers.update(member.protocol_names)
+        self._expect(member)
         if member.instance_id is not None:
             assert member.instance_id not in self._by_instance
             self._by_instance[member.instance_id] = member.member_id
@@ -242,17 +261,60 @@ class Members:
         """
         del self._by_id[member.member_id]
         self.cost -= member.cost
+        self.awaiting_join -= member.is_awaiting_join
+        self._silence(member.protocol_names)
         if member.instance_id is not None:
             del self._by_instance[member.instance_id]
         if self.leader == member.member_id:
             waiting = (other.member_id for other in self if other.is_awaiting_join)
-            self.leader = next(waiting, next(iter(self._by_id), None))
+            first = next(waiting, None) if self.awaiting_join else None
+            self.leader = next(iter(self._by_id), None) if first is None else first
 
     def adopt(self, member: Member, request: JoinRequest) -> None:
         """Let a member take over what its new JoinGroup says."""
+        before = member.protocol_names
         self.cost -= member.cost
         member.adopt(request)
         self.cost += member.cost
+        if before != member.protocol_names:
+            self._silence(before)
+            self._speakers.update(member.protocol_names)
+
+    def touch(self, member: Member, now: float) -> None:
+        """Record a sign of life: the session of a member starts again."""
+        member.session_deadline = now + member.session_timeout_ms / 1000
+        self._expect(member)
+
+    def await_join(self, member: Member, ticket: Ticket) -> None:
+        """Have a JoinGroup of a member, for which none waits, wait for the rebalance."""
+        assert member.join_ticket is None
+        member.join_ticket = ticket
+        self.awaiting_join += 1
+
+    def end_join(self, member: Member) -> Ticket | None:
+        """Return the ticket of the JoinGroup of a member, which waits no longer; None without
+        one.
+        """
+        ticket, member.join_ticket = member.join_ticket, None
+        if ticket is not None:
+            self.awaiting_join -= 1
+            self._expect(member)
+        return ticket
+
+    def end_sync(self, member: Member) -> Ticket | None:
+        """Return the ticket of the SyncGroup of a member, which waits no longer; None without
+        one.
+        """
+        ticket, member.sync_ticket = member.sync_ticket, None
+        if ticket is not None:
+            self._expect(member)
+        return ticket
+
+    def renew_deadline(self) -> None:
+        """Find the end of the first session, after those that were over have ended."""
+        self.deadline = math.inf
+        for member in self:
+            self._expect(member)
 
     def rename(self, member: Member, member_id: str) -> None:
         """Give a static member that came back its new id, at its old place."""
@@ -279,28 +341,26 @@ class Members:
 
     def have_all_joined(self) -> bool:
         """Return true if everyone waits for the rebalance to complete."""
-        return all(member.is_awaiting_join for member in self)
+        return self.awaiting_join == len(self)
 
-    def common_protocols(self) -> set[str]:
-        """Return the names of the protocols that every member speaks."""
-        sets = [{name for name, _ in member.protocols} for member in self]
-        return set.intersection(*sets) if sets else set()
+    def all_speak(self, protocol_name: str) -> bool:
+        """Return true if every member speaks a protocol."""
+        return self._speakers[protocol_name] == len(self)
 
     def select_protocol(self) -> str | None:
         """Return the protocol most members put first among those that all speak; ties go to the
         leader's order.
         """
-        common = self.common_protocols()
-        votes = Counter(
-            next(name for name, _ in member.protocols if name in common)
-            for member in self
-            if common
-        )
         leader = self._by_id.get(self.leader or "")
-        if leader is None or not votes:
-            return None
         # max() keeps the first of equals, and the leader's list is in its order of preference.
-        order = [name for name, _ in leader.protocols if name in common]
+        preferred = () if leader is None else leader.protocols
+        order = [name for name, _ in preferred if self.all_speak(name)]
+        if len(order) < 2:
+            return next(iter(order), None)
+        common = set(order)
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common) for member in self
+        )
         return max(order, key=lambda name: votes[name])
 
     def rebalance_timeout_ms(self) -> int:
@@ -317,3 +377,15 @@ class Members:
             )
             for member in self
         )
+
+    def _silence(self, protocol_names: Iterable[str]) -> None:
+        """Count one member less that speaks these protocols."""
+        for name in protocol_names:
+            self._speakers[name] -= 1
+            if not self._speakers[name]:
+                del self._speakers[name]
+
+    def _expect(self, member: Member) -> None:
+        """See to it that the deadline is not after the end of a member's session."""
+        if member.can_expire and member.session_deadline < self.deadline:
+            self.deadline = member.session_deadline
