@@ -358,7 +358,7 @@ class GroupCoordinator:
 
     async def unstable(self, group_id: str) -> set[TopicPartition]:
         """Return the partitions whose offset an open transaction may change."""
-        live = (await self._shard(group_id)).groups.get(group_id)
+        live = (await self._shard(group_id)).find(group_id)
         return set() if live is None else live.unstable
 
     async def offsets(self, group_id: str) -> Offsets:
@@ -369,7 +369,7 @@ class GroupCoordinator:
         if under_way is not None:
             await self._durable(under_way)
             shard = await self._shard(group_id)  # it may be another node's by now
-        live = shard.groups.get(group_id)
+        live = shard.find(group_id)
         return {} if live is None else live.offsets
 
     async def delete_offsets(self, group_id: str, where: Iterable[TopicPartition]) -> None:

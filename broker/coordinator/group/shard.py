@@ -87,7 +87,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.format.batch_writer import KeyValue
 
 _TICK_SECONDS_MIN = 0.001
-_EXPIRED_AT_ONCE = 1_000
+_AT_ONCE = 1_000
 """Offsets that are looked at in one turn of the event loop, in whole groups."""
 _TopicName: TypeAlias = tuple[str, bytes | None]
 """The name of a topic, and its id where a commit recorded it."""
@@ -124,6 +124,10 @@ class GroupShard:
         self._counts = counts
         self._groups_of: dict[int, set[str]] = {}
         """Groups with commits in open transactions, by producer id."""
+        self._deleted_topics: dict[str, set[str]] = {}
+        """Topics that were deleted, by the group that may have offsets of them yet. A group is rid
+        of them before its offsets are read or get a commit.
+        """
         self._is_closed = False
         self.shares = new_shares(self._gathered, self.groups.__contains__)
         """The share groups."""
@@ -170,7 +174,7 @@ class GroupShard:
                 places = self._pending_places(key.group_id, producer_id)
                 places.add((key.topic, key.partition))
         # In the same turn: `delete_topics` knows of all later deletions.
-        self._delete_stale({one for one in seen if not self._is_current(*one)})
+        self._delete_stale(self.groups, {one for one in seen if not self._is_current(*one)})
         for live in self.groups.values():
             self._arm(live)
 
@@ -186,6 +190,7 @@ class GroupShard:
             self._let_go(live)
         self.groups.clear()
         self._groups_of.clear()
+        self._deleted_topics.clear()
 
     # Members.
 
@@ -518,6 +523,7 @@ class GroupShard:
         live.begin_commit(offsets)
 
         def then(error: Exception | None) -> None:
+            self._forget_topics(group_id)
             live.end_commit(offsets, is_kept=error is None)
             for place in offsets:
                 self._hide_deleted(live, place)
@@ -595,11 +601,12 @@ class GroupShard:
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """A producer's transaction has its marker: its offsets count, or never will."""
         counted = self._count(self._log.end_transaction(producer_id, is_commit=is_commit))
-        for group_id in self._groups_of.pop(producer_id, ()):
+        group_ids = self._groups_of.pop(producer_id, set())
+        for group_id in group_ids:
             live = self.groups.get(group_id)
             if live is not None:
                 live.pending_transactional.pop(producer_id, None)
-        self._delete_stale({one for one in counted if not self._is_current(*one)})
+        self._delete_stale(group_ids, {one for one in counted if not self._is_current(*one)})
 
     def _count(self, decided: Mapping[bytes, bytes | None]) -> set[_TopicName]:
         """Let offsets count that transactions have committed; return their topics."""
@@ -633,14 +640,40 @@ class GroupShard:
 
     def delete_topics(self, topics: set[str]) -> None:
         """Forget every group's offsets of deleted topics: none is seen from now on, and soon the
-        log has their tombstones.
+        log has their tombstones. A node may have a million offsets: their groups take turns.
         """
-        for group_id, live in self.groups.items():
-            gone = [where for where in live.places if where[0] in topics]
-            if gone:
-                self.delete_offsets(group_id, gone)
-                for place in gone:
-                    live.offsets.pop(place, None)
+        is_begun = bool(self._deleted_topics)
+        for group_id in self.groups:
+            known = self._deleted_topics.get(group_id)
+            self._deleted_topics[group_id] = topics if known is None else known | topics
+        if not is_begun:
+            self._forget_next_topics(iter(()))
+
+    def _forget_next_topics(self, group_ids: Iterator[str]) -> None:
+        """Forget offsets of deleted topics, of some groups in each turn of the event loop."""
+        looked_at = 0
+        for group_id in group_ids:
+            live = self.groups.get(group_id)
+            looked_at += 1 if live is None else 1 + len(live.offsets)
+            self._forget_topics(group_id)
+            if looked_at >= _AT_ONCE:
+                break
+        else:
+            group_ids = iter(list(self._deleted_topics))
+        if self._deleted_topics:
+            asyncio.get_running_loop().call_soon(self._forget_next_topics, group_ids)
+
+    def _forget_topics(self, group_id: str) -> None:
+        """Forget a group's offsets of topics that were deleted."""
+        topics = self._deleted_topics.pop(group_id, None)
+        live = self.groups.get(group_id)
+        if topics is None or live is None:
+            return
+        gone = [place for place in live.places if place[0] in topics]
+        if gone:
+            self.delete_offsets(group_id, gone)
+            for place in gone:
+                live.offsets.pop(place, None)
 
     def _hide_deleted(self, live: GroupMetadata, place: TopicPartition) -> None:
         """Show no offset that was on its way to the log while its topic was deleted."""
@@ -649,13 +682,17 @@ class GroupShard:
         if topic_id is not None and not self._is_current(place[0], topic_id):
             del live.offsets[place]
 
-    def _delete_stale(self, topics: Collection[_TopicName]) -> None:
-        """Forget offsets that were committed of topics that are deleted. If a newer commit is under
-        way or in an open transaction, the log keeps the older one until that one counts.
+    def _delete_stale(self, group_ids: Iterable[str], topics: Collection[_TopicName]) -> None:
+        """Forget offsets of groups that were committed of topics that are deleted. If a newer
+        commit is under way or in an open transaction, the log keeps the older one until that one
+        counts.
         """
         if not topics:
             return
-        for group_id, live in self.groups.items():
+        for group_id in group_ids:
+            live = self.groups.get(group_id)
+            if live is None:
+                continue
             newer, gone = live.unstable.union(live.uncommitted), []
             for place, offset in list(live.offsets.items()):
                 if (place[0], offset.topic_id) in topics:
@@ -709,15 +746,20 @@ class GroupShard:
                 self.delete_offsets(group_id, old)
             looked_at += 1 + len(live.offsets)
             count += len(old)
-            if looked_at >= _EXPIRED_AT_ONCE:
+            if looked_at >= _AT_ONCE:
                 yield count
                 looked_at = count = 0
         yield count
 
     # Inside.
 
+    def find(self, group_id: str) -> GroupMetadata | None:
+        """Return a group, without offsets of topics that were deleted."""
+        self._forget_topics(group_id)
+        return self.groups.get(group_id)
+
     def _live(self, group_id: str) -> GroupMetadata:
-        live = self.groups.get(group_id)
+        live = self.find(group_id)
         if live is None:
             group = ClassicGroup(group_id, self._settings, self._new_member_id)
             live = self.groups[group_id] = GroupMetadata(group)
