@@ -19,6 +19,7 @@ from lakehead.broker.network.listeners import Listener, Listeners
 from lakehead.broker.network.request_memory import RequestMemory
 from lakehead.broker.network.tls import RECEIVE_SIZE, TlsSocket
 from lakehead.broker.network.tls_contexts import TlsContexts
+from lakehead.broker.observability.event_rate_limit import EventRateLimit
 from lakehead.broker.open_files import open_file_limit
 from lakehead.broker.quota.accept_rates import AcceptRates
 from lakehead.broker.quota.connection_rates import ConnectionRates
@@ -137,6 +138,7 @@ class Server:
         self.accepted_total: int = 0
         self.refused_total: int = 0
         self.rejected_total: int = 0
+        self._rejections = EventRateLimit(clock)
         self.throttled_now: int = 0
         """Connections that are muted for a quota."""
         self._accept_rates = accept_rates
@@ -255,9 +257,15 @@ class Server:
             self._all_closed()
 
     def rejected(self, connection: Connection, reason: str) -> None:
-        """Close a connection that does not speak Kafka."""
+        """Close a connection that does not speak Kafka. Of each address a bounded number of events
+        is written; `repeated` counts those between.
+        """
         self.rejected_total += 1
-        _log.info("connection_rejected", client_host=connection.client_host, reason=reason)
+        host = connection.client_host
+        repeated = self._rejections.admit((host, reason), host)
+        if repeated is not None:
+            counted = {"repeated": repeated} if repeated else {}
+            _log.info("connection_rejected", client_host=host, reason=reason, **counted)
         connection.abort()
 
     def throttled(self, connections: int) -> None:

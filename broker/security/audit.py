@@ -2,24 +2,19 @@
 
 Kafka writes denials at level INFO and what is allowed at DEBUG; here the setting
 `audit.log.allowed` adds what is allowed. A client decides how often it is denied, so events are
-bounded: one a minute of the same principal, operation and resource, and of one principal `_BURST`
-at once and `_RATE_S` a second. The next event of the same counts those between as `repeated`.
+bounded (`EventRateLimit`), by their principal. Those that were left out are counted as `repeated`.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
 
+from lakehead.broker.observability.event_rate_limit import EventRateLimit
 from lakehead.broker.security.authorizer import AclOperation, ResourceType
 from lakehead.broker.security.principal import KafkaPrincipal
 from lakehead.storage.clock import Clock
 
-INTERVAL_S = 60.0
-"""Time after which the same decision is an event again."""
-_BURST, _RATE_S = 50, 5.0
-_KEYS_MAX, _PRINCIPALS_MAX = 8_192, 1_024
 _TEXT_MAX = 256
 """Characters of a name that an event shows: clients choose names."""
 
@@ -40,17 +35,6 @@ class Attempt(NamedTuple):
     resource: str
 
 
-class _Bucket:
-    """Tokens of one principal."""
-
-    __slots__ = ("at", "left", "suppressed")
-
-    def __init__(self, now: float) -> None:
-        self.at = now
-        self.left = float(_BURST)
-        self.suppressed = 0
-
-
 class AuditLog:
     """Writes events, a bounded number of them. `sinks` get each event that is written."""
 
@@ -59,11 +43,12 @@ class AuditLog:
         self.sinks: list[Sink] = []
         self.denied_total = 0
         """Denials that were reported to clients."""
-        self.suppressed_total = 0
+        self._limit = EventRateLimit(clock)
+
+    @property
+    def suppressed_total(self) -> int:
         """Events that were not written, because there were too many like them."""
-        self._clock = clock
-        self._seen: OrderedDict[tuple[Any, ...], list[float]] = OrderedDict()
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        return self._limit.suppressed_total
 
     def denied(self, attempt: Attempt) -> None:
         """Note that something was denied."""
@@ -94,7 +79,7 @@ class AuditLog:
         principal, kind = str(attempt.principal), attempt.resource_type
         name = _shown(attempt.resource)
         key = (event, principal, attempt.host, attempt.operation, kind, name)
-        repeated = self._admitted(key, principal)
+        repeated = self._limit.admit(key, principal)
         if repeated is None:
             return
         self._write(
@@ -114,43 +99,9 @@ class AuditLog:
 
     def _note_client(self, event: str, host: str, listener: str, fields: Mapping[str, str]) -> None:
         shown = {name: _shown(value) for name, value in fields.items() if value}
-        repeated = self._admitted((event, host, listener, *shown.items()), f"{event} {host}")
+        repeated = self._limit.admit((event, host, listener, *shown.items()), f"{event} {host}")
         if repeated is not None:
             self._write(event, repeated, {"client_host": host, "listener": listener, **shown})
-
-    def _admitted(self, key: tuple[Any, ...], owner: str) -> int | None:
-        """Return how many events like this were not written since the last one; None if this one
-        is not written either.
-        """
-        now = self._clock.monotonic()
-        seen = self._seen.get(key)
-        if seen is not None and now - seen[0] < INTERVAL_S:
-            seen[1] += 1
-            self.suppressed_total += 1
-            return None
-        bucket = self._bucket(owner, now)
-        if bucket.left < 1:
-            bucket.suppressed += 1
-            self.suppressed_total += 1
-            return None
-        bucket.left -= 1
-        repeated = bucket.suppressed + (0 if seen is None else int(seen[1]))
-        bucket.suppressed = 0
-        self._seen[key] = [now, 0]
-        self._seen.move_to_end(key)
-        if len(self._seen) > _KEYS_MAX:
-            self._seen.popitem(last=False)
-        return repeated
-
-    def _bucket(self, owner: str, now: float) -> _Bucket:
-        bucket = self._buckets.get(owner)
-        if bucket is None:
-            bucket = self._buckets[owner] = _Bucket(now)
-            if len(self._buckets) > _PRINCIPALS_MAX:
-                self._buckets.popitem(last=False)
-        bucket.left = min(float(_BURST), bucket.left + (now - bucket.at) * _RATE_S)
-        bucket.at = now
-        return bucket
 
     def _write(self, event: str, repeated: int, fields: Mapping[str, str]) -> None:
         counted = {**fields, "repeated": repeated} if repeated else fields
