@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.describe_log_dirs import log_dir
 from lakehead.broker.api.logger_levels import change_levels
 from lakehead.broker.api.turns import change_each
-from lakehead.broker.cluster.cordons import check_cordons
+from lakehead.broker.cluster.cordons import CORDONED_LOG_DIRS, check_cordons
 from lakehead.broker.configs.client_metrics_configs import (
     known_client_metrics_config,
     parse_client_metrics_configs,
@@ -36,6 +36,7 @@ from lakehead.broker.security.access import (
     ALTER_CONFIGS_OF_GROUP,
     ALTER_CONFIGS_OF_TOPIC,
 )
+from lakehead.broker.setting_sources import split_override
 from lakehead.broker.settings import OVERRIDE_PREFIX, Settings
 from lakehead.lake.declaration.table_declaration import declared_paths
 from lakehead.storage.errors import LakeheadError, SettingsError
@@ -59,6 +60,10 @@ _OF_CLUSTER = ALTER_CONFIGS_OF_CLUSTER.noted("Configs of brokers, loggers and cl
 ACCESS = (_OF_CLUSTER, ALTER_CONFIGS_OF_TOPIC, ALTER_CONFIGS_OF_GROUP)
 """The checks of both APIs."""
 _DELETE = 1
+_LIMITS_OF_LISTENERS = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
+"""Configs that may be set for a listener of all brokers at once."""
 _RESOURCE_STEPS = 4
 """Work on one resource, counted in elements of a request."""
 
@@ -219,6 +224,8 @@ def _plan_broker(
     for name, value in changes.items():
         if value is not None:
             changes[name] = _parsed_broker_config(name, value)
+    if node_id == ALL_BROKERS:
+        _check_cluster_default(changes)
     if changes.keys() & {OVERRIDES, PER_ADDRESS}:
         shared = state.broker_configs.get(ALL_BROKERS, Map())
         _check_connections({**shared, **present, **changes})
@@ -261,6 +268,25 @@ def _parsed_broker_config(name: str, value: str) -> str:
     if not config.is_dynamic:
         raise refused(f"Cannot update these configs dynamically: [{name}]")
     return config.parse(value, ErrorCode.invalid_request)
+
+
+def _check_cluster_default(changes: Changes) -> None:
+    """Refuse values for all brokers that only single ones can have."""
+    names = sorted(
+        name for name, value in changes.items() if value is not None and _is_per_broker(name)
+    )
+    if names:
+        raise refused(
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            f"[{', '.join(names)}]"
+        )
+
+
+def _is_per_broker(name: str) -> bool:
+    if name.startswith(OVERRIDE_PREFIX):
+        _, setting = split_override(name)
+        return setting not in _LIMITS_OF_LISTENERS
+    return name == CORDONED_LOG_DIRS
 
 
 def _plan_client_metrics(

@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.configs.definition import split_list
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.maintenance.configs import ALL_BROKERS
 from lakehead.storage.metadata.records import BrokerConfig, Record
 from lakehead.storage.metadata.state import MetadataImage
 
@@ -25,8 +24,8 @@ def is_cordoned(state: MetadataImage, node_id: int) -> bool:
 
 
 def check_cordons(records: Iterable[Record], log_dir: str) -> None:
-    """Refuse changes of configs that cordon other directories than `log_dir`, or those of all
-    brokers. Raises KafkaError (INVALID_REQUEST).
+    """Refuse changes of configs that cordon other directories than `log_dir`. Raises KafkaError
+    (INVALID_REQUEST).
     """
     for record in records:
         if not isinstance(record, BrokerConfig):
@@ -34,12 +33,6 @@ def check_cordons(records: Iterable[Record], log_dir: str) -> None:
         value = record.configs.get(CORDONED_LOG_DIRS)
         if value is None:
             continue
-        if record.node_id == ALL_BROKERS:
-            raise KafkaError(
-                ErrorCode.invalid_request,
-                "Cannot update these configs at default cluster level, broker id must be "
-                f"specified: [{CORDONED_LOG_DIRS}]",
-            )
         items = split_list(value)
         if _ALL in items and len(items) > 1:
             raise _refused(

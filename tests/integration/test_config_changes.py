@@ -2,7 +2,7 @@
 is refused with Kafka's code, each resource on its own.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +24,8 @@ NONE, INVALID, CONFIG = ErrorCode.none, ErrorCode.invalid_request, ErrorCode.inv
 SET, DELETE, APPEND, SUBTRACT = range(4)
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+OF_LISTENERS = {"ssl.keystore.location": "x", "ssl.client.auth": "required"}
+
 Change = tuple[str, int, str | None]
 
 
@@ -33,9 +35,11 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiC
         yield asking
 
 
-async def change(
-    client: ApiClient, *asked: tuple[int, str, Sequence[Change]], only_check: bool = False
-) -> list[ErrorCode]:
+def changing(
+    *asked: tuple[int, str, Sequence[Change]], only_check: bool = False
+) -> Callable[[ModuleType], Any]:
+    """Return what builds IncrementalAlterConfigs."""
+
     def build(module: ModuleType) -> Any:
         resources = [
             entity(
@@ -56,7 +60,13 @@ async def change(
             module, "IncrementalAlterConfigsRequest", resources=resources, validate_only=only_check
         )
 
-    answer = await client.ask(44, 1, build)
+    return build
+
+
+async def change(
+    client: ApiClient, *asked: tuple[int, str, Sequence[Change]], only_check: bool = False
+) -> list[ErrorCode]:
+    answer = await client.ask(44, 1, changing(*asked, only_check=only_check))
     return [one.error_code for one in answer.responses]
 
 
@@ -132,6 +142,7 @@ async def describe(client: ApiClient, kind: int, name: str) -> Any:
         (BROKER, "", [("max.connections.per.ip", SET, "0")], INVALID),
         (BROKER, "", [("max.connections.per.ip.overrides", SET, "10.0.0.7")], INVALID),
         (BROKER, "", [("log.retention.ms", SET, "0")], INVALID),
+        (BROKER, "", [("listener.name.plaintext.ssl.keystore.location", SET, "x")], INVALID),
         (BROKER_LOGGER, "0", [("root", SET, "LOUD")], CONFIG),
         (BROKER_LOGGER, "0", [("root", SET, "INFO"), ("nope", SET, "INFO")], CONFIG),
         (BROKER_LOGGER, "0", [("root", DELETE, None)], INVALID),
@@ -174,6 +185,24 @@ async def test_addresses_are_shut_out_only_beside_some_that_are_not(client: ApiC
     for broker in ("0", ""):
         assert await change(client, (BROKER, broker, [(limit, DELETE, None)])) == [NONE]
     assert await change(client, (BROKER, "", [(overrides, DELETE, None)])) == [NONE]
+
+
+async def test_configs_of_listeners_are_set_for_one_broker_with_kafkas_words(
+    client: ApiClient,
+) -> None:
+    """But for limits of connections."""
+    prefix = "listener.name.plaintext."
+    wanted = [(f"{prefix}{name}", SET, value) for name, value in OF_LISTENERS.items()]
+    limits = [(f"{prefix}max.connections", SET, "900")]
+    response = await client.ask(44, 1, changing((BROKER, "", [*wanted, *limits])))
+    assert response.responses[0].error_code is INVALID
+    assert response.responses[0].error_message == (
+        "Cannot update these configs at default cluster level, broker id must be specified: "
+        f"[{prefix}ssl.client.auth, {prefix}ssl.keystore.location]"
+    )
+    assert await change(client, (BROKER, "0", wanted), (BROKER, "", limits)) == [NONE, NONE]
+    gone = [(name, DELETE, None) for name, _, _ in [*wanted, *limits]]
+    assert await change(client, (BROKER, "0", gone), (BROKER, "", gone)) == [NONE, NONE]
 
 
 async def test_what_is_named_twice_is_not_changed(client: ApiClient) -> None:
