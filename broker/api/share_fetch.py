@@ -225,7 +225,7 @@ class ShareFetchCall:
         if len(session.partitions) + len(named) > _UNKNOWN_MAX + 2 * known:
             sessions.close(member)
             raise KafkaError(ErrorCode.invalid_request, "Too many partitions in a share session.")
-        session.update(named, forgotten)
+        sessions.update(session, named, forgotten)
         return session
 
     async def _note_missing(self, session: ShareSession) -> None:

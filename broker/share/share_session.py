@@ -3,6 +3,9 @@ requests name only changes.
 
 A session belongs to a member of a group and to its connection. It ends by a request with the final
 epoch or with the connection; the records that the member has are free then.
+
+Sessions are bounded by their number, and by `PARTITIONS_MAX` partitions in all of them: clients
+decide how many a session has, and need not name partitions that exist.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -13,6 +16,8 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.network.connection import Connection
 from lakehead.broker.protocol.errors import KafkaError
 
+PARTITIONS_MAX = 250_000
+"""Partitions of all sessions, some 250 bytes each."""
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _FIRST_EPOCH = 1
@@ -38,12 +43,6 @@ class ShareSession:
         self.epoch = _FIRST_EPOCH
         self.partitions: dict[Place, None] = {}
 
-    def update(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
-        """Take over changes."""
-        self.partitions.update(dict.fromkeys(added))
-        for place in forgotten:
-            self.partitions.pop(place, None)
-
     def rotated(self, left_out: Container[Place] = ()) -> list[Place]:
         """Return the partitions in the order of this request, without some: in the session's first
         request as they were named, and from one request to the next another one first.
@@ -62,6 +61,8 @@ class ShareSessions:
         self._most = most
         self._on_end = on_end
         self._sessions: dict[ShareSessionKey, ShareSession] = {}
+        self._partitions = 0
+        """Of all sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -80,6 +81,22 @@ class ShareSessions:
         session = self._sessions[key] = ShareSession(key, connection)
         connection.when_lost[session] = lambda: self._end(session)
         return session
+
+    def update(
+        self, session: ShareSession, added: Iterable[Place], forgotten: Iterable[Place]
+    ) -> None:
+        """Have a session take over changes. Raises SHARE_SESSION_LIMIT_REACHED where all sessions
+        would have too many partitions: this one has ended then.
+        """
+        partitions = session.partitions
+        self._partitions -= len(partitions)
+        partitions.update(dict.fromkeys(added))
+        for place in forgotten:
+            partitions.pop(place, None)
+        self._partitions += len(partitions)
+        if self._partitions > PARTITIONS_MAX:
+            self._end(session)
+            raise KafkaError(ErrorCode.share_session_limit_reached)
 
     def next(self, key: ShareSessionKey, epoch: int) -> ShareSession:
         """Return the session of a request with this epoch. Raises SHARE_SESSION_NOT_FOUND,
@@ -112,4 +129,5 @@ class ShareSessions:
     def _forget(self, key: ShareSessionKey) -> None:
         session = self._sessions.pop(key, None)
         if session is not None:
+            self._partitions -= len(session.partitions)
             session.connection.when_lost.pop(session, None)

@@ -348,6 +348,28 @@ async def test_sessions_have_kafkas_errors() -> None:
         assert await a.code(acks) is ErrorCode.invalid_request
 
 
+async def test_the_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of fetch sessions: each may name very many, which need not exist."""
+    monkeypatch.setattr("lakehead.broker.share.share_session.PARTITIONS_MAX", 3)
+    async with shared(4) as (node, _):
+        a, b = [await ShareMember.connect(node, name) for name in "ab"]
+
+        async def code(member: ShareMember, *partitions: int) -> ErrorCode:
+            member.send_fetch(partitions, max_records=1)
+            return ErrorCode((await member.receive_fetch()).error_code)
+
+        assert await code(a, 0, 1) is NONE
+        assert await code(b, 0, 1) is ErrorCode.share_session_limit_reached
+        assert await code(b, 0) is NONE
+        assert await code(b, 1) is ErrorCode.share_session_limit_reached
+        assert len(node.share_partitions.sessions) == 1, "it has to begin again"
+        a.client.writer.close()
+        b.epoch = 0
+        while await code(b, 0, 1) is not NONE:
+            b.epoch = 0
+        assert len(node.share_partitions.sessions) == 1
+
+
 async def test_bad_acknowledgements_have_kafkas_errors_and_change_nothing() -> None:
     async with shared(4) as (node, _):
         a, b = [await ShareMember.connect(node, name) for name in "ab"]
