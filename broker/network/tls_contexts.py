@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -62,6 +62,17 @@ class _Present:
     seen: _Seen
 
 
+class _Refusal(NamedTuple):
+    """The settings and files that made no context, and the reason. It keeps no exception: that
+    would keep what its frames have.
+    """
+
+    seen: _Seen
+    reason: str
+    is_unreadable: bool
+    """True if the system did not let the files be read: they are tried again as they are."""
+
+
 class TlsContexts:
     """The contexts of those listeners that have TLS. Raises SettingsError."""
 
@@ -71,7 +82,7 @@ class TlsContexts:
         self._has_others = len(listeners) > 1
         """True if clients may have a listener of their own, beside that between nodes."""
         self._present = {name: self._load(one) for name, one in self._listeners.items()}
-        self._refused: dict[str, tuple[_Seen, SettingsError]] = {}
+        self._refused: dict[str, _Refusal] = {}
         self.reloads_total: int = 0
         self.refused_total: int = 0
 
@@ -131,16 +142,17 @@ class TlsContexts:
             seen = self._look(listener)
             if seen == self._present[name].seen:
                 continue
-            before, reason = self._refused.get(name, (None, None))
-            if seen == before and not isinstance(reason, UnreadableKeyMaterial):
+            before = self._refused.get(name)
+            if before is not None and seen == before.seen and not before.is_unreadable:
                 continue
             try:
                 self._present[name] = self._load(listener)
             except SettingsError as error:
-                self._refused[name] = seen, error
-                if seen != before or str(error) != str(reason):
+                is_unreadable = isinstance(error, UnreadableKeyMaterial)
+                refusal = self._refused[name] = _Refusal(seen, str(error), is_unreadable)
+                if refusal != before:
                     self.refused_total += 1
-                    _log.error("certificate_not_loaded", listener=name, reason=str(error))
+                    _log.error("certificate_not_loaded", listener=name, reason=refusal.reason)
                 continue
             self._refused.pop(name, None)
             self.reloads_total += 1
