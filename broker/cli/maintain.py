@@ -3,7 +3,6 @@
 `lakehead start` does the same in a process of its own, unless `maintain` is false.
 """
 
-import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Mapping
@@ -38,6 +37,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import JobIncomplete
 from lakehead.storage.jobs.run_recorder import RunRecorder
+from lakehead.storage.tasks import task_group
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
@@ -160,13 +160,10 @@ async def _maintain(path: str, settings: Settings, *, follow: bool) -> Maintenan
     async with opened_maintainer(path, settings) as maintainer:
         if follow:
             stopped = stopped_by_signal("ends: the next run goes on with what it is at")
-            running = asyncio.ensure_future(maintainer.run())
-            ending = asyncio.ensure_future(stopped.wait())
-            await asyncio.wait([running, ending], return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                running.result()
-            running.cancel()
-            await asyncio.wait([running])
+            async with task_group() as group:
+                running = group.create_task(maintainer.run())
+                await stopped.wait()
+                running.cancel()
         else:
             await maintainer.turn()
         return maintainer.figures

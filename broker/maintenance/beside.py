@@ -33,7 +33,7 @@ from lakehead.storage.metadata.state import INTERNAL_TOPICS
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
 """Interval of checks for lag of compaction while nothing has changed (Kafka's back-off)."""
-_TURN_S = 0.005
+_SLICE_S = 0.005
 STDERR = 2
 """The output of processes of a node. By the node's standard output its supervisor knows that it has
 ended, which another process that has it must not hide.
@@ -41,10 +41,8 @@ ended, which another process that has it must not hide.
 _log = structlog.get_logger("broker.maintenance")
 
 
-class _Turns:
-    """Gives way to the node's other work after some milliseconds: one topic may have 100,000
-    partitions.
-    """
+class _TimeSlice:
+    """The time until work gives way to that of the node: one topic may have 100,000 partitions."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -52,7 +50,7 @@ class _Turns:
 
     async def step(self) -> None:
         """Call this before each step of less than a millisecond."""
-        if self._clock.monotonic() - self._begun >= _TURN_S:
+        if self._clock.monotonic() - self._begun >= _SLICE_S:
             await asyncio.sleep(0)
             self._begun = self._clock.monotonic()
 
@@ -119,15 +117,15 @@ class MaintenanceBeside:
         self._held = {key: held for key, held in self._held.items() if held[1] > now}
         found: list[DueWork] = []
         values, now_ms = self._defaults.values(state), self._clock.now_ms()
-        turns = _Turns(self._clock)
+        time_slice = _TimeSlice(self._clock)
         for name, topic in state.topics.items():
-            await turns.step()
+            await time_slice.step()
             is_looked_at = is_retention_time or is_compacted(topic, values)
             if name in INTERNAL_TOPICS or not is_looked_at:
                 continue
             rules = topic_rules(topic.configs, values)
             for stream_id in topic.partitions:
-                await turns.step()
+                await time_slice.step()
                 work = due_of_stream(state, topic, stream_id, rules, now_ms)
                 if work is not None:
                     found.append(work)
