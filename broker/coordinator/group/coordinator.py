@@ -65,6 +65,7 @@ from lakehead.broker.coordinator.group.topic_catalog import TopicCatalog
 from lakehead.broker.coordinator.log import BatchingLog, CoordinatorLog, SharedTimeout
 from lakehead.broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
 from lakehead.broker.coordinator.transaction.messages import Producer
+from lakehead.broker.coordinator.work_in_pieces import WorkInPieces
 from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
@@ -155,6 +156,7 @@ class GroupCoordinator:
         self._scope = scope
         self._commit_timeout = SharedTimeout(settings.offsets_commit_timeout_ms / 1000, slow_log)
         self.shards: Shards[GroupShard] = Shards(topic, clock, scope, self._new_shard)
+        self._deletions = WorkInPieces(self._forget_deleted_topics)
 
     # The life of the coordinator.
 
@@ -175,6 +177,7 @@ class GroupCoordinator:
         """Forget offsets of deleted topics."""
         for shard in self.shards.loaded():
             shard.delete_topics(topics)
+        self._deletions.begin()
 
     # Members.
 
@@ -471,6 +474,10 @@ class GroupCoordinator:
         await self._durable(shard.delete_group(group_id))
 
     # Inside.
+
+    def _forget_deleted_topics(self) -> Iterator[None]:
+        for shard in self.shards.loaded():
+            yield from shard.forget_deleted_topics()
 
     def _new_shard(self, _index: int, log: CoordinatorLog) -> GroupShard:
         return GroupShard(

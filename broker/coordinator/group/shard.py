@@ -639,29 +639,23 @@ class GroupShard:
         return self._append([(_offset_key(group_id, place), None) for place in gone], then)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Forget every group's offsets of deleted topics: none is seen from now on, and soon the
-        log has their tombstones. A node may have a million offsets: their groups take turns.
+        """Note that topics are deleted: no group's offsets of them are seen from now on.
+        `forget_deleted_topics` has the log get their tombstones.
         """
-        is_begun = bool(self._deleted_topics)
         for group_id in self.groups:
             known = self._deleted_topics.get(group_id)
             self._deleted_topics[group_id] = topics if known is None else known | topics
-        if not is_begun:
-            self._forget_next_topics(iter(()))
 
-    def _forget_next_topics(self, group_ids: Iterator[str]) -> None:
-        """Forget offsets of deleted topics, of some groups in each turn of the event loop."""
+    def forget_deleted_topics(self) -> Iterator[None]:
+        """Forget all offsets of deleted topics. Yields after each piece of the work."""
         looked_at = 0
-        for group_id in group_ids:
+        for group_id in list(self._deleted_topics):
             live = self.groups.get(group_id)
             looked_at += 1 if live is None else 1 + len(live.offsets)
             self._forget_topics(group_id)
             if looked_at >= _AT_ONCE:
-                break
-        else:
-            group_ids = iter(list(self._deleted_topics))
-        if self._deleted_topics:
-            asyncio.get_running_loop().call_soon(self._forget_next_topics, group_ids)
+                yield
+                looked_at = 0
 
     def _forget_topics(self, group_id: str) -> None:
         """Forget a group's offsets of topics that were deleted."""

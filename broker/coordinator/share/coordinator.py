@@ -6,13 +6,14 @@ Methods raise KafkaError: INVALID_REQUEST, UNKNOWN_TOPIC_OR_PARTITION, the refus
 this node does not coordinate the share-partition, or not yet.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.log import CoordinatorLog
 from lakehead.broker.coordinator.shards import CoordinatorTopic, Shards, durable
 from lakehead.broker.coordinator.share.shard import NO_EPOCH, Outcome, ShareShard, StateWrite
+from lakehead.broker.coordinator.work_in_pieces import WorkInPieces
 from lakehead.broker.partition.partition import TopicRegistry
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
@@ -43,6 +44,7 @@ class ShareCoordinator:
         self._timeout_s = settings.share_coordinator_write_timeout_ms / 1000
         self._is_current = is_current
         self.shards: Shards[ShareShard] = Shards(topic, clock, scope, self._new_shard)
+        self._deletions = WorkInPieces(self._forget_deleted)
 
     def start(self) -> None:
         """Begin to load what this node holds."""
@@ -56,8 +58,7 @@ class ShareCoordinator:
 
     def topics_deleted(self, _topics: set[str]) -> None:
         """Forget states of deleted topics."""
-        for shard in self.shards.loaded():
-            shard.forget_deleted()
+        self._deletions.begin()
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> None:
         """Begin a new state, for a new member of a group or by an operator's request."""
@@ -90,6 +91,10 @@ class ShareCoordinator:
         if NO_EPOCH != leader_epoch < state.leader_epoch:
             raise KafkaError(ErrorCode.fenced_leader_epoch)
         return state
+
+    def _forget_deleted(self) -> Iterator[None]:
+        for shard in self.shards.loaded():
+            yield from shard.forget_deleted()
 
     def _new_shard(self, _index: int, log: CoordinatorLog) -> ShareShard:
         return ShareShard(log, self._clock, self._updates_max, self._topics.by_id.__contains__)

@@ -6,7 +6,7 @@ Writes of one turn of the event loop are one batch of the log.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
@@ -29,6 +29,8 @@ from lakehead.storage.clock import Clock
 Outcome: TypeAlias = asyncio.Future[Exception | None]
 
 NO_EPOCH = -1
+_AT_ONCE = 1_000
+"""States that are looked at in one turn of the event loop."""
 
 
 class StateWrite(NamedTuple):
@@ -70,18 +72,23 @@ class ShareShard:
     async def load(self) -> None:
         """Read the log, and delete states of topics that were deleted meanwhile."""
         await self._replaying.replay()
-        self.forget_deleted()
+        for _ in self.forget_deleted():
+            pass  # in one turn: no deletion may come between
 
     def close(self, _error: ErrorCode, /) -> None:
         """Accept no more requests. Those that wait for the log get an error by it."""
         self._log.flush()
         self._is_closed = True
 
-    def forget_deleted(self) -> None:
-        """Delete the states of deleted topics."""
-        for key in list(self._states.by_key):
+    def forget_deleted(self) -> Iterator[None]:
+        """Delete the states of deleted topics. Yields after each piece of the work."""
+        for number, key in enumerate(list(self._states.by_key), 1):
+            if self._is_closed:
+                return
             if not self._has_topic(key.topic_id):
                 self.delete(key)
+            if not number % _AT_ONCE:
+                yield
 
     def find(self, key: SharePartitionKey) -> ShareState | None:
         """Return a state, None if there is none."""
