@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.group.consumer.consumer_group import HeartbeatRequest
 from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.group.shard import GroupShard
@@ -65,3 +67,28 @@ async def test_a_transaction_that_ends_while_its_groups_are_loaded_counts(*, com
         assert not shard.groups["g"].unstable, turns
         turns += 1
     assert turns > 5
+
+
+async def test_members_of_consumer_groups_are_loaded_in_turns() -> None:
+    groups, members = 30, 50
+    node = Node(GroupMemory())
+    shard, topics = node.shards[0], frozenset({"t"})
+    for number in range(groups * members):
+        request = HeartbeatRequest(
+            member_id=f"m{number}", epoch=0, topics=topics, owned={}, rebalance_timeout_ms=60_000
+        )
+        shard.consumer_heartbeat(f"g{number % groups}", request)
+    await asyncio.sleep(0)
+    node.confirm()
+    again = node.shard(node.partitions[0])
+    loading, loaded, most = asyncio.create_task(again.load()), 0, 0
+    while not loading.done():
+        await asyncio.sleep(0)
+        before, loaded = loaded, sum(len(one.group.members) for one in again.groups.values())
+        most = max(most, loaded - before)
+    await loading
+    assert loaded == groups * members
+    assert most < groups * members / 2
+    for one in (shard, again):
+        one.close(ErrorCode.not_coordinator)
+    await node.scope.close()

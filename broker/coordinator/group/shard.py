@@ -88,7 +88,9 @@ from lakehead.storage.format.batch_writer import KeyValue
 
 _TICK_SECONDS_MIN = 0.001
 _AT_ONCE = 1_000
-"""Offsets that are looked at in one turn of the event loop, in whole groups."""
+"""Offsets, or records of members, that are looked at in one turn of the event loop, in whole
+groups.
+"""
 _TopicName: TypeAlias = tuple[str, bytes | None]
 """The name of a topic, and its id where a commit recorded it."""
 _log = structlog.get_logger(__name__)
@@ -161,12 +163,14 @@ class GroupShard:
                         consumers.setdefault(key.group_id, []).append(record)
             except UnknownRecord as error:
                 _log.warning("group_record_unknown", error=str(error))
+        await self._restore_consumers(consumers, now)
         # Transactions may have ended meanwhile. From here to the start of service is one turn, so
         # `transaction_ended` is called for all that end later.
         seen |= self._count(await self._log.catch_up())
-        for group_id, records in consumers.items():
-            group = self._restore_consumer(group_id, records, now)
-            self._store_consumer(self.groups[group_id], group)
+        for group_id in consumers:
+            live = self.groups[group_id]
+            assert isinstance(live.group, ConsumerGroup)
+            self._store_consumer(live, live.group)
         self.shares.restore(shares)
         for producer_id, key_bytes in self._log.pending_transactional():
             key = decode_key(key_bytes)
@@ -435,14 +439,24 @@ class GroupShard:
         if not (records or classic or live.places):
             self._forget(live)
 
+    async def _restore_consumers(
+        self, records: Mapping[str, Sequence[ConsumerGroupRecord]], now: float
+    ) -> None:
+        restored = 0
+        for group_id, found in records.items():
+            self._restore_consumer(group_id, found, now)
+            restored += len(found)
+            if restored >= _AT_ONCE:
+                await asyncio.sleep(0)
+                restored = 0
+
     def _restore_consumer(
         self, group_id: str, records: Sequence[ConsumerGroupRecord], now: float
-    ) -> ConsumerGroup:
+    ) -> None:
         live = self._live(group_id)
         live.group = group = self._new_consumer_group(group_id)
         live.stored_size = 0
         group.restore(records, now)
-        return group
 
     def _downgrade(self, live: GroupMetadata, group: ConsumerGroup) -> None:
         """Make a group whose members are all classic a classic one, which rebalances unless each
