@@ -238,3 +238,31 @@ def test_markers_that_met_an_unexpected_error_are_sent_again(
 
     simulate(world, seed=1)
     assert len(failures) >= 4
+
+
+async def test_markers_that_wait_for_a_leader_are_looked_at_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of transactions may end while a node is away."""
+    monkeypatch.setattr("lakehead.broker.coordinator.transaction.markers._PAUSE_S", 0.001)
+    nodes, looks = Nodes(), 0
+    nodes.leaders = dict.fromkeys(PLACES)
+    sending, jobs = Sending(nodes), 1_000
+    for producer_id in range(jobs):
+        sending.send(producer_id)
+    assert sending.sender.waiting == jobs * len(PLACES)
+
+    def leader(_: TopicPartition) -> int | None:
+        nonlocal looks
+        looks += 1
+        return None
+
+    monkeypatch.setattr(nodes, "leader", leader)
+    in_turns: list[int] = []
+    while sum(in_turns) < 3 * jobs * len(PLACES):
+        before = looks
+        await asyncio.sleep(0)
+        in_turns.append(looks - before)
+        assert sending.sender.waiting == jobs * len(PLACES)
+    assert max(in_turns) <= 1_000
+    await sending.scope.close()

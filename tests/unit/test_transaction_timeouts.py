@@ -98,12 +98,12 @@ async def test_a_start_by_another_clock(ahead_ms: int) -> None:
     clock = Clock()
     shard = await loaded(open_one, clock)
     machine = shard.machines["id"]
-    assert shard.tick() == (ahead_ms < 0)
+    assert sum(shard.tick()) == (ahead_ms < 0)
     clock.advance(TIMEOUT_MS - 1)
-    assert shard.tick() == 0
+    assert sum(shard.tick()) == 0
     assert (machine.current.state is TransactionState.ONGOING) == (ahead_ms >= 0)
     clock.advance(3)
-    assert shard.tick() == (ahead_ms >= 0)
+    assert sum(shard.tick()) == (ahead_ms >= 0)
     assert machine.current.state is TransactionState.PREPARE_ABORT
 
 
@@ -117,9 +117,9 @@ async def test_a_clock_that_is_set_back() -> None:
     shard.perform(machine, decision)
     clock.wall_ms -= 2 * HOUR_MS
     clock.advance(TIMEOUT_MS - 1)
-    assert shard.tick() == 0
+    assert sum(shard.tick()) == 0
     clock.advance(3)
-    assert shard.tick() == 1
+    assert sum(shard.tick()) == 1
     assert machine.current.state is TransactionState.PREPARE_ABORT
 
 

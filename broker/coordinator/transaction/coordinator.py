@@ -253,7 +253,9 @@ class TransactionCoordinator:
             await asyncio.sleep(interval_ms / 1000)
             self.shards.load_all()  # those that could not be read: their markers are waited for
             for shard in self.shards.loaded():
-                self.timed_out_total += shard.tick()
+                for aborted in shard.tick():
+                    self.timed_out_total += aborted
+                    await asyncio.sleep(0)
 
     async def _expire_regularly(self) -> None:
         settings = self._settings

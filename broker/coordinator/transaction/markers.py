@@ -133,19 +133,32 @@ class MarkerSender:
 
     def _retry(self, entry: _MarkerEntry) -> None:
         self._waiting.append(entry)
-        if not self._is_pausing:
+        self._begin_pause()
+
+    def _begin_pause(self) -> None:
+        if self._waiting and not self._is_pausing:
             self._is_pausing = True
             self._scope.spawn_apart(self._pause(), name="markers to be tried again")
 
     async def _pause(self) -> None:
+        """Route the markers that wait, after a pause. While a node is away there may be very many:
+        other work has its turn between them.
+        """
         await asyncio.sleep(_PAUSE_S)
-        self._is_pausing = False
-        entries, self._waiting = self._waiting, deque()
+        left, some = len(self._waiting), list[_MarkerEntry]()
         try:
-            self._route(entries)
+            while left:
+                some = [self._waiting.popleft() for _ in range(min(left, _PARTITIONS_MAX))]
+                left -= len(some)
+                self._route(some)
+                await asyncio.sleep(0)
         except Exception:
-            self._retry_all(entries)
+            self._waiting.extend(some)  # a marker may be written twice, but must be written
+            self._is_pausing = False
+            self._begin_pause()
             raise
+        self._is_pausing = False
+        self._begin_pause()
 
     def _retry_all(self, entries: Iterable[_MarkerEntry]) -> None:
         for entry in entries:

@@ -35,7 +35,7 @@ from lakehead.broker.coordinator.transaction.state_machine import TransactionMac
 from lakehead.storage.clock import Clock
 
 Outcome: TypeAlias = asyncio.Future[Exception | None]
-_EXPIRED_AT_ONCE = 1_000
+_AT_ONCE = 1_000
 """Ids that are looked at in one turn of the event loop."""
 _log = structlog.get_logger(__name__)
 
@@ -134,34 +134,40 @@ class TransactionShard:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def tick(self) -> int:
-        """Abort the transactions whose time is up and return how many; complete those that the log
-        had no room for.
+    def tick(self) -> Iterator[int]:
+        """Abort the transactions whose time is up; complete those that the log had no room for.
+        Yields how many were aborted, after each piece of the work.
         """
-        count = 0
-        for machine, since in list(self._busy.items()):
-            now_ms = self._now_ms(machine, since)
-            if machine.current.state in PREPARED:
-                self._complete(machine, machine.marked((), now_ms))
-                continue
-            decision = machine.time_out(now_ms)
-            if isinstance(decision, Store):
-                known = decision.transaction
-                _log.info(
-                    "transaction_timed_out",
-                    transactional_id=known.transactional_id,
-                    producer_id=known.producer_id,
-                )
-                self.perform(machine, decision)
-                count += 1
-        return count
+        busy = iter(list(self._busy.items()))
+        while some := list(islice(busy, _AT_ONCE)):
+            if self._is_closed:
+                return
+            yield sum(self._tick(machine, since) for machine, since in some)
+
+    def _tick(self, machine: TransactionMachine, since: float) -> bool:
+        """Do what is due for one transaction; return true if it is aborted."""
+        now_ms = self._now_ms(machine, since)
+        if machine.current.state in PREPARED:
+            self._complete(machine, machine.marked((), now_ms))
+            return False
+        decision = machine.time_out(now_ms)
+        if not isinstance(decision, Store):
+            return False
+        known = decision.transaction
+        _log.info(
+            "transaction_timed_out",
+            transactional_id=known.transactional_id,
+            producer_id=known.producer_id,
+        )
+        self.perform(machine, decision)
+        return True
 
     def expire(self, before_ms: int) -> Iterator[int]:
         """Delete the ids that were not used since. Yields how many, after each piece of the
         work.
         """
         names = iter(list(self.machines))
-        while some := list(islice(names, _EXPIRED_AT_ONCE)):
+        while some := list(islice(names, _AT_ONCE)):
             found = ((name, self.machines.get(name)) for name in some)
             old = [name for name, one in found if one is not None and one.is_expired(before_ms)]
             for transactional_id in old:
