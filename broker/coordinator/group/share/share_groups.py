@@ -48,8 +48,8 @@ from lakehead.storage.errors import LakeheadError
 from lakehead.storage.tasks import TaskScope, for_each
 
 _TICK_SECONDS_MIN = 0.001
-_DELETED_AT_ONCE = 100
-"""States of a group that are deleted by requests which share messages."""
+_STATES_AT_ONCE = 500
+"""States of a group that are begun, or deleted, by requests which share messages."""
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ class ShareGroups:
             for topic_id, indexes in partitions.items()
             for index in sorted(indexes)
         ]
-        await for_each(keys, self._states.delete, at_once=_DELETED_AT_ONCE)
+        await for_each(keys, self._states.delete, at_once=_STATES_AT_ONCE)
         if self._groups.get(group_id) is live:
             live.group.deleted(partitions)
             await self._stored(live, None)
@@ -354,17 +354,15 @@ class ShareGroups:
         errors: list[LakeheadError] = []
         made: list[SharePartitionKey] = []
 
-        async def begin(key: SharePartitionKey, offset: int) -> None:
+        async def begin(key: SharePartitionKey) -> None:
             try:
-                await self._states.initialize(key, epoch, offset)
+                await self._states.initialize(key, epoch, offsets[key])
             except LakeheadError as error:
                 errors.append(error)
             else:
                 made.append(key)
 
-        async with asyncio.TaskGroup() as tasks:
-            for key, offset in offsets.items():
-                tasks.create_task(begin(key, offset))
+        await for_each(offsets.keys(), begin, at_once=_STATES_AT_ONCE)
         if made and self._groups.get(live.group.group_id) is live:
             live.group.initialized(_by_topic(made))
             await self._stored(live, None)
