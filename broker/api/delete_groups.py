@@ -28,7 +28,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     codes: dict[str, ErrorCode] = dict.fromkeys(request.groups_names, ErrorCode.none)
 
     async def delete(group_id: str) -> None:
-        await turns.step()
+        await turns.give_way()  # also where nothing is to be waited for
         try:
             context.check(DELETE_GROUP, group_id)
             await context.services.groups.delete_group(group_id)

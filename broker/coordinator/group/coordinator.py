@@ -417,28 +417,28 @@ class GroupCoordinator:
 
     async def list_groups(self) -> list[GroupListing]:
         """Return every group that this node coordinates."""
-        shards = await self.shards.every()
-        groups = [
-            GroupListing(
-                group_id=live.group.group_id,
-                kind=live.kind,
-                state=live.group.state,
-                protocol_type=live.protocol_type,
-            )
-            for shard in shards
-            for live in shard.groups.values()
-        ]
-        shares = [
-            GroupListing(
-                group_id=group.group_id,
-                kind=GroupKind.SHARE,
-                state=group.state,
-                protocol_type=GroupKind.SHARE.value,
-            )
-            for shard in shards
-            for group in shard.shares.groups
-        ]
-        return groups + shares
+        groups: list[GroupListing] = []
+        for shard in await self.shards.every():
+            await asyncio.sleep(0)  # a node may have very many
+            groups += [
+                GroupListing(
+                    group_id=live.group.group_id,
+                    kind=live.kind,
+                    state=live.group.state,
+                    protocol_type=live.protocol_type,
+                )
+                for live in shard.groups.values()
+            ]
+            groups += [
+                GroupListing(
+                    group_id=group.group_id,
+                    kind=GroupKind.SHARE,
+                    state=group.state,
+                    protocol_type=GroupKind.SHARE.value,
+                )
+                for group in shard.shares.groups
+            ]
+        return groups
 
     def committed(self) -> Iterator[tuple[str, Offsets]]:
         """Yield the groups that this node coordinates and that have committed offsets. Any thread
