@@ -11,9 +11,10 @@ a task that no party has cancelled is such an error: that of a future that anoth
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from contextvars import Context
+from typing import Any, TypeVar, cast
 
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.event_logger import event_logger
@@ -41,10 +42,12 @@ class WaitCancelled(Exception):
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     """A group of tasks that fails as one of them did, by an error of ours, not by a group of them.
 
+    One whose wait was cancelled has failed: asyncio's group goes on as if it had ended.
+
     `except*` does not serve: what is raised in it is wrapped again by some releases of Python 3.11.
     """
     try:
-        async with asyncio.TaskGroup() as group:
+        async with _TaskGroup() as group:
             yield group
     except ExceptionGroup as errors:
         if errors.split(LakeheadError)[1] is not None:
@@ -53,6 +56,31 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+
+
+class _TaskGroup(asyncio.TaskGroup):
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        begun = cast("Coroutine[Any, Any, T]", coro)
+        task = super().create_task(_reported(begun), name=name, context=context)
+        task.add_done_callback(lambda _: begun.close())  # it may have ended before its first step
+        return task
+
+
+async def _reported(coro: Coroutine[Any, Any, T]) -> T:
+    """Await `coro`. Raises WaitCancelled for the cancellation of what it waits for."""
+    try:
+        return await coro
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or _is_cancelled(task):
+            raise
+        raise WaitCancelled(task.get_name()) from None
 
 
 async def for_each(

@@ -36,6 +36,40 @@ async def test_a_fault_of_a_group_is_not_hidden_by_an_error_of_ours() -> None:
     assert {type(error) for error in caught.value.exceptions} == {Refused, KeyError}
 
 
+async def waits_for_what_is_given_up(_: int = 0) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def test_a_task_whose_wait_was_cancelled_fails_its_group() -> None:
+    """asyncio's group would take it for ended, and wait for the others for ever."""
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(30), task_group() as group:
+            group.create_task(asyncio.sleep(60))
+            group.create_task(waits_for_what_is_given_up(), name="follow")
+    assert [str(error) for error in caught.value.exceptions] == [
+        "follow waited for a future that was cancelled"
+    ]
+    with pytest.raises(ExceptionGroup):
+        await for_each(range(3), waits_for_what_is_given_up, at_once=2)
+
+
+async def test_the_tasks_of_a_group_that_is_cancelled_are_no_failures() -> None:
+    async def hold() -> None:
+        async with task_group() as group:
+            group.create_task(asyncio.sleep(60))
+            group.create_task(asyncio.sleep(60))
+
+    for turns in (0, 1, 3):  # before they have begun, and after
+        holding = asyncio.ensure_future(hold())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+
+
 async def test_items_are_begun_in_order_so_many_at_a_time() -> None:
     begun: list[int] = []
     open_now, most = 0, 0
