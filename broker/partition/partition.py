@@ -335,8 +335,12 @@ class Partition:
         self.bytes_in += size
         self.topic.traffic.bytes += size
         if header.producer_id != NO_PRODUCER_ID:
-            now_ms = self._clock.now_ms()
-            self.producers.add(header, base_offset, stream.confirmed_offset, now_ms, plan.marker)
+            now_ms, confirmed = self._clock.now_ms(), stream.confirmed_offset
+            try:
+                self.producers.add(header, base_offset, confirmed, now_ms, plan.marker)
+            except BaseException as error:  # a repetition of the batch would be appended again
+                stream.broke_off(error)
+                raise
         return base_offset
 
     def append(self, batch: memoryview, on_done: OnDone | None = None) -> int:

@@ -295,11 +295,15 @@ class StreamEngine:
         except LakeheadError:
             raise
         except BaseException as error:  # the log may get another record at these offsets
-            self._uploads.stop(error)
+            self.broke_off(error)
             raise
         if self._timed is None:
             self._timed = position, Timing(self.append_latency, self._clock)
         return end_offset
+
+    def broke_off(self, error: BaseException) -> None:
+        """See `StreamServices.broke_off`."""
+        self._uploads.stop(error)
 
     def writable(self) -> bool:
         """Return true if producers should be read from: WAL and cache are below their marks."""

@@ -88,6 +88,9 @@ class ReadReplicaServices:
         """Raise StreamClosed: only the owner of a stream appends."""
         raise StreamClosed(f"stream {stream.stream_id} is not open here")
 
+    def broke_off(self, error: BaseException) -> None:
+        """Do nothing: nothing is appended here."""
+
     async def upload_now(self) -> None:
         """Do nothing: the owner of a stream uploads it."""
 

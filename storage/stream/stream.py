@@ -41,6 +41,9 @@ class StreamServices(Protocol):
     ) -> int:
         """Append a batch to the write-ahead log; return the offset at which it ends."""
 
+    def broke_off(self, error: BaseException) -> None:
+        """Commit and acknowledge nothing any more: an append has left something half done."""
+
     async def upload_now(self) -> None:
         """Upload and commit everything that is confirmed."""
 
@@ -120,6 +123,12 @@ class Stream:
         if not self.is_open:
             raise StreamClosed(f"stream {self.stream_id} is not open here")
         self.next_offset = self._engine.append(self, batch, count, max_timestamp, on_done)
+
+    def broke_off(self, error: BaseException) -> None:
+        """End the engine, since what follows from a batch that was appended was left half done: a
+        state without it must not be uploaded. The next start finds the batch in the log.
+        """
+        self._engine.broke_off(error)
 
     def confirm(self, offset: int) -> None:
         """Move the end of what is durable: to an offset after this one, and appended before."""

@@ -11,6 +11,7 @@ from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.partition.validation import check_batch
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import StorageError, StreamClosed
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.wal import MemoryWal
@@ -71,6 +72,38 @@ async def test_a_repetition_is_answered_with_the_first_and_not_before() -> None:
         wal.is_held = False
         wal._release()
         assert answers[2:] == [(2, None)] * 3
+
+
+@pytest.mark.parametrize("is_uploaded", [True, False])
+async def test_a_repetition_is_known_after_an_unexpected_error_behind_the_append(
+    is_uploaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is in the log, and not in the state: the next life of the node has both."""
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    store, wal, answers = MemoryStore(), MemoryWal(), Answers()
+    async with running(store, wal, clean=False) as (engine, streams):
+        partition = await partition_of(streams[0])
+        produce(partition, 0, answers)
+        await until(lambda: len(answers) == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(partition.producers, "add", broken)
+            with pytest.raises(MemoryError):
+                produce(partition, 1, answers)
+        with pytest.raises(StreamClosed):
+            produce(partition, 1, answers)
+        await until(lambda: wal.pending_bytes == 0)
+        if is_uploaded:
+            with pytest.raises(StorageError, match="MemoryError"):
+                await engine.upload_now()
+    async with running(store, wal.reopen()) as (_, streams):
+        partition = await partition_of(streams[0])
+        for sequence in (1, 2):
+            produce(partition, sequence, answers)
+        await until(lambda: len(answers) == 4)
+        assert answers[2:] == [(2, None), (4, None)]
 
 
 async def test_a_repetition_is_not_acknowledged_when_the_first_never_was() -> None:
