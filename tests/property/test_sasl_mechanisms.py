@@ -126,6 +126,17 @@ def test_scram_refuses_a_final_message_that_was_sent_before() -> None:
         second.evaluate(final)
 
 
+def test_scram_names_the_client_that_sends_its_nonce_twice() -> None:
+    client, server = scram_client(SHA_512, "alice", "secret"), scram_server(SHA_512, "alice", "x")
+    first = client.first()
+    challenge = server.evaluate(first)
+    assert isinstance(challenge, Challenge)
+    own = first.partition(b",r=")[2]
+    doubled = client.final(challenge.message).replace(b"r=" + own, b"r=" + own + own)
+    with pytest.raises(SaslFailure, match=r"librdkafka before 2\.6\.1"):
+        server.evaluate(doubled)
+
+
 def test_scram_refuses_another_authorization_id_with_kafkas_words() -> None:
     server = scram_server(SHA_256, "alice", "secret")
     with pytest.raises(SaslFailure) as refused:

@@ -163,6 +163,8 @@ class ScramServer:
         if _base64(binding[2:]) != self._first.header.encode():
             raise SaslFailure("the channel binding of a SCRAM exchange has changed")
         if not hmac.compare_digest(nonce[2:].encode(), self._nonce.encode()):
+            if nonce[2:] == self._first.nonce + self._nonce:
+                raise SaslFailure(_NONCE_TWICE)
             raise SaslFailure("the final SCRAM message has another nonce")
         credential, mechanism = identity.credential, self._mechanism
         signed = f"{self._first.bare},{self._server_first},{without_proof}".encode()
@@ -180,6 +182,11 @@ class ScramServer:
 _OTHER_AUTHZID = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
+_NONCE_TWICE = (
+    "the final SCRAM message has the client's nonce twice, as librdkafka before 2.6.1 sends it: "
+    "the client needs a newer one"
+)
+"""Kafka refuses it as well since 3.7.2 (CVE-2024-56128)."""
 
 
 class ScramClient:
