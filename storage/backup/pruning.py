@@ -13,12 +13,17 @@ nothing is deleted: the objects that it names are not known.
 
 A user may keep other files beside the backups. So an object that no backup names is deleted only if
 it says itself that it is of the cluster.
+
+Backups name mostly the same objects, and there may be a million of them. So the names of the newest
+one are in memory, and of each other one the difference to these. A backup that was there before the
+process is read once, one at a time.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lakehead.storage.backup.manifest import (
     RESTORING,
@@ -63,6 +68,16 @@ class Kept:
     hours: int = 24
 
 
+class _Difference(NamedTuple):
+    """The objects that a backup names and the newest one does not, and those that it lacks."""
+
+    more: frozenset[str]
+    missing: frozenset[str]
+
+
+_SAME = _Difference(frozenset(), frozenset())
+
+
 class Pruner:
     """The backups of one target, and what of them is kept."""
 
@@ -70,8 +85,11 @@ class Pruner:
         self._target = target
         self._kept = kept
         self._backups: list[Manifest] = []
-        self._keys: dict[int, frozenset[str]] = {}
-        """The objects that some of the backups name: those that were looked at."""
+        self._state: MetadataImage | None = None
+        self._newest: frozenset[str] = frozenset()
+        """The objects that the newest backup names; its metadata are `_state`."""
+        self._differences: dict[int, _Difference] = {}
+        """By number: of those of the backups that were looked at."""
         self._unnamed: set[str] | None = None
         self._damage: CorruptObject | None = None
 
@@ -100,7 +118,10 @@ class Pruner:
         StoreUnavailable, UnsupportedFormat.
         """
         self._backups.append(newest)
-        self._keys[newest.number] = _keys_of(state)
+        if state is not self._state:
+            self._change_newest(frozenset(named_objects(state)))
+            self._state = state
+        self._differences[newest.number] = _SAME
         removed: set[str] = set()
         kept = kept_numbers(self._backups, self._kept, await self._store_ms(newest))
         try:
@@ -111,8 +132,22 @@ class Pruner:
                 removed |= await self._remove_unnamed()
         except CorruptObject as error:
             self._note(error)
-        self._keys = {number: self._keys[number] for number in kept if number in self._keys}
+        self._differences = {
+            number: found for number, found in self._differences.items() if number in kept
+        }
         return removed
+
+    def _change_newest(self, named: frozenset[str]) -> None:
+        """Note the names of a newer backup, and the differences to these in place of the former."""
+        gone, new = self._newest - named, named - self._newest
+        self._newest = named
+        self._differences = {
+            number: _Difference(
+                more=(one.more - new) | (gone - one.missing),
+                missing=(one.missing - gone) | (new - one.more),
+            )
+            for number, one in self._differences.items()
+        }
 
     async def _store_ms(self, newest: Manifest) -> int:
         """Return when the newest backup was put, by the clock of the store: that of this machine
@@ -122,12 +157,8 @@ class Pruner:
         return min([newest.position_ms, *found])
 
     async def _remove(self, manifest: Manifest) -> set[str]:
-        doomed = set(await self._named(manifest))
         others = [one for one in self._backups if one is not manifest]
-        for one in reversed(others):  # the newest one names most of them
-            if not doomed:
-                break
-            doomed -= await self._named(one)
+        doomed = await self._only_in(await self._more_in(manifest), others)
         await self._target.delete([manifest_key(manifest.number)])
         failpoint("backup_manifest_deleted")
         await refuse_restored(self._target)
@@ -143,38 +174,39 @@ class Pruner:
         """
         if self._unnamed is None:
             return set()
-        doomed, self._unnamed = self._unnamed, None
-        for manifest in self._backups:
-            if not doomed:
-                break
-            doomed = doomed - await self._named(manifest)
+        unnamed, self._unnamed = self._unnamed - self._newest, None
+        doomed = await self._only_in(unnamed, self._backups)
         doomed = await objects_of(self._target, doomed, self._backups[-1].cluster_id)
         await refuse_restored(self._target)
         await self._delete(doomed)
         return doomed
 
-    async def _named(self, manifest: Manifest) -> frozenset[str]:
-        known = self._keys.get(manifest.number)
+    async def _only_in(self, keys: AbstractSet[str], others: Sequence[Manifest]) -> set[str]:
+        """Return those of some objects, none of the newest backup, that no other backup names."""
+        left = set(keys)
+        for one in reversed(others):
+            if not left:
+                break
+            left -= await self._more_in(one)
+        return left
+
+    async def _more_in(self, manifest: Manifest) -> frozenset[str]:
+        """Return the objects that a backup names, and the newest one does not."""
+        known = self._differences.get(manifest.number)
         if known is None:
             try:
-                state = await read_state(self._target, manifest)
+                named = frozenset(named_objects(await read_state(self._target, manifest)))
             except ObjectNotFound:
                 reason = f"backup {manifest.number} names it, and it is missing"
                 raise CorruptObject(manifest.state, 0, reason) from None
-            known = self._keys[manifest.number] = _keys_of(state)
-        return known
+            known = _Difference(more=named - self._newest, missing=self._newest - named)
+            self._differences[manifest.number] = known
+        return known.more
 
     async def _delete(self, keys: Iterable[str]) -> None:
         doomed = sorted(keys)
         for first in range(0, len(doomed), _DELETED_AT_ONCE):
             await self._target.delete(doomed[first : first + _DELETED_AT_ONCE])
-
-
-def _keys_of(state: MetadataImage) -> frozenset[str]:
-    """Return the keys of the objects that a backup names. Most are those of other backups, too, so
-    each is in memory once.
-    """
-    return frozenset(map(sys.intern, named_objects(state)))
 
 
 async def refuse_restored(target: ObjectStore) -> None:
