@@ -88,7 +88,7 @@ class DefectiveStore(MemoryStore):
     ) -> Sequence[ObjectMeta]:
         listed = super().list
         return await self._call(  # type: ignore[return-value]
-            lambda: listed(prefix, start_after=start_after)
+            lambda: listed(prefix, start_after=start_after, limit=limit)
         )
 
     async def delete(self, keys: Sequence[str]) -> None:
