@@ -408,6 +408,8 @@ async def test_a_trim_or_a_deletion_in_between_wins() -> None:
             patching.setattr(store, "create", trimming)
             with pytest.raises(Superseded):
                 await compaction.run()
+        left = (await check_leaks(store, engine.metadata)).uploading
+        assert left == (), "no entry can name what came too late"
         assert [r.offset for r in await read(stream)] == [2, 3, 4, 5, 6, 7]
         await compact(engine, stream)
         assert [r.offset for r in await read(stream)] == [3, 5, 6, 7]
