@@ -85,8 +85,9 @@ class RecordDigest:
             self._sums[name].update(memoryview(data).cast("B"))
 
     def _add_bytes(self, sizes_of: str, bytes_of: str, array: Any) -> None:
-        self._put(sizes_of, _lengths(array))
-        self._put(bytes_of, _values(array))
+        lengths = _lengths(array)
+        self._put(sizes_of, lengths)
+        self._put(bytes_of, _values(array, lengths))
 
     def _add_headers(self, array: Any) -> None:
         self._put("header counts", np.maximum(_lengths(array), 0))
@@ -113,13 +114,16 @@ def _lengths(array: Any) -> npt.NDArray[np.int32]:
     return lengths
 
 
-def _values(array: Any) -> Any:
-    """Return the bytes of a binary or string array, next to each other."""
-    if array.null_count:
-        array = array.drop_null()
+def _values(array: Any, lengths: npt.NDArray[np.int32]) -> Any:
+    """Return the bytes of a binary or string array, next to each other; `lengths` as `_lengths`."""
     ends = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
     if not len(array) or ends[0] == ends[-1]:
         return b""
+    if array.null_count:
+        size = np.maximum(lengths, 0).sum(dtype=np.int64)
+        if size != ends[-1] - ends[0]:  # Arrow lets a null have bytes
+            array = array.drop_null()
+            return _values(array, _lengths(array))
     return memoryview(array.buffers()[2])[int(ends[0]) : int(ends[-1])]
 
 
