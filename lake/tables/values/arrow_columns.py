@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehead.lake.decode.binary import gather
-from lakehead.lake.tables.ddl import type_name
-from lakehead.lake.tables.values.cells import NOTHING, ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
+from lakehead.lake.tables.ddl import TIMESTAMP, type_name
+from lakehead.lake.tables.values.cells import NOTHING, ROWS, SIZE_BITS, SIZE_MASK, Cells
 from lakehead.lake.tables.values.shape import Constant, FirstOf, Instant, Items, Leaf, Record, Shape
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -88,7 +87,7 @@ class ArrowColumns:
             case "bytes" | "text":
                 return self._binary(shape, shape.type, values)
             case "parsed":
-                return self._parsed(shape, self._binary(shape, pa.string(), values))
+                return self._parsed(shape, values, validity)
             case "enum":
                 return self._enum(shape, values, validity)
             case "decimal":
@@ -147,8 +146,16 @@ class ArrowColumns:
             self._fault(shape.domain, beyond, f"a number beyond {type_name(shape.type)}")
         return _fixed(shape.type, numbers, len(values), validity)
 
-    def _parsed(self, shape: Leaf, text: Any) -> Any:
+    def _parsed(self, shape: Leaf, values: Any, validity: Any) -> Any:
         """Text as a date, an instant or a decimal, where Arrow takes it for one."""
+        from lakehead.lake.tables.values.text_kernels import read_instants
+
+        if shape.type == TIMESTAMP:
+            _, valid = self._cells.slot(_valid_by(shape))
+            micros = read_instants(self._data, self._side, values, valid)
+            if micros is not None:
+                return _fixed(shape.type, micros, len(values), validity)
+        text = self._binary(shape, pa.string(), values)
         try:
             return _from_text(text, shape.type)
         except pa.ArrowInvalid:
@@ -157,31 +164,14 @@ class ArrowColumns:
             return pa.nulls(len(text), shape.type)
 
     def _binary(self, shape: Leaf, kind: Any, values: Any) -> Any:
-        sizes = (values & SIZE_MASK).astype(np.int32)
-        total = int(sizes.sum(dtype=np.int64))
-        nulls = np.zeros(0, np.uint8)
-        if not shape.always:
-            _, valid = self._cells.slot(_valid_by(shape))
-            if not valid.all():
-                sizes[valid == 0] = -1
-                nulls = np.zeros((len(values) + 7) // 8, np.uint8)
-        offsets = np.empty(len(values) + 1, np.int32)
-        held = np.empty(max(total, 1), np.uint8)
-        at = values >> SIZE_BITS & SIZE_MASK
-        if self._side is not NOTHING:
-            at = np.where(values >= SIDE, ~at, at)
-        gather(
-            self._data,
-            self._side,
-            at.astype(np.int32),
-            sizes,
-            0,
-            offsets,
-            held,
-            nulls,
-        )
-        buffers = [pa.py_buffer(nulls) if len(nulls) else None, pa.py_buffer(offsets)]
-        array = pa.Array.from_buffers(kind, len(values), [*buffers, pa.py_buffer(held)])
+        from lakehead.lake.tables.values.text_kernels import gather_texts
+
+        valid = None if shape.always else self._cells.slot(_valid_by(shape))[1]
+        buffers = [
+            None if buffer is None else pa.py_buffer(buffer)
+            for buffer in gather_texts(self._data, self._side, values, valid)
+        ]
+        array = pa.Array.from_buffers(kind, len(values), buffers)
         if pa.types.is_string(kind) and self._side is NOTHING:
             self._check(shape, array, "text that is not UTF-8", _is_text)
         return array

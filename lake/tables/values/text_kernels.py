@@ -10,10 +10,22 @@ are rare.
 from typing import Any
 
 import numpy as np
+from numba import types
 
+from lakehead.lake.decode.memory import empty
 from lakehead.lake.tables.values.cells import SIDE, SIZE_BITS, SIZE_MASK
-from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined
-from lakehead.storage.kernel_memory import leading_zeros
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    INTS,
+    LONG,
+    LONGS,
+    OUT,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
+from lakehead.storage.kernel_memory import copy_bytes, leading_zeros
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
@@ -210,3 +222,140 @@ def read_doubles(data: Any, places: Any, valid: Any) -> Any:
             at, length = int(places[i]) >> SIZE_BITS, int(places[i]) & SIZE_MASK
             doubles[i] = float(data[at : at + length].tobytes())
     return doubles
+
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+
+
+_OPEN = -(2**63)
+"""Of an instant that is left open."""
+_SECOND = 1_000_000
+
+
+@inlined
+def _number_of(data, at, count):
+    """The number that `count` digits at a place are, or -1."""
+    number = np.int64(0)
+    for i in range(at, at + count):
+        digit = np.int64(data[i]) - 0x30
+        if digit < 0 or digit > 9:
+            return np.int64(-1)
+        number = number * 10 + digit
+    return number
+
+
+@inlined
+def _days(year, month, day):
+    """Days since 1970-01-01 of a date from the year 1 on, or `_OPEN` if there is no such day."""
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    last = 31 - (month in (4, 6, 9, 11))
+    if month == 2:
+        last = 28 + is_leap
+    if year < 1 or month < 1 or month > 12 or day < 1 or day > last:
+        return np.int64(_OPEN)
+    shifted = (month + 9) % 12  # from March on, so that a leap day is the last of its year
+    years = year - (month <= 2)
+    of_year = (153 * shifted + 2) // 5 + day - 1
+    return 365 * years + years // 4 - years // 100 + years // 400 + of_year - 719468
+
+
+@inlined
+def _instant(data, at, size):
+    """Microseconds of the text at a place, or `_OPEN`."""
+    end = at + size
+    if size < 19 or data[at + 4] != 0x2D or data[at + 7] != 0x2D:
+        return np.int64(_OPEN)
+    if data[at + 10] not in (0x54, 0x20) or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
+        return np.int64(_OPEN)
+    year, month, day = (
+        _number_of(data, at, 4),
+        _number_of(data, at + 5, 2),
+        _number_of(data, at + 8, 2),
+    )
+    days = _days(year, month, day)
+    hour, minute, second = (
+        _number_of(data, at + 11, 2),
+        _number_of(data, at + 14, 2),
+        _number_of(data, at + 17, 2),
+    )
+    if days == _OPEN or min(hour, minute, second) < 0 or hour > 23 or max(minute, second) > 59:
+        return np.int64(_OPEN)
+    micros = (((days * 24 + hour) * 60 + minute) * 60 + second) * _SECOND
+    if data[end - 1] == 0x5A:
+        end -= 1
+    at += 19
+    if at == end:
+        return micros
+    if data[at] != 0x2E or not 1 < end - at <= 7:
+        return np.int64(_OPEN)
+    fraction = _number_of(data, at + 1, end - at - 1)
+    if fraction < 0:
+        return np.int64(_OPEN)
+    for _ in range(7 - (end - at)):
+        fraction *= 10
+    return micros + fraction
+
+
+@compiled(LONG(BYTES, BYTES, LONGS, BYTES, LONGS))
+def _read_instants(data, side, cells, valid, micros):
+    for i in range(cells.shape[0]):
+        if valid[i]:
+            size = cells[i] & SIZE_MASK
+            at = cells[i] >> SIZE_BITS & SIZE_MASK
+            micros[i] = _instant(side if cells[i] >= SIDE else data, at, size)
+            if micros[i] == _OPEN:
+                return i
+    return np.int64(-1)
+
+
+def read_instants(data: Any, side: Any, cells: Any, valid: Any) -> Any:
+    """Return the microseconds since 1970 in UTC of texts like 2026-11-28T09:30:00.25Z, with a blank
+    or T between, up to six digits of a fraction or none, and with Z or nothing at the end; None if
+    a text is another one, also one that is no instant. `cells` are places of texts (see `cells`).
+    """
+    micros = np.zeros(len(cells), np.int64)
+    opened = _read_instants(data, side, cells, np.ascontiguousarray(valid), micros)
+    return micros if opened < 0 else None
+
+
+@compiled(results(2)(LONGS, BYTES))
+def _sizes(cells, valid):
+    total = nulls = np.int64(0)
+    for i in range(cells.shape[0]):
+        if valid[i]:
+            total += cells[i] & SIZE_MASK
+        else:
+            nulls += 1
+    return total, nulls
+
+
+@compiled(types.void(BYTES, BYTES, LONGS, BYTES, INTS, OUT, OUT))
+def _gather(data, side, cells, valid, offsets, held, validity):
+    filled = np.int64(0)
+    offsets[0] = 0
+    for i in range(cells.shape[0]):
+        if valid[i]:
+            if validity.shape[0] > 0:
+                validity[i >> 3] |= np.uint8(1 << (i & 7))
+            size = cells[i] & SIZE_MASK
+            at = cells[i] >> SIZE_BITS & SIZE_MASK
+            if cells[i] >= SIDE:
+                copy_bytes(held, filled, side, at, size)
+            else:
+                copy_bytes(held, filled, data, at, size)
+            filled += size
+        offsets[i + 1] = filled
+
+
+def gather_texts(data: Any, side: Any, cells: Any, valid: Any) -> tuple[Any, Any, Any]:
+    """Return texts one after the other, as the buffers of Arrow: the validity (None: all are
+    there), the offsets, the bytes. `cells` are places of texts (see `cells`), `valid` None if all
+    are there.
+    """
+    valid = np.ones(len(cells), np.uint8) if valid is None else np.ascontiguousarray(valid)
+    total, nulls = _sizes(cells, valid)
+    offsets = np.empty(len(cells) + 1, np.int32)
+    held = empty(max(total, 1), np.uint8)
+    validity = np.zeros((len(cells) + 7) // 8 if nulls else 0, np.uint8)
+    _gather(data, side, cells, valid, offsets, held, validity)
+    return validity if nulls else None, offsets, held
