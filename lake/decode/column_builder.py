@@ -182,6 +182,8 @@ def _headers(kind: pa.ListType, columns: RecordColumns, start: int, count: int) 
 
     data, inflated = columns.data, columns.inflated
     at, size = columns.headers_at, columns.headers_size
+    if size[start : start + count].max(initial=0) <= 1:  # a count of 0, or an invalid batch
+        return pa.nulls(count, kind)
     total = headers.count_headers(data, inflated, at, size, start, count)
     offsets = np.empty(count + 1, np.int32)
     validity = np.zeros((count + 7) // 8, np.uint8)
