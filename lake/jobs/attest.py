@@ -7,9 +7,9 @@ Nothing is written.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
 
 from lakehead.lake.jobs.attest_result import (
@@ -44,6 +44,9 @@ if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.lake.tables.range_digests import RangeDigest
 
 _ITEM_BYTES = 32 * 1024 * 1024
+_ROWS_AT_ONCE = 1 << 20
+_runs = count()
+"""Numbers of the runs of this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,7 @@ class _Opened:
     digests: "Sequence[RangeDigest]"
     may_miss: int
     may_lack: int
+    run: int
     forgotten: "tuple[ForgottenKeys, ...]" = ()
 
     def span(self, log: "PartitionLog") -> tuple[int, int]:
@@ -169,7 +173,7 @@ def _plan_table(context: JobContext, options: AttestOptions, key: str) -> Planne
         scope=", ".join(scope),
     )
     for log in opened.logs if not is_sample else ():
-        found = found.plus(_unattested(opened, log))
+        found = found.plus(_unattested(opened, log)).plus(_unclaimed(opened, log))
     if not is_sample:
         found = found.plus(_beside(opened))
     return Planned(units=tuple(units), fields=found.as_fields(), found=found)
@@ -213,6 +217,7 @@ def _open(context: JobContext, options: AttestOptions, key: str) -> _Opened:
         digests=held_digests(table),
         may_miss=counted(table, DROPPED) + replayed,
         may_lack=counted(table, LEFT_OUT),
+        run=next(_runs),
         forgotten=_forgotten_since(reader, newest, table.version),
     )
 
@@ -261,6 +266,7 @@ def _units(context: JobContext, opened: _Opened, log: "PartitionLog") -> Iterato
             store_uri=context.path,
             table_uri=opened.table.uri,
             version=opened.table.version,
+            run=opened.run,
             letters_uri=opened.letters_uri,
             log=replace(log, extents=extents),
             layout=opened.layout,
@@ -352,32 +358,94 @@ def _gone(opened: _Opened, log: "PartitionLog", first: int, end: int, why: str) 
 
 
 def _beside(opened: _Opened) -> AttestResult:
-    """Return the rows of offsets that the table does not claim to have, and the files that cannot
-    be read.
+    """Return the rows of offsets that the table does not claim to have, the number of those whose
+    offsets are attested, and the files that cannot be read. All files are read, whatever bounds the
+    log and the files themselves say: items find rows by these bounds, and other readers do not.
     """
-    import pyarrow.compute as pc
-    import pyarrow.dataset as ds
+    import pyarrow as pa
 
-    from lakehead.lake.jobs.table_attestation import rows_by_file
+    from lakehead.storage.errors import StorageError
 
-    is_held = pc.scalar(False)
-    for log in opened.logs:
-        first, end = opened.span(log)
-        at = ds.field("_offset")
-        is_held |= (ds.field("_partition") == log.id.partition) & (at >= first) & (at < end)
-    is_odd = ~is_held | ds.field("_partition").is_null() | ds.field("_offset").is_null()
-    odd, count = [], 0
-    for file, rows in rows_by_file(opened.table, ("_partition", "_offset"), is_odd):
-        if isinstance(rows, Exception):
-            count += 1
-            odd.append(_odd(None, None, file, f"the data file cannot be read: {rows}"))
-            continue
-        count += rows.num_rows
-        places = rows.slice(0, LINES_MAX).to_pydict()
-        what = "the table has a row of an offset that none of its commits brought"
-        for partition, offset in zip(places["_partition"], places["_offset"], strict=True):
-            odd.append(_odd(partition, offset, file, what))
-    return AttestResult(different=count, differences=tuple(odd))
+    claimed, present = _Spans(opened.logs, opened.span), _Spans(opened.logs, opened.present)
+    odd, number, held = list[Difference](), 0, 0
+    for file in opened.table.data_files():
+        try:
+            for rows in file.batches(_ROWS_AT_ONCE, ["_partition", "_offset"]):
+                is_claimed = claimed.holds(rows)
+                is_held = present.holds(rows)
+                held += rows.num_rows if is_held is None else int(is_held.sum())
+                if is_claimed is None:
+                    continue
+                beside = rows.filter(pa.array(~is_claimed))
+                number += beside.num_rows
+                places = beside.slice(0, LINES_MAX).to_pydict()
+                what = "the table has a row of an offset that none of its commits brought"
+                for partition, offset in zip(places["_partition"], places["_offset"], strict=True):
+                    odd.append(_odd(partition, offset, file.path, what))
+        except (OSError, pa.ArrowException, StorageError) as error:
+            number += 1
+            odd.append(_odd(None, None, file.path, f"the data file cannot be read: {error}"))
+    return AttestResult(different=number, differences=tuple(odd), held_rows=held)
+
+
+class _Spans:
+    """Offsets [first, end) of each partition of a topic."""
+
+    def __init__(
+        self,
+        logs: "Sequence[PartitionLog]",
+        span: "Callable[[PartitionLog], tuple[int, int]]",
+    ) -> None:
+        import numpy as np
+
+        # Nothing is held of the number after the last partition, which stands for all others.
+        self._others = 1 + max((log.id.partition for log in logs), default=-1)
+        self._spans = np.zeros((self._others + 1, 2), np.int64)
+        for log in logs:
+            self._spans[log.id.partition] = span(log)
+
+    def holds(self, rows: Any) -> Any:
+        """Return which rows of a table, with `_partition` and `_offset`, have offsets of these:
+        None for all of them.
+        """
+        import numpy as np
+        import pyarrow.compute as pc
+
+        columns = [rows.column("_partition"), rows.column("_offset")]
+        if not any(column.null_count for column in columns):
+            (low, high), (first, last) = (pc.min_max(column).values() for column in columns)
+            if low == high and low.is_valid and 0 <= low.as_py() < self._others:
+                start, end = self._spans[low.as_py()]
+                if start <= first.as_py() and last.as_py() < end:
+                    return None
+        partitions, offsets = (pc.fill_null(column, -1).to_numpy() for column in columns)
+        is_known = (partitions >= 0) & (partitions < self._others)
+        spans = self._spans[np.where(is_known, partitions, self._others)]
+        is_held = (offsets >= spans[:, 0]) & (offsets < spans[:, 1])
+        return None if is_held.all() else is_held
+
+
+def _unclaimed(opened: _Opened, log: "PartitionLog") -> AttestResult:
+    """Return the ranges of digests that reach beyond the offsets which the table claims to have."""
+    first, end = opened.span(log)
+    what = "a commit brought records of these offsets, and the table does not claim to have them"
+    found = tuple(
+        Difference(
+            partition=one.partition,
+            first=one.first,
+            last=one.end - 1,
+            range_first=one.first,
+            range_last=one.end - 1,
+            object_key="",
+            file="",
+            what=what,
+        )
+        for one in opened.digests
+        if one.partition == log.id.partition
+        and one.first < one.end
+        and (one.first < first or one.end > end)
+    )
+    return AttestResult(different=len(found), differences=found)
 
 
 def _odd(partition: int | None, offset: int | None, file: str, what: str) -> Difference:

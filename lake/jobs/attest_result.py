@@ -47,6 +47,7 @@ class Unattestable:
 class AttestResult(JobResult):
     """The findings. `missing` records are neither rows nor dead letters: they are differences if
     they are more than the table has dropped, or turned into rows after its version (`may_miss`).
+    `held_rows` is the number of `rows` that all data files have, 0 if it was not counted.
     """
 
     version: int = total()
@@ -55,6 +56,7 @@ class AttestResult(JobResult):
     records: int = total("records")
     bytes: int = total("bytes of records")
     rows: int = total("rows")
+    held_rows: int = total()
     dead_letters: int = total("dead letters")
     overtaken: int = total("records that later ones of their key overtook")
     missing_records: int = total("records that were dropped")
@@ -110,6 +112,12 @@ def differs(found: Fields) -> list[str]:
         lines += found.get("missing", ())
     if found.get("rows_lacking_fields", 0) > found.get("may_lack", 0):
         lines.append("more rows lack fields than the table has noted as left out")
+    held, rows = found.get("held_rows", 0), found.get("rows", 0)
+    if not lines and held and held != rows:
+        lines.append(
+            f"the data files have {held} rows of these offsets, and {rows} are found by the bounds "
+            "of columns that the log and the files have: readers that do not use bounds see others"
+        )
     return lines
 
 

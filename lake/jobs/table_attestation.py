@@ -7,6 +7,7 @@ compares the result with the rows in data files and with dead letters. It writes
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ _DIFFERENCES_MAX = 100
 _ROW_GROUP_BYTES_MAX = 128 << 20
 """Row groups of more than that are not held whole: theirs are of other writers."""
 _FILE = "__file"
+_PLACE = ("_partition", "_offset")
 _LETTER_COLUMNS = ("_offset", "_key", "value", "error_class")
 
 
@@ -65,14 +67,15 @@ class ForgottenKeys:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttestItem:
     """Offsets that one worker attests: parts of a partition, in order and without a gap, and the
-    extents of these offsets. The layout is that of rows by append. In a table by upsert a record
-    without a row was overtaken, and in a topic that is compacted a row without a record lost it to
-    compaction.
+    extents of these offsets; all items of a `run` are of one version of the table. The layout is
+    that of rows by append. In a table by upsert a record without a row was overtaken, and in a
+    topic that is compacted a row without a record lost it to compaction.
     """
 
     store_uri: str
     table_uri: str
     version: int
+    run: int
     letters_uri: str
     log: PartitionLog
     layout: TableLayout
@@ -119,7 +122,7 @@ class _Work:
         self._invalid: list[tuple[int, int, int, bytes]] = []
         self._digest: RecordDigest | None = None
         self._rows, self._files = self._table_rows()
-        self._letters = self._dead_letters()
+        self._letters = _Ordered.of(self._dead_letters())
 
     def take_batch(self, found: InvalidBatch) -> None:
         """Keep a batch that cannot be read."""
@@ -199,9 +202,10 @@ class _Work:
         there are (None: there are none).
         """
         item = self._item
-        rows, letters = _between(self._rows, first, end), _between(self._letters, first, end)
-        self._counts["rows"] += rows.num_rows
-        held = _offsets(rows)
+        letters = self._letters.between(first, end).rows
+        found = self._rows.between(first, end)
+        rows, held = found.rows, found.offsets
+        self._counts["rows"] += len(held)
         twice = np.flatnonzero(np.diff(held) == 0) + 1
         self._differ_at(held[twice], "the table has its row more than once", rows, twice)
         if batch is None:
@@ -376,16 +380,13 @@ class _Work:
 
     # ---------------------------------------------------------------------------------- the tables
 
-    def _table_rows(self) -> tuple[Any, list[str]]:
+    def _table_rows(self) -> "tuple[_Ordered, list[str]]":
         """Return the rows of the item's offsets in their order, and the files that they are in."""
         item = self._item
-        table = open_table(item.table_uri, item.version)
-        if table is None:
-            raise TableUnavailable(f"table {item.table_uri} is gone")
         files: list[str] = []
         found = [item.layout.schema.append(pa.field(_FILE, pa.int32())).empty_table()]
         schema = item.layout.schema
-        for name, rows in self._rows_by_file(table):
+        for name, rows in self._rows_by_file():
             if isinstance(rows, Exception):
                 what = f"the data file cannot be read: {rows}"
                 self._differ(item.first, item.end - 1, what, file=name, object_key="")
@@ -393,21 +394,28 @@ class _Work:
             number = pa.array(np.full(rows.num_rows, len(files), np.int32))
             found.append(as_written(rows, schema).append_column(_FILE, number))
             files.append(name)
-        return _in_order(pa.concat_tables(found)), files
+        return _Ordered.of(pa.concat_tables(found)), files
 
-    def _rows_by_file(self, table: Table) -> Iterator[tuple[str, Any]]:
+    def _rows_by_file(self) -> Iterator[tuple[str, Any]]:
         """Yield as `rows_by_file` does for the item's offsets. These are mostly all rows of a row
         group, or neighbours in it, and not copied out of it.
         """
-        names, predicate = self._item.layout.schema.names, self._predicate()
-        if table.has_vectors:
+        item = self._item
+        names, predicate = item.layout.schema.names, self._predicate()
+        table, dataset = _opened(item.table_uri, item.version, item.run)
+        if dataset is None:
             yield from rows_by_file(table, names, predicate)
             return
-        dataset = table.handle.to_pyarrow_dataset()
-        for fragment in dataset.get_fragments(filter=predicate):
+        for known in dataset.get_fragments(filter=predicate):
+            # Not that of the dataset: it would keep the footer of its file as long as the dataset.
+            fragment = dataset.format.make_fragment(
+                known.path, known.filesystem, known.partition_expression
+            )
             found = []
             try:
                 for group in fragment.split_by_row_group(filter=predicate, schema=dataset.schema):
+                    if not self._has_rows(group, dataset.schema):
+                        continue
                     is_large = group.row_groups[0].total_byte_size > _ROW_GROUP_BYTES_MAX
                     rows = group.to_table(
                         schema=dataset.schema,
@@ -420,12 +428,28 @@ class _Work:
                 continue
             yield from ((fragment.path, rows) for rows in found if rows.num_rows)
 
-    def _of_item(self, rows: Any) -> Any:
-        """Return the rows of the item's offsets."""
-        at = rows.column("_offset")
-        is_of = pc.equal(rows.column("_partition"), self._item.log.id.partition)
+    def _has_rows(self, group: Any, schema: Any) -> bool:
+        """Return whether a row group has rows of the item's offsets. Bounds of offsets say nothing
+        where rows of several partitions lie together.
+        """
+        bounds = (group.row_groups[0].statistics or {}).get("_partition")
+        if bounds is not None and bounds["min"] == bounds["max"]:
+            return True
+        return bool(self._is_of_item(group.to_table(schema=schema, columns=list(_PLACE)))[1])
+
+    def _is_of_item(self, rows: Any) -> tuple[Any, int]:
+        """Return which rows have the item's offsets, and their number."""
+        partition, at = (rows.column(name) for name in _PLACE)
+        is_of = pc.equal(partition, self._item.log.id.partition)
         is_of = pc.and_(is_of, pc.greater_equal(at, self._item.first))
         is_of = pc.and_(is_of, pc.less(at, self._item.end))
+        return is_of, pc.sum(is_of).as_py() or 0
+
+    def _of_item(self, rows: Any) -> Any:
+        """Return the rows of the item's offsets."""
+        is_of, number = self._is_of_item(rows)
+        if number == rows.num_rows:
+            return rows
         places = pc.indices_nonzero(is_of).to_numpy()
         if not len(places):
             return rows.slice(0, 0)
@@ -437,8 +461,7 @@ class _Work:
         table, schema = open_table(self._item.letters_uri), _LETTERS
         if table is None:
             return schema.empty_table()
-        rows = table.rows(_LETTER_COLUMNS, self._predicate()).cast(schema)
-        return _in_order(rows)
+        return table.rows(_LETTER_COLUMNS, self._predicate()).cast(schema)
 
     def _predicate(self) -> Any:
         at = ds.field("_offset")
@@ -461,6 +484,19 @@ _COUNTED = (
 )
 
 
+@lru_cache(maxsize=2)
+def _opened(uri: str, version: int, _run: int) -> tuple[Table, Any]:
+    """Return a version of a table, and its dataset; None for the dataset of a table with deletion
+    vectors. It is opened once in a run of this process: that costs as much as megabytes of records,
+    and a restored table may have the same version later. Raises TableUnavailable.
+    """
+    table = open_table(uri, version)
+    if table is None:
+        raise TableUnavailable(f"table {uri} is gone")
+    table.require_own_names()
+    return table, None if table.has_vectors else table.handle.to_pyarrow_dataset()
+
+
 def rows_by_file(table: Table, names: Sequence[str], predicate: Any) -> Iterator[tuple[str, Any]]:
     """Yield the path of each data file with its rows that a predicate selects, or with the error
     of reading it.
@@ -480,35 +516,71 @@ def _offsets(rows: Any, name: str = "_offset") -> npt.NDArray[np.int64]:
     return found
 
 
-def _in_order(rows: Any) -> Any:
-    is_sorted = bool((np.diff(_offsets(rows)) >= 0).all())
-    return rows if is_sorted else rows.sort_by("_offset").combine_chunks()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ordered:
+    """Rows in the order of their offsets, and these offsets."""
 
+    rows: Any  # pa.Table
+    offsets: npt.NDArray[np.int64]
 
-def _between(rows: Any, first: int, end: int) -> Any:
-    start, stop = np.searchsorted(_offsets(rows), [first, end])
-    return rows.slice(int(start), int(stop - start))
+    @classmethod
+    def of(cls, rows: Any) -> "_Ordered":
+        """Return rows in the order of their column `_offset`."""
+        offsets = _offsets(rows)
+        if not (np.diff(offsets) >= 0).all():
+            rows = rows.sort_by("_offset").combine_chunks()
+            offsets = _offsets(rows)
+        return cls(rows=rows, offsets=offsets)
+
+    def between(self, first: int, end: int) -> "_Ordered":
+        """Return the rows of the offsets [first, end)."""
+        start, stop = np.searchsorted(self.offsets, [first, end]).tolist()
+        return _Ordered(rows=self.rows.slice(start, stop - start), offsets=self.offsets[start:stop])
 
 
 def differing_rows(one: Any, other: Any) -> npt.NDArray[np.bool_]:
     """Return which rows of two Arrow tables of the same length differ in a column of the first. A
-    NaN equals itself.
+    NaN equals itself, and 0.0 differs from -0.0.
     """
     found = np.zeros(one.num_rows, np.bool_)
-    for name in one.column_names:
-        pair = [_comparable(table.column(name)) for table in (one, other)]
+    for name, kind in _comparable_types(one.schema):
+        pair = [table.column(name) for table in (one, other)]
+        if kind is not None:
+            pair = [pa.chunked_array([a.view(kind) for a in one.chunks], kind) for one in pair]
         if not pair[0].equals(pair[1]):
             whole = [column.combine_chunks() for column in pair]
             _mark(whole[0], whole[1], 0, len(found), found)
     return found
 
 
-def _comparable(column: Any) -> Any:
-    """Return a chunked column as it is, or as integers if its values are floating points."""
-    if not pa.types.is_floating(column.type):
-        return column
-    kind = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
-    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
+@lru_cache(maxsize=16)
+def _comparable_types(schema: Any) -> tuple[tuple[str, Any], ...]:
+    """Return each column, and the type by which its values are compared: with integers of the same
+    bits for floating points, also those inside of values; None for the column's own type.
+    """
+    types = [(field.name, field.type) for field in schema]
+    made = [(name, held, _of_bits(held)) for name, held in types]
+    return tuple((name, None if kind is held else kind) for name, held, kind in made)
+
+
+_BITS = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+
+
+def _of_bits(kind: Any) -> Any:
+    """Return a type with integers for its floating points: the same object if it has none."""
+    if pa.types.is_floating(kind):
+        return _BITS[kind.bit_width]
+    if not pa.types.is_nested(kind):
+        return kind
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    types = [field.type for field in fields]
+    made = [_of_bits(one) for one in types]
+    if all(one is another for one, another in zip(types, made, strict=True)):
+        return kind
+    fields = [field.with_type(one) for field, one in zip(fields, made, strict=True)]
+    if pa.types.is_map(kind):
+        return pa.map_(*made[0])
+    return pa.list_(*fields) if pa.types.is_list(kind) else pa.struct(fields)
 
 
 def _mark(one: Any, other: Any, start: int, end: int, found: npt.NDArray[np.bool_]) -> None:

@@ -292,6 +292,8 @@ def as_written(rows: Any, schema: Any) -> Any:
     they do not have is null. Arrow casts no VARIANT that is NULL, as in files from before there was
     the column.
     """
+    if rows.schema.equals(schema) and VARIANT not in schema.types:
+        return rows
     return pa.Table.from_arrays([_written_column(rows, field) for field in schema], schema=schema)
 
 

@@ -1,6 +1,7 @@
 """`attest`: an unharmed table passes at every version, and each kind of difference is named."""
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs import table_attestation, table_item
@@ -18,10 +19,10 @@ from lakehead.lake.jobs.attest import AttestOptions
 from lakehead.lake.jobs.attest_result import AttestResult, verdict
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.tables import range_digests
-from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.delta_table import applications, open_table
 from lakehead.lake.tables.range_digests import RangeDigester, held_digests
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.job import DamageFound, run_job
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure, trim
 from tests.support.record_batches import TestRecord
@@ -298,6 +299,78 @@ def test_each_row_of_a_table_by_upsert_is_a_record(tmp_path: Path) -> None:
     at = table(root).to_pyarrow_table().to_pydict()["_offset"][0]
     table(root).update(predicate=f"_offset = {at}", updates={"price": "-1"})
     assert words(attested(root))[0].endswith("the row differs from its record in price")
+
+
+def test_rows_that_the_bounds_of_a_file_hide_are_found(root: Path) -> None:
+    """A file with more rows than the log's bounds say takes the place of one. A reader of the whole
+    table sees them, and one that looks for their offsets does not.
+    """
+    path = min((root.parent / "tables/orders").rglob("*.parquet"))
+    rows = pq.read_table(path)
+    twice = rows.slice(5, 1)
+    others = {0: 1, 1: 0}
+    partition = pa.array([others[twice["_partition"][0].as_py()]], pa.int32())
+    for name, moved in (("_offset", pa.array([999], pa.int64())), ("_partition", partition)):
+        at = rows.schema.get_field_index(name)
+        _replace_file(path, [rows, twice.set_column(at, rows.schema.field(at), moved)])
+        assert table(root).to_pyarrow_table().num_rows == 161
+        assert "is NOT its topic" in says(attested(root)), name
+        with pytest.raises(DamageFound):
+            ATTEST.finish(attested(root).as_fields())
+
+
+def _replace_file(path: Path, rows: list[Any]) -> None:
+    """Write rows in place of a file, which keeps its size."""
+    size = path.stat().st_size
+    shorter = {"compression_level": 19, "store_schema": False, "write_statistics": False}
+    pq.write_table(pa.concat_tables(rows), path, compression="zstd", **shorter)
+    data = path.read_bytes()
+    footer = 8 + int.from_bytes(data[-8:-4], "little")
+    assert len(data) <= size
+    path.write_bytes(data[:-footer] + bytes(size - len(data)) + data[-footer:])
+
+
+@pytest.mark.parametrize("app", ["lakehead:first:{}:0", "lakehead:{}:0"])
+def test_offsets_that_the_table_does_not_claim_any_more_are_named(root: Path, app: str) -> None:
+    """Another engine deletes rows and moves the table's progress, as if it had never had them."""
+    delta = table(root)
+    (topic_id,) = {
+        one.split(":")[1]
+        for one in applications(str(root.parent / "tables/orders"))
+        if re.fullmatch(r"lakehead:[0-9a-f]{32}:0", one)
+    }
+    is_first = "first" in app
+    delta.delete(
+        f"_partition = 0 AND _offset {'<' if is_first else '>='} {RECORDS}",
+        commit_properties=CommitProperties(
+            app_transactions=[
+                Transaction(app.format(topic_id), RECORDS if is_first else RECORDS - 1)
+            ]
+        ),
+    )
+    (line,) = words(attested(root))
+    first = 0 if is_first else RECORDS
+    assert line.startswith(f"partition 0, offset {first} to {first + RECORDS - 1}: ")
+    assert line.endswith("the table does not claim to have them")
+
+
+def test_a_zero_with_another_sign_inside_a_column_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, 0, [TestRecord(offset=0, value=b'{"at": {"x": 0.0, "y": [0.0]}}')])
+    declare(root, schema="at struct<x: double, y: array<double>>")
+    refresh(root)
+    assert words(attested(root)) == []
+    for name in ("x", "y"):
+        path = min((root.parent / "tables/orders").rglob("*.parquet"))
+        rows = pq.read_table(path)
+        held = rows["at"].to_pylist()
+        held[0] |= {"x": -0.0} if name == "x" else {"x": 0.0, "y": [-0.0]}
+        at = rows.schema.get_field_index("at")
+        changed = pa.array(held, rows.schema.field(at).type)
+        _replace_file(path, [rows.set_column(at, rows.schema.field(at), changed)])
+        lines = words(attested(root))
+        assert lines
+        assert all(line.endswith("the row differs from its record in at") for line in lines), lines
 
 
 def test_a_sample_reads_less(root: Path) -> None:
