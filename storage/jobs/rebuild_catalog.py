@@ -57,13 +57,14 @@ class RebuildOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildResult(JobResult):
     """The catalog that was made. `kept` is where the old metadata are now; empty if there were
-    none, or in a dry run.
+    none, or in a dry run. `forgotten` are lines on keys that were forgotten before.
     """
 
     rebuilt: "Rebuilt" = field(repr=False)
     objects: int
     unreadable: tuple[tuple[str, str], ...]
     kept: str = ""
+    forgotten: tuple[str, ...] = ()
 
     def as_fields(self) -> Fields:
         """Return the result as XCom has it."""
@@ -84,6 +85,7 @@ class RebuildResult(JobResult):
             "unreadable_count": len(self.unreadable),
             "set_aside_count": len(rebuilt.set_aside),
             "old_metadata": self.kept,
+            "forgotten": list(self.forgotten[:LINES_MAX]),
         }
 
 
@@ -102,14 +104,20 @@ def _run(context: JobContext, options: RebuildOptions, _units: Sequence[Unit]) -
 
 def _rebuild(context: JobContext, options: RebuildOptions) -> RebuildResult:
     """Raises SettingsError, StoreUnavailable, UnsupportedFormat."""
-    from lakehead.storage.rebuild.run import rebuild
+    from lakehead.storage.rebuild.run import forgotten_keys, rebuild
 
     rebuilt, objects, unreadable, kept = rebuild(
         context,
         without=frozenset(options.without),
         replace=options.replace,
     )
-    return RebuildResult(rebuilt=rebuilt, objects=objects, unreadable=unreadable, kept=kept)
+    return RebuildResult(
+        rebuilt=rebuilt,
+        objects=objects,
+        unreadable=unreadable,
+        kept=kept,
+        forgotten=forgotten_keys(context.path),
+    )
 
 
 def _show(result: RebuildResult) -> Report:
@@ -141,6 +149,7 @@ def _show(result: RebuildResult) -> Report:
             f"left out: an older topic {name} ({topic_id})"
             for name, topic_id in rebuilt.superseded_topics
         ),
+        *result.forgotten,
     ]
     columns = {"topic": "TOPIC", "partitions": "PARTITIONS", "offsets": "OFFSETS"}
     return Report(

@@ -18,14 +18,17 @@ from typing import TypeVar
 
 from crc32c import crc32c
 
+from lakehead.storage.certificates import Certificates
 from lakehead.storage.compaction.batches import GAP_MAX, filler
 from lakehead.storage.compaction.rewrite import put_object
 from lakehead.storage.errors import (
     CorruptObject,
+    NotFound,
     ObjectExists,
     ObjectNotFound,
     SettingsError,
     StoreUnavailable,
+    UnsupportedFormat,
 )
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.object_names import JobName
@@ -245,6 +248,28 @@ def rebuild(
     if not context.is_dry_run:
         kept = _in_store(path, lambda store: _publish(store, rebuilt, fillers))
     return rebuilt, len(objects), unreadable, kept
+
+
+def forgotten_keys(path: str) -> tuple[str, ...]:
+    """Return a line for each request to forget keys that the store at `path` has: an object that no
+    entry of the lost metadata named may have their records. Raises StoreUnavailable.
+    """
+
+    async def look(store: ObjectStore) -> tuple[str, ...]:
+        certificates, lines = Certificates(store, random.SystemRandom()), list[str]()
+        for number in await certificates.numbers():
+            try:
+                topic = (await certificates.request(number)).topic
+            except (CorruptObject, NotFound, UnsupportedFormat) as error:
+                lines.append(f"keys were forgotten, of a topic that is not known: {error}")
+                continue
+            lines.append(
+                f"keys of topic {topic} were forgotten, and records of them may be back: lakehead "
+                f"forget {topic} --check {number}"
+            )
+        return tuple(lines)
+
+    return _in_store(path, look)
 
 
 async def _look(store: ObjectStore, *, may_replace: bool) -> tuple[list[ObjectMeta], int]:

@@ -540,6 +540,36 @@ def test_a_rebuild_of_the_catalog_does_not_bring_old_objects_back(root: Path) ->
     assert records_of(root) == [one for one in before if one[2] != KEY]
 
 
+def test_a_rebuild_of_the_catalog_names_the_certificates_whose_keys_may_be_back(root: Path) -> None:
+    """The object of a merge that was killed covers more than those from which records went. No
+    entry named it, and without the metadata that is not known.
+    """
+
+    async def die_merging(store: ObjectStore, log: MetadataLog) -> None:
+        sources = tuple(key for key, one in log.state.objects.items() if one.stream_ids)
+        item = MergeItem(sources=sources, streams=tuple(log.state.streams), size=0)
+        merge = ObjectCompaction(store, log, SystemClock(), random.Random(3), item)
+
+        async def killed(*_: object) -> None:
+            raise NotUploaded("killed here")
+
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(NotUploaded):
+            patched.setattr(ObjectCompaction, "_commit", killed)
+            await merge.run()
+
+    in_cluster(str(root), "test", die_merging)
+    forget(root)
+    assert KEY not in {key for _, _, key in records_of(root)}
+    done = run_job(REBUILD_CATALOG, str(root), RebuildOptions(replace=True))
+    assert [line.rpartition(": ")[2] for line in done.forgotten] == [
+        "lakehead forget orders --check 1"
+    ]
+    assert KEY in {key for _, _, key in records_of(root)}
+    assert "does NOT hold" in checked(root).verdict
+    forget(root)
+    assert KEY not in {key for _, _, key in records_of(root)}
+
+
 def test_in_an_encrypted_cluster_no_certificate_can_be_read_without_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
