@@ -7,7 +7,8 @@ Nothing is written.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,6 @@ if TYPE_CHECKING:  # a DAG is parsed without them
     from lakehead.lake.tables.range_digests import RangeDigest
 
 _ITEM_BYTES = 32 * 1024 * 1024
-_ROWS_AT_ONCE = 1 << 20
 _runs = count()
 """Numbers of the runs of this process."""
 
@@ -175,7 +175,8 @@ def _plan_table(context: JobContext, options: AttestOptions, key: str) -> Planne
     for log in opened.logs if not is_sample else ():
         found = found.plus(_unattested(opened, log)).plus(_unclaimed(opened, log))
     if not is_sample:
-        found = found.plus(_beside(opened))
+        gone = sum(one.rows for one in found.unattestable)
+        found = found.plus(_beside(opened)).plus(_held_rows(opened, gone))
     return Planned(units=tuple(units), fields=found.as_fields(), found=found)
 
 
@@ -358,71 +359,49 @@ def _gone(opened: _Opened, log: "PartitionLog", first: int, end: int, why: str) 
 
 
 def _beside(opened: _Opened) -> AttestResult:
-    """Return the rows of offsets that the table does not claim to have, the number of those whose
-    offsets are attested, and the files that cannot be read. All files are read, whatever bounds the
-    log and the files themselves say: items find rows by these bounds, and other readers do not.
+    """Return the rows of offsets that the table does not claim to have, and the files that cannot
+    be read.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+    from lakehead.lake.jobs.table_attestation import rows_by_file
+
+    is_held = pc.scalar(False)
+    for log in opened.logs:
+        first, end = opened.span(log)
+        at = ds.field("_offset")
+        is_held |= (ds.field("_partition") == log.id.partition) & (at >= first) & (at < end)
+    is_odd = ~is_held | ds.field("_partition").is_null() | ds.field("_offset").is_null()
+    odd, number = [], 0
+    for file, rows in rows_by_file(opened.table, ("_partition", "_offset"), is_odd):
+        if isinstance(rows, Exception):
+            number += 1
+            odd.append(_odd(None, None, file, f"the data file cannot be read: {rows}"))
+            continue
+        number += rows.num_rows
+        places = rows.slice(0, LINES_MAX).to_pydict()
+        what = "the table has a row of an offset that none of its commits brought"
+        for partition, offset in zip(places["_partition"], places["_offset"], strict=True):
+            odd.append(_odd(partition, offset, file, what))
+    return AttestResult(different=number, differences=tuple(odd))
+
+
+def _held_rows(opened: _Opened, gone: int) -> AttestResult:
+    """Return the number of rows that are to be compared: those of all files, but for `gone` ones,
+    which are not attestable. Items find rows by the bounds that the log and the files have, and
+    other readers may not: rows that no bounds let find are missing in the sum of the items. Files
+    that cannot be read are differences of their items.
     """
     import pyarrow as pa
 
     from lakehead.storage.errors import StorageError
 
-    claimed, present = _Spans(opened.logs, opened.span), _Spans(opened.logs, opened.present)
-    odd, number, held = list[Difference](), 0, 0
+    held = 0
     for file in opened.table.data_files():
-        try:
-            for rows in file.batches(_ROWS_AT_ONCE, ["_partition", "_offset"]):
-                is_claimed = claimed.holds(rows)
-                is_held = present.holds(rows)
-                held += rows.num_rows if is_held is None else int(is_held.sum())
-                if is_claimed is None:
-                    continue
-                beside = rows.filter(pa.array(~is_claimed))
-                number += beside.num_rows
-                places = beside.slice(0, LINES_MAX).to_pydict()
-                what = "the table has a row of an offset that none of its commits brought"
-                for partition, offset in zip(places["_partition"], places["_offset"], strict=True):
-                    odd.append(_odd(partition, offset, file.path, what))
-        except (OSError, pa.ArrowException, StorageError) as error:
-            number += 1
-            odd.append(_odd(None, None, file.path, f"the data file cannot be read: {error}"))
-    return AttestResult(different=number, differences=tuple(odd), held_rows=held)
-
-
-class _Spans:
-    """Offsets [first, end) of each partition of a topic."""
-
-    def __init__(
-        self,
-        logs: "Sequence[PartitionLog]",
-        span: "Callable[[PartitionLog], tuple[int, int]]",
-    ) -> None:
-        import numpy as np
-
-        # Nothing is held of the number after the last partition, which stands for all others.
-        self._others = 1 + max((log.id.partition for log in logs), default=-1)
-        self._spans = np.zeros((self._others + 1, 2), np.int64)
-        for log in logs:
-            self._spans[log.id.partition] = span(log)
-
-    def holds(self, rows: Any) -> Any:
-        """Return which rows of a table, with `_partition` and `_offset`, have offsets of these:
-        None for all of them.
-        """
-        import numpy as np
-        import pyarrow.compute as pc
-
-        columns = [rows.column("_partition"), rows.column("_offset")]
-        if not any(column.null_count for column in columns):
-            (low, high), (first, last) = (pc.min_max(column).values() for column in columns)
-            if low == high and low.is_valid and 0 <= low.as_py() < self._others:
-                start, end = self._spans[low.as_py()]
-                if start <= first.as_py() and last.as_py() < end:
-                    return None
-        partitions, offsets = (pc.fill_null(column, -1).to_numpy() for column in columns)
-        is_known = (partitions >= 0) & (partitions < self._others)
-        spans = self._spans[np.where(is_known, partitions, self._others)]
-        is_held = (offsets >= spans[:, 0]) & (offsets < spans[:, 1])
-        return None if is_held.all() else is_held
+        with suppress(OSError, pa.ArrowException, StorageError):
+            held += file.count()
+    return AttestResult(held_rows=held - gone)
 
 
 def _unclaimed(opened: _Opened, log: "PartitionLog") -> AttestResult:

@@ -47,7 +47,7 @@ class Unattestable:
 class AttestResult(JobResult):
     """The findings. `missing` records are neither rows nor dead letters: they are differences if
     they are more than the table has dropped, or turned into rows after its version (`may_miss`).
-    `held_rows` is the number of `rows` that all data files have, 0 if it was not counted.
+    `held_rows` is the number of rows that the data files have to compare, 0 if it was not counted.
     """
 
     version: int = total()
