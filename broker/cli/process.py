@@ -1,6 +1,7 @@
 """The `lakehead` process: the command line, and an end that no other thread can spoil."""
 
 import atexit
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -18,6 +19,7 @@ def run() -> NoReturn:
     event loops. The interpreter would end a thread that does so at that moment, a thread of Rust
     then raises SIGABRT, and the command's status would be lost.
     """
+    _open_standard_streams()
     # kio imports hypothesis where it is installed: a third of a start, and a folder .hypothesis.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     configure_logs("warning")  # on standard error: structlog's default is standard output
@@ -29,6 +31,21 @@ def run() -> NoReturn:
         with suppress(OSError, ValueError):  # its reader has gone, or it is closed
             stream.flush()
     end_now(status)
+
+
+def _open_standard_streams() -> None:
+    """Open those of the three standard streams that the parent has closed, as /dev/null.
+
+    The next file or socket would get the number of a closed one, and what a library prints. libuv
+    ends the process for it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _status() -> int:

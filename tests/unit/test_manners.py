@@ -232,3 +232,27 @@ def test_a_command_leaves_no_folder_of_hypothesis_behind(tmp_path: Path) -> None
     command = [sys.executable, "-c", PROGRAM, "verify", "--path", str(tmp_path)]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=60)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+CLOSED = """
+import os, sys
+from lakehead.broker.cli.process import run
+sys.argv = ["lakehead", "settings", "list", "retention"]
+run()
+"""
+
+
+def test_a_command_without_standard_streams_ends_in_order(tmp_path: Path) -> None:
+    """cron and daemons close them: the next socket of the process got the number of one."""
+    script = f"exec {sys.executable} -c '{CLOSED}' <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", script], check=False, timeout=60).returncode == 0
+
+
+def test_a_folder_that_was_deleted_is_named(
+    tmp_path: Path, lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the current folder was deleted" in lakehead.fails("topics", "list")
