@@ -217,6 +217,11 @@ def check_java() -> int:
     Spark.
     """
     java = _java()
+    if java is None and (home := os.environ.get("JAVA_HOME")):
+        raise SettingsError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and JAVA_HOME={home} has no bin/java: "
+            "set it to the folder of a Java, or unset it"
+        )
     if java is None:
         raise SettingsError(f"Spark needs Java {JAVA_VERSION_MIN} or newer: {_java_hint()}")
     version = _version_in(_release(java)) or _version_in(_run_for_version(str(java)))

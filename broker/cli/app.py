@@ -7,6 +7,7 @@ status 1. A traceback is a defect of Lakehead.
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -69,7 +70,17 @@ def main() -> None:
 
 def _operating_error(error: OSError) -> str:
     reason = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError) and not error.filename and not _is_in_a_folder():
+        return "the current folder was deleted: change to one that exists"
     return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _is_in_a_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _fail(reason: str) -> None:

@@ -81,6 +81,14 @@ def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         spark.check_java()
 
 
+def test_a_home_of_java_that_has_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match=f"JAVA_HOME={tmp_path} has no bin/java: .*unset it"):
+        spark.check_java()
+
+
 def test_the_cache_folder_follows_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
