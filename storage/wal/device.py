@@ -130,13 +130,15 @@ class IoThreads:
             self._jobs.put(None)
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-        with self._counting:
-            self._running -= 1
-            is_last = not self._running
-        if is_last:
-            self._last()
+        try:
+            while (job := self._jobs.get()) is not None:
+                job()
+        finally:
+            with self._counting:
+                self._running -= 1
+                is_last = not self._running
+            if is_last:
+                self._last()
 
     def _perform(self, call: Callable[[], T], future: asyncio.Future[T]) -> None:
         try:
