@@ -142,6 +142,8 @@ class CoordinatorLog:
         self._changed: set[bytes] | None = None
         """The keys whose values change, while `catch_up` looks for them."""
         self._is_trimming = False
+        self._lacks_records = False
+        """After an unexpected error the map may lack what the log has: nothing is trimmed by it."""
 
     def keep_in(self, values: MutableMapping[bytes, bytes]) -> None:
         """Keep the last values in this map, to be called before `replay`: for a coordinator whose
@@ -263,8 +265,12 @@ class CoordinatorLog:
             plan = self._partition.plan(encoded, read_header(encoded))
             offset = self._partition.stream.next_offset
             self._partition.perform(plan, on_done if number == len(batches) else _ignore)
-            for delta, (key, value) in enumerate(batch):
-                self._hold(producer_id, key, offset + delta, value)
+            try:
+                for delta, (key, value) in enumerate(batch):
+                    self._hold(producer_id, key, offset + delta, value)
+            except BaseException:
+                self._lacks_records = True
+                raise
         self._decided_by.clear()
 
     def _hold(self, producer_id: int, key: bytes, offset: int, value: bytes | None) -> None:
@@ -313,8 +319,12 @@ class CoordinatorLog:
         for number, batch in enumerate(batches, 1):
             encoded = memoryview(encode_batch(batch, self._clock.now_ms()))
             self._partition.append(encoded, on_done if number == len(batches) else _ignore)
-            for key, value in batch:
-                self._remember(key, value)
+            try:
+                for key, value in batch:
+                    self._remember(key, value)
+            except BaseException:
+                self._lacks_records = True
+                raise
         self._decided_by.clear()
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
@@ -335,7 +345,7 @@ class CoordinatorLog:
         is_scattered = self._partition.stream.object_count > _OBJECTS_MAX
         least = _OBJECTS_MAX if is_scattered else self._snapshot_min_records
         limit = max(least, 4 * len(self._latest))
-        if self._is_trimming or self.record_count < limit:
+        if self._is_trimming or self._lacks_records or self.record_count < limit:
             return
         next_offset = self._partition.stream.next_offset
         pending_transactional = (

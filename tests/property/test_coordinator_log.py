@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -272,6 +273,29 @@ async def write(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_records_of_transactions_count_at_their_place_once_committed(seed: int) -> None:
     asyncio.run(write(seed))
+
+
+async def test_a_log_is_not_trimmed_by_a_map_that_lacks_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error that nobody expects came between the log and the map."""
+
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    partition, scope = ListPartition(), TaskScope(crash)
+    log = open_log(partition, scope)
+    log.append([(b"kept", b"old")], lambda _: None)
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(log, "_keep", broken)
+        log.append([(b"kept", b"new")], lambda _: None)
+    for number in range(100):
+        log.append([(b"other", b"%d" % number)], lambda _: None)
+        await settled(partition.stream)
+    again = open_log(partition, scope)
+    await again.replay()
+    assert dict(again.latest) == {b"kept": b"new", b"other": b"99"}
+    await scope.close()
 
 
 async def test_a_log_of_few_keys_never_lies_in_many_objects() -> None:
