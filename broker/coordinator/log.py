@@ -27,6 +27,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -431,12 +432,21 @@ class _GatheredBatch:
         self.error: Exception | None = None
 
     def done(self, error: Exception | None) -> None:
-        """The records are durable, or could not be written."""
+        """The records are durable, or could not be written: what was said first counts. Raises the
+        unexpected error of a callback after all of them were called.
+        """
+        waiting, self.waiting = self.waiting, []
         self.error = error
-        for one in self.waiting:
-            one(error)
+        unexpected: Exception | None = None
+        for one in waiting:
+            try:
+                one(error)
+            except Exception as raised:  # noqa: BLE001  # the root of a request
+                unexpected = unexpected or raised
         if self.outcome is not None and not self.outcome.done():
             self.outcome.set_result(error)
+        if unexpected is not None:
+            raise unexpected
 
 
 class BatchingLog:
@@ -483,16 +493,24 @@ class BatchingLog:
 
     def flush(self) -> None:
         """Append the gathered records. Those after a batch that is refused are refused too: they
-        may rely on it.
+        may rely on it. Raises an unexpected error after all of them were.
         """
         batches, self._batches = self._batches, []
         error: Exception | None = None
+        unexpected: Exception | None = None
         for batch in batches:
-            if error is None:
-                self._log.append(batch.records, batch.done)
-                error = batch.error
-            else:
-                batch.done(error)
+            try:
+                if error is None:
+                    self._log.append(batch.records, batch.done)
+                    error = batch.error
+                else:
+                    batch.done(error)
+            except Exception as raised:  # noqa: BLE001  # the loop calls this
+                error, unexpected = error or raised, unexpected or raised
+                with suppress(Exception):
+                    batch.done(raised)
+        if unexpected is not None:
+            raise unexpected
 
 
 class _Waiting(NamedTuple):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -108,3 +109,59 @@ async def test_who_answers_at_once_may_append_again() -> None:
     log.waiting[0](None)
     await asyncio.sleep(0)
     assert log.batches == [[A], [B]]
+
+
+class BrokenLog(Written):
+    """A log whose second append raises what no log should; `is_written`: after it has written."""
+
+    def __init__(self, *, is_written: bool) -> None:
+        super().__init__()
+        self.is_written = is_written
+
+    def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
+        is_first = not self.batches
+        if is_first or self.is_written:
+            super().append(records, on_done)
+        if not is_first:
+            raise MemoryError
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_an_unexpected_error_of_a_batch_leaves_no_request_without_an_outcome(
+    is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told once, also if the batch had been appended by then."""
+    monkeypatch.setattr("lakehead.broker.coordinator.log._BATCH_SIZE", 1)
+    log = BrokenLog(is_written=is_written)
+    gathered = log.gathered()
+    told: list[tuple[int, bool]] = []
+
+    def note(number: int, error: Exception | None) -> None:
+        told.append((number, error is None))
+
+    for number in range(4):
+        gathered.append([A], partial(note, number))
+    last = gathered.outcome
+    with pytest.raises(MemoryError):
+        gathered.flush()
+    assert isinstance(last.result(), MemoryError)
+    for on_done in log.waiting:
+        on_done(None)
+    assert len(told) == 4
+    assert sorted(told) == [(0, True), (1, False), (2, False), (3, False)]
+
+
+async def test_an_unexpected_error_of_one_request_is_not_that_of_the_others() -> None:
+    def broken(_error: Exception | None) -> None:
+        raise ZeroDivisionError("a defect")
+
+    log, told = Written(), list[Exception | None]()
+    gathered = log.gathered()
+    gathered.append([A], broken)
+    gathered.append([B], told.append)
+    outcome = gathered.outcome
+    await asyncio.sleep(0)
+    with pytest.raises(ZeroDivisionError):
+        log.waiting[0](None)
+    assert told == [None]
+    assert outcome.result() is None
