@@ -124,21 +124,28 @@ def known_difference(request: Asked, theirs: Answers, ours: Answers) -> str | No
         return "who found no room is not waited for any more; Kafka waits for its session's end"
     if request.kind == "describe" and _states(theirs) == {"Dead"} and _states(ours) == {"Empty"}:
         return "Kafka does not show a group of which nothing was written yet"
-    if request.kind == "list" and _lists_refused(theirs[request.client], ours[request.client]):
-        return "Kafka lists a group of which only refused members have been heard of"
+    if request.kind == "list":
+        lists = theirs[request.client], ours[request.client]
+        if _has_more_empty(*lists):
+            return "Kafka lists a group of which only refused members have been heard of"
+        if _has_more_empty(*reversed(lists)):
+            return "Kafka does not list a group that a refused commit made, as nothing is written"
     if request.kind == "join" and request.fields["instance"] and codes[0] == full:
         return "a static member has its place in a full group when it comes back"
     return None
 
 
-def _lists_refused(theirs: Answer, ours: Answer) -> bool:
-    """Return true if the list differs by empty groups without a protocol alone."""
-    (their_code, their_groups), (our_code, our_groups) = theirs, ours
-    more = [one for one in their_groups if one not in our_groups]
+def _has_more_empty(one: Answer, other: Answer) -> bool:
+    """Return true if a list has empty groups without a protocol that another one lacks, and is the
+    same else.
+    """
+    (code, groups), (other_code, other_groups) = one, other
+    more = [group for group in groups if group not in other_groups]
     return (
-        their_code == our_code
-        and [one for one in their_groups if one not in more] == our_groups
-        and all(one[1:] == ("", "Empty", "classic") for one in more)
+        code == other_code
+        and bool(more)
+        and [group for group in groups if group not in more] == other_groups
+        and all(group[1:] == ("", "Empty", "classic") for group in more)
     )
 
 
