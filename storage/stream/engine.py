@@ -18,6 +18,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -332,7 +333,7 @@ class StreamEngine:
             self._failure.set_result(error)
         for stream in self.streams.values():
             stream.close()
-        self._appends.fail(error)
+        self._appends.fail(error, partial(self._scope.on_failure, "acknowledge"))
 
     async def upload_now(self) -> None:
         """Upload and commit everything that is confirmed. Raises what stopped the engine."""
@@ -489,12 +490,17 @@ class PendingAppends:
         self.waiting: deque[PendingAppend] = deque()
         self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    def fail(self, error: Exception) -> None:
-        """End all that waits with an error, and wake the callers of `wait`."""
+    def fail(self, error: Exception, on_failure: Callable[[Exception], None]) -> None:
+        """End all that waits with an error, and wake the callers of `wait`. An unexpected error of
+        one of them goes to `on_failure`, and does not reach the others.
+        """
         while self.waiting:
             on_done = self.waiting.popleft().on_done
             if on_done is not None:
-                on_done(error)
+                try:
+                    on_done(error)
+                except Exception as unexpected:  # noqa: BLE001  # the root of an acknowledgement
+                    on_failure(unexpected)
         self.wake(None)
 
     async def wait(self) -> None:

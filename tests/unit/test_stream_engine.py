@@ -161,6 +161,23 @@ async def test_an_unexpected_error_of_one_acknowledgement_is_not_that_of_the_oth
         assert not engine._failure.done()
 
 
+async def test_the_failure_of_a_log_reaches_all_that_wait_though_one_of_them_raises() -> None:
+    async with running(MemoryStore(), wal := MemoryWal(), clean=False) as (engine, [stream]):
+        told: list[Exception | None] = []
+
+        def broken(_error: Exception | None) -> None:
+            raise ZeroDivisionError("a defect")
+
+        for on_done in (broken, told.append):
+            batch = bytearray(make_batch(0, 3))
+            patch(batch, 0, stream.next_offset, stream.epoch)
+            stream.append(memoryview(batch), count=3, max_timestamp=1, on_done=on_done)
+        wal.break_with(OSError("EIO"))
+        assert [type(error) for error in told] == [WalFailed]
+        async with asyncio.timeout(10):
+            await engine.close()
+
+
 async def test_a_crash_loses_nothing_that_was_acknowledged() -> None:
     store, wal = MemoryStore(), MemoryWal()
     async with running(store, wal, clean=False) as (_, streams):
@@ -422,8 +439,10 @@ async def test_no_offset_is_given_twice_in_a_log_after_an_unexpected_error_of_an
     async with running(store, wal, clean=False) as (engine, [stream]):
         bases = [await append(stream)]
         with monkeypatch.context() as patched:
-            place = (wal, "append") if is_in_log else (engine_module, "PendingAppend")
-            patched.setattr(*place, broken)
+            if is_in_log:
+                patched.setattr(wal, "append", broken)
+            else:
+                patched.setattr(engine_module, "PendingAppend", broken)
             with pytest.raises(MemoryError):
                 await append(stream, count=9)
         with pytest.raises(StreamClosed):
