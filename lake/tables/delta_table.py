@@ -18,6 +18,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -764,6 +765,7 @@ def replace_table(
         old.require_plain_rows()
         old.require_unmapped()
     place, options = location(uri)
+    kept = {} if old is None else {k: v for k, v in old.configuration.items() if k != ENABLED}
     try:
         create_table_with_add_actions(
             place,
@@ -773,7 +775,7 @@ def replace_table(
             partition_by=list(partition_by),
             name=name,
             description=description,
-            configuration=None if old is None else old.configuration,
+            configuration=kept,
             storage_options=options,
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(app, mark) for app, mark in txns.items()],
@@ -788,6 +790,18 @@ def replace_table(
                 f"another run has committed to {uri}: {one_line(error)}"
             ) from error
         raise TableUnavailable(f"cannot replace table {uri}: {one_line(error)}") from error
+    if old is not None and old.takes_vectors:
+        _take_vectors_again(uri, modified_ms)
+
+
+def _take_vectors_again(uri: str, modified_ms: int) -> None:
+    """Have writers of a table that was replaced add deletion vectors, as before: by a commit of its
+    own, since delta-rs would have readers know VARIANT too. After a kill the next run does it.
+    """
+    table = open_table(uri)
+    if table is not None:
+        with suppress(CommitConflict):
+            table.set_vectors(is_enabled=True, modified_ms=modified_ms)
 
 
 def entry_digest(entry: bytes) -> str:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from lakehead.lake.declaration.table_declaration import PREFIX
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.tables import delta_table
 from lakehead.lake.tables.delta_table import TableUnavailable, open_table
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
@@ -275,6 +276,31 @@ def test_a_table_whose_progress_does_not_last_gets_no_more(
     version = DeltaTable(table).version()
     assert "UNSET TBLPROPERTIES" in str(numbers(tmp_path, 1, **configs).error)
     assert DeltaTable(table).version() == version
+
+
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_a_rebuilt_table_needs_no_more_of_its_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cut_short: bool
+) -> None:
+    """delta-rs makes a table with deletion vectors one that VARIANT has to be known for."""
+    if is_cut_short:  # killed between the commits
+        monkeypatch.setattr(delta_table, "_take_vectors_again", lambda *_: None)
+    upsert = {"mode": "upsert", "keys": "n", "deletion_vectors": "true"}
+    table = Path(numbers(tmp_path, 1, 2, **upsert).table)
+    assert numbers(tmp_path, 2, **upsert).error is None
+    set_metadata(table, {"delta.logRetentionDuration": "interval 60 days"})
+    tables = DeclaredTables(str(tmp_path))
+    tables.rebuild("people")
+    tables.close()
+    delta = open_table(str(table))
+    assert delta is not None
+    assert delta.takes_vectors != is_cut_short
+    assert delta.configuration["delta.logRetentionDuration"] == "interval 60 days"
+    assert numbers(tmp_path, 1, **upsert).error is None
+    delta = delta.refreshed()
+    assert delta.handle.protocol().reader_features == ["deletionVectors"]
+    assert sorted(delta.rows(["n"], None).column("n").to_pylist()) == [1, 2]
+    assert any(file.vector for file in delta.logical_files().files.values())
 
 
 @pytest.mark.parametrize("feature", ["typeWidening", "v2Checkpoint"])
