@@ -8,8 +8,13 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from lakehead.storage.errors import Fenced, WalFailed, WalFull
-from lakehead.storage.format.stream_object import ObjectIndex, iter_records, read_index
+from lakehead.storage.errors import Fenced, OutcomeUnknown, WalFailed, WalFull
+from lakehead.storage.format.stream_object import (
+    FOOTER_SIZE,
+    ObjectIndex,
+    iter_records,
+    read_index,
+)
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.protocol import Buffer
@@ -89,6 +94,31 @@ async def test_a_put_whose_answer_was_lost_is_repeated_and_found_to_be_ours() ->
     assert listener.positions == [ends[-1]]
     assert wal.stats.put_unknown == 1
     assert offsets(await seal(store.inner)) == [0, 1]
+
+
+async def test_a_spoilt_read_of_an_own_object_is_repeated_before_the_log_ends() -> None:
+    class Spoiling(MemoryStore):
+        left = 2
+
+        async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+            await super().create(key, pieces)
+            if self.left == 2:
+                raise OutcomeUnknown("the response is lost")
+
+        async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+            body, size = await super().get_suffix(key, length)
+            if not self.left:
+                return body, size
+            self.left -= 1
+            return bytes(len(body) - FOOTER_SIZE) + body[-FOOTER_SIZE:], size
+
+    store = Spoiling()
+    wal, listener = await begun(store)
+    end = wal.append(1, 0, 0, 1, b"mine")
+    async with asyncio.timeout(30):
+        while listener.positions != [end]:  # noqa: ASYNC110 - as in `arrived`
+            await asyncio.sleep(0.001)
+    assert store.left == 0
 
 
 async def test_a_put_that_never_arrived_is_repeated_with_the_same_bytes() -> None:

@@ -41,6 +41,8 @@ _SLOWEST_BYTES_PER_S = 1_000_000
 _TIMEOUT_MAX_S = 120.0
 _TRIES_PER_WARNING = 10
 _CLOSE_S = 5.0
+_SPOILT_MAX = 6
+"""Reads of an object that has a number of this log, of which none is right, before the log ends."""
 
 Try = asyncio.Task[float | None]
 """A try on its way: its result is the seconds that it took, None if it has not succeeded."""
@@ -217,11 +219,12 @@ class Putter:
         return Backoff(self._owner.rng, first_s=_RETRY_S, most_s=_RETRY_MAX_S)
 
     async def _is_ours(self, key: str) -> bool:
-        """Return true if what has a number is this writer's own; False: nothing has it now.
+        """Return true if what has a number is this writer's own; False: nothing has it now. A read
+        that is spoilt on its way is repeated a few times: the node would end by it.
 
         Raises Fenced, CorruptObject.
         """
-        backoff = self._backoff()
+        backoff, spoilt = self._backoff(), 0
         while True:
             try:
                 self._check_writer(key, await read_wal_object(self._store, key))
@@ -229,6 +232,11 @@ class Putter:
             except ObjectNotFound:
                 return False
             except StoreUnavailable as error:
+                _log.warning("wal_read_back_failed", key=key, error=str(error))
+            except CorruptObject as error:
+                spoilt += 1
+                if spoilt == _SPOILT_MAX:
+                    raise
                 _log.warning("wal_read_back_failed", key=key, error=str(error))
             await backoff.wait()
 
