@@ -227,6 +227,9 @@ async def _initialized(sides: Sequence[Broker], group: str) -> None:
         shown = []
         for side in sides:
             response = await side.command(DESCRIBE_OFFSETS, 0, tree)
+            if isinstance(response, str):  # none came in time
+                print(f"--- {side.name} to DescribeShareGroupOffsets of {group}: {response}")
+                return
             shown.append(
                 repr(
                     sorted(
