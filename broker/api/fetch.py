@@ -391,9 +391,9 @@ class FetchCall:
             read_replica = -1 if diverging is not None else self._read_replica(partition, want)
             records: Records = ()
             if diverging is None and read_replica < 0 and want.fetch_offset < end:
-                records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
-                records = _below(end, records)
-                if not records or read_header(records[-1]).end_offset < end:
+                found = self._records(wanted, partition, min(want.max_bytes, room), is_first)
+                records, has_more = _below(end, found)
+                if has_more:
                     self._left_out += max(want.max_bytes - sum(map(len, records)), 0)
         except (KafkaError, StorageError) as error:
             return self._failed(topic, want, error)
@@ -687,14 +687,18 @@ def _fetched_to(request: FetchRequest, context: RequestContext) -> FetchedTo:
     return FetchedTo.SAME_ZONE if request.rack_id == own else FetchedTo.OTHER_ZONE
 
 
-def _below(end: int, batches: Records) -> Records:
-    """Return the batches that end at or below an offset. Objects may have others: those of a
-    transaction that is open, and those that a read replica has yet to learn of.
+def _below(end: int, batches: Records) -> tuple[Records, bool]:
+    """Return the batches that end at or below an offset, and whether more follow up to there.
+    Objects may have batches beyond: those of a transaction that is open, and those that a read
+    replica has yet to learn of.
     """
-    count = len(batches)
-    while count and read_header(batches[count - 1]).end_offset > end:
+    count, reached = len(batches), -1
+    while count:
+        reached = read_header(batches[count - 1]).end_offset
+        if reached <= end:
+            break
         count -= 1
-    return batches[:count]
+    return batches[:count], not count or reached < end
 
 
 def _aborted(partition: Partition, batches: Records) -> Sequence[tuple[int, int]]:
