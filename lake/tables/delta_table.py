@@ -500,7 +500,7 @@ class Table:
 
         self.require_own_names()
         if not self.has_vectors:
-            plain = self._plain_dataset()
+            plain = self._plain_dataset(predicate)
             for fragment in plain.get_fragments(filter=predicate):
                 yield TableFile(self.uri, fragment, plain.schema)
             return
@@ -623,7 +623,7 @@ class Table:
         all. Raises TableUnavailable.
         """
         if not self.has_vectors:
-            return int(self._plain_dataset().count_rows(filter=predicate))
+            return int(self._plain_dataset(predicate).count_rows(filter=predicate))
         return sum(file.count(predicate) for file in self.data_files(predicate))
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
@@ -631,21 +631,27 @@ class Table:
         Raises TableUnavailable.
         """
         if not self.has_vectors:
-            plain = self._plain_dataset()
+            plain = self._plain_dataset(predicate)
             return plain.to_table(columns=list(columns), filter=predicate)
         schema = pa.schema(self._handle.schema().to_arrow())
         found = [pa.schema([schema.field(name) for name in columns]).empty_table()]
         found += [file.rows(columns, predicate) for file in self.data_files(predicate)]
         return pa.concat_tables(found)
 
-    def _plain_dataset(self) -> Any:
-        """Return the dataset of a table without deletion vectors. Raises TableUnavailable, also for
-        a table with features that delta-rs does not read.
+    def _plain_dataset(self, predicate: Any) -> Any:
+        """Return the dataset of a table without deletion vectors, for scans by a predicate or None.
+        Raises TableUnavailable, also for a table with features that delta-rs does not read.
         """
         from deltalake.exceptions import DeltaError
 
         try:
-            return self._handle.to_pyarrow_dataset()
+            plain = self._handle.to_pyarrow_dataset()
+            if predicate is None:
+                return plain
+            # It has null for a bound that the log does not have, and so a predicate passes over
+            # the file.
+            added = pa.table(self._handle.get_add_actions(flatten=True))
+            return table_dataset(*location(self.uri), plain.schema, added)
         except (DeltaError, OSError) as error:
             raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
 

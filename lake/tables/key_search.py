@@ -1,9 +1,9 @@
 """Looks for rows of a table by their keys, and reads as little of it as is needed.
 
 Files and row groups are passed over whose bounds have none of the keys: those of the log for whole
-numbers, dates and text, those of Parquet's footers for bytes too. Of the others the key columns are
-read, and further columns only of row groups with such rows. Keys all over a table are in each of
-its row groups: then its key columns are read.
+numbers and dates, those of Parquet's footers for text and bytes too. Of the others the key columns
+are read, and further columns only of row groups with such rows. Keys all over a table are in each
+of its row groups: then its key columns are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lakehead.lake.tables.arrow_rows import LOOK_BYTES, one_array, row_codes
+from lakehead.lake.tables.ddl import TIMESTAMP
 from lakehead.lake.tables.delta_table import Table, TableUnavailable, one_line
 from lakehead.lake.tables.table_file import RowGroup, TableFile, without
+from lakehead.lake.tables.unavailable_values import Place
 from lakehead.lake.tables.upsert import key_runs
 
 _IS_CURRENT = "_is_current"
@@ -36,7 +38,7 @@ class KeySearch:
             if pa.types.is_integer(values.type) and not values.null_count and len(values)
         }
         self._ends = {
-            name: (ends["min"].as_py(), ends["max"].as_py())
+            name: (ends["min"], ends["max"])
             for name, values in self._keys.items()
             if _has_ends(values.type) and not values.null_count and len(values)
             for ends in [pc.min_max(values)]
@@ -52,8 +54,8 @@ class KeySearch:
                 for low, high in key_runs(values):
                     within |= (at >= low) & (at <= high)
                 found &= within
-            elif name in self._ends and not pa.types.is_binary(values.type):
-                low, high = (pa.scalar(end, values.type) for end in self._ends[name])
+            elif pa.types.is_date(values.type) and name in self._ends:
+                low, high = self._ends[name]
                 found &= (at >= low) & (at <= high)
         return found
 
@@ -67,8 +69,10 @@ class KeySearch:
                 start, end = np.searchsorted(numbers, low), np.searchsorted(numbers, high, "right")
                 if start == end:
                     return False
-            elif (ends := self._ends.get(name)) is not None and (ends[0] > high or ends[1] < low):
-                return False
+            elif (ends := self._ends.get(name)) is not None:
+                first, last = map(_raw, ends)
+                if first > high or last < low:
+                    return False
         return True
 
     def among(self, rows: Any) -> npt.NDArray[np.bool_]:
@@ -95,6 +99,13 @@ class KeySearch:
         return found
 
 
+def _raw(value: Any) -> Any:
+    """Return a key as bounds of row groups are."""
+    if pa.types.is_date32(value.type):
+        return value.cast(pa.int32()).as_py()
+    return value.as_py().encode() if pa.types.is_string(value.type) else value.as_py()
+
+
 def _has_ends(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_date32(kind))
 
@@ -108,31 +119,46 @@ class _Piece(NamedTuple):
 
 
 def rows_with_keys(
-    table: Table, keys: Any, columns: Sequence[str] = (), *, is_current: bool = False
+    table: Table,
+    keys: Any,
+    columns: Sequence[str] = (),
+    *,
+    is_current: bool = False,
+    beyond: Place | None = None,
 ) -> Any:
     """Return the rows of a table that have one of these keys, an Arrow table of key columns: the
     key columns, and `columns`. With `is_current` those rows alone, of a table with history.
+    `beyond` as for `Lookup`.
 
     Raises TableUnavailable.
     """
     names = list(dict.fromkeys((*keys.column_names, *columns)))
     schema = pa.schema([table.schema.field(name) for name in names])
-    found = (some.cast(schema) for some in _found(table, keys, names, is_current=is_current))
+    pieces = _found(table, keys, names, is_current=is_current, beyond=beyond)
+    found = (some.cast(schema) for some in pieces)
     return pa.concat_tables([schema.empty_table(), *found])
 
 
 def has_keys(table: Table, keys: Any) -> bool:
     """Return whether a table has a row with one of these keys. Raises as `rows_with_keys`."""
-    return any(some.num_rows for some in _found(table, keys, keys.column_names, is_current=False))
+    return any(some.num_rows for some in _found(table, keys, keys.column_names))
 
 
-def _found(table: Table, keys: Any, names: Sequence[str], *, is_current: bool) -> Iterator[Any]:
+def _found(
+    table: Table,
+    keys: Any,
+    names: Sequence[str],
+    *,
+    is_current: bool = False,
+    beyond: Place | None = None,
+) -> Iterator[Any]:
     search = KeySearch(keys)
     held: list[_Piece] = []
     size = 0
     try:
-        for file in table.data_files(search.condition()):
-            for piece in _pieces(file, search, is_current=is_current):
+        condition = search.condition()
+        for file in table.data_files(condition if beyond is None else condition & _after(beyond)):
+            for piece in _pieces(file, search, is_current=is_current, beyond=beyond):
                 held.append(piece)
                 size += piece.keys.nbytes
                 if size >= LOOK_BYTES:  # each look costs by the number of keys
@@ -143,10 +169,12 @@ def _found(table: Table, keys: Any, names: Sequence[str], *, is_current: bool) -
         raise TableUnavailable(f"cannot read rows of {table.uri}: {one_line(error)}") from error
 
 
-def _pieces(file: TableFile, search: KeySearch, *, is_current: bool) -> Iterator[_Piece]:
+def _pieces(
+    file: TableFile, search: KeySearch, *, is_current: bool, beyond: Place | None
+) -> Iterator[_Piece]:
     deleted = file.deleted()
     for group in file.row_groups():
-        if not search.may_be_in(group):
+        if not search.may_be_in(group) or (beyond is not None and _is_before(group, beyond)):
             continue
         if is_current and group.bounds(_IS_CURRENT) == (False, False):
             continue
@@ -156,6 +184,19 @@ def _pieces(file: TableFile, search: KeySearch, *, is_current: bool) -> Iterator
             current = np.array(pc.fill_null(keys.column(_IS_CURRENT), False), np.bool_)
             is_kept = current if is_kept is None else is_kept & current
         yield _Piece(group, keys.select(list(search.names)), is_kept)
+
+
+def _after(place: Place) -> Any:
+    after = pa.scalar(place.timestamp_us, TIMESTAMP)
+    return (ds.field("_offset") >= place.offset) | (ds.field("_timestamp") > after)
+
+
+def _is_before(group: RowGroup, place: Place) -> bool:
+    """Return whether all rows of a group have lower offsets and no later timestamps."""
+    offsets, times = group.bounds("_offset"), group.bounds("_timestamp")
+    if offsets is None or times is None:
+        return False
+    return bool(offsets[1] < place.offset and times[1] <= place.timestamp_us)
 
 
 def _look(search: KeySearch, held: Sequence[_Piece], names: Sequence[str]) -> Iterator[Any]:
@@ -175,7 +216,9 @@ def _look(search: KeySearch, held: Sequence[_Piece], names: Sequence[str]) -> It
         if len(search.names) > 1:
             is_key = pa.array(search.key_of(rows) >= 0)
             rows, places = rows.filter(is_key), places.filter(is_key)
-        if len(places) and (more := [name for name in names if name not in search.names]):
+        if not len(places):
+            continue
+        if more := [name for name in names if name not in search.names]:
             others = piece.group.rows(more).take(places)
             for name in more:
                 rows = rows.append_column(others.schema.field(name), others.column(name))

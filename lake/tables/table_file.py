@@ -1,9 +1,11 @@
 """Data files of a table as they are read: their rows without those that a vector has deleted.
 
-Delta-rs makes a dataset of Arrow of a table, except of one with deletion vectors. Of such a table
-the dataset is made here, from the same actions.
+Delta-rs makes a dataset of Arrow of a table, but of none with deletion vectors. And where the log
+has no bound of a file, that dataset has null for it, and a predicate passes over the file. So it is
+made here, from the same actions.
 """
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -98,6 +100,9 @@ class TableFile:
         return int(self.rows([], predicate).num_rows)
 
 
+_RAW_BOUNDS = frozenset({"BOOLEAN", "INT32", "INT64", "BYTE_ARRAY"})
+
+
 class RowGroup:
     """A row group of a data file: all of its rows, deleted ones too. `first` is the number of its
     first row in the file.
@@ -109,9 +114,25 @@ class RowGroup:
         self._schema = schema
 
     def bounds(self, name: str) -> tuple[Any, Any] | None:
-        """Return the smallest and largest value of a column, None if they are not known."""
-        held = (self._fragment.row_groups[0].statistics or {}).get(name)
-        return None if held is None else (held["min"], held["max"])
+        """Return the smallest and largest value of a column as Parquet has them: whole numbers (of
+        days for dates, of microseconds for instants), booleans, bytes (UTF-8 for text). None if
+        they are not known.
+        """
+        if "." in name:  # as the path of a field of a struct may be
+            return None
+        group = self._fragment.metadata.row_group(self._fragment.row_groups[0].id)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            if column.path_in_schema != name:
+                continue
+            held = column.statistics
+            # Not as Python's dates and times, which end with the year 9999.
+            if held is None or not held.has_min_max or held.physical_type not in _RAW_BOUNDS:
+                return None
+            kind = str(held.logical_type)
+            is_other_unit = kind.startswith("Timestamp") and "microseconds" not in kind
+            return None if is_other_unit else (held.min_raw, held.max_raw)
+        return None
 
     def rows(self, columns: Sequence[str]) -> Any:
         """Return some columns as an Arrow table."""
@@ -142,7 +163,8 @@ def table_dataset(
     place: str, options: Mapping[str, str] | None, schema: Any, added: pa.Table
 ) -> Any:
     """Return the dataset of the files of a table, `added` being its flattened add actions. Bounds
-    of whole numbers and dates and the values of partitions say which files a predicate needs.
+    of whole numbers, dates and instants and the values of partitions say which files a predicate
+    needs.
     """
     from deltalake.fs import DeltaStorageHandler
 
@@ -163,6 +185,14 @@ def table_dataset(
     return ds.FileSystemDataset(fragments, schema, format_, files)
 
 
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+def _is_bounded(kind: Any) -> bool:
+    is_instant = pa.types.is_timestamp(kind) and kind.tz is not None
+    return bool(pa.types.is_integer(kind) or pa.types.is_date(kind) or is_instant)
+
+
 def _guarantee(row: Mapping[str, Any], schema: Any) -> Any:
     """Return a condition that holds for each row of a file."""
     held = ds.scalar(True)
@@ -171,8 +201,11 @@ def _guarantee(row: Mapping[str, Any], schema: Any) -> Any:
         if (name := f"partition.{field.name}") in row:
             value = row[name]
             held &= at.is_null() if value is None else at == pa.scalar(value, field.type)
-        elif pa.types.is_integer(field.type) or pa.types.is_date(field.type):
+        elif _is_bounded(field.type):
             low, high = row.get(f"min.{field.name}"), row.get(f"max.{field.name}")
+            if high is not None and pa.types.is_timestamp(field.type):
+                # Writers may cut it to the millisecond.
+                high = high + _MILLISECOND if high.year < dt.MAXYEAR else None
             if low is not None and high is not None:
                 within = (at >= pa.scalar(low, field.type)) & (at <= pa.scalar(high, field.type))
                 held &= (

@@ -14,9 +14,9 @@ them known, as null.
 import base64
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import md5
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,23 @@ KEPT = "_kept"
 """The column of change rows with the names of the columns that a row keeps; null for none."""
 KEPT_FIELD = pa.field(KEPT, pa.list_(pa.string()))
 
-Lookup: TypeAlias = Callable[[Any, Sequence[str]], Any]
-"""Returns the rows that a table has of some keys (a table of the key columns): the key columns, and
-the columns that are named."""
+
+class Place(NamedTuple):
+    """An offset, and the timestamp of a record (microseconds)."""
+
+    offset: int
+    timestamp_us: int
+
+
+class Lookup(Protocol):
+    """Returns the rows that a table has of some keys (a table of the key columns): the key columns,
+    and the columns that are named. Rows that have neither a later timestamp than `beyond` nor its
+    offset or a higher one may be left out.
+    """
+
+    def __call__(self, keys: Any, columns: Sequence[str], *, beyond: Place | None = None) -> Any:
+        """Return the rows."""
+
 
 _BYTES = PLACEHOLDER.encode()
 _TEXTS = (

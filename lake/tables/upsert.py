@@ -27,6 +27,7 @@ from lakehead.lake.tables.unavailable_values import (
     KEPT,
     KEPT_FIELD,
     Lookup,
+    Place,
     filled,
     folded,
     has_kept,
@@ -339,7 +340,8 @@ _PLACE_AND_TIME = ("_partition", "_offset", "_timestamp", "_valid_from")
 def _late_changes(changes: Any, names: Sequence[str], lookup: Lookup) -> _Lateness:
     """Find out which changes are late, see `_IS_LATER`."""
     keys = changes.select(list(names))
-    held = lookup(keys, _PLACE_AND_TIME)
+    # Mostly all changes are later than what the table has, and nothing of it needs to be read.
+    held = lookup(keys, _PLACE_AND_TIME, beyond=_first_place(changes))
     pairs = keys.append_column("_change", pa.array(np.arange(keys.num_rows), pa.int64())).join(
         held.select(list(names))
         .cast(keys.schema)
@@ -360,6 +362,13 @@ def _late_changes(changes: Any, names: Sequence[str], lookup: Lookup) -> _Latene
         is_known=has_row & is_same & is_before,
         began=current["_valid_from"].cast(TIMESTAMP),
     )
+
+
+def _first_place(changes: Any) -> Place | None:
+    if not changes.num_rows:
+        return None
+    first = (int(_numbers(changes, name).min()) for name in ("_offset", "_timestamp"))
+    return Place(*first)
 
 
 def _history_merge(
@@ -473,8 +482,9 @@ class _Truncates:
     def left(self, lookup: Lookup) -> Lookup:
         """Return a lookup of rows that these do not end."""
 
-        def look(keys: Any, columns: Sequence[str]) -> Any:
-            found = lookup(keys, list(dict.fromkeys((*columns, *_ORDER_COLUMNS))))
+        def look(keys: Any, columns: Sequence[str], *, beyond: Place | None = None) -> Any:
+            names = list(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
+            found = lookup(keys, names, beyond=beyond)
             return found.filter(pa.array(~self.are_after(found)))
 
         return look

@@ -5,10 +5,13 @@ Row groups whose bounds have none of the keys are not read.
 
 import datetime as dt
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from lakehead.lake.tables.data_file import DataFile, DataFileWriter
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
 from lakehead.lake.tables.key_search import has_keys, rows_with_keys
 from lakehead.lake.tables.table_file import RowGroup
+from lakehead.lake.tables.unavailable_values import Place
 from tests.support.repetitions import examples
 
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
@@ -30,15 +34,19 @@ KINDS: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def table_of(root: str, files: list[list[pa.Table]], schema: pa.Schema) -> Table:
-    """A table of these files, each of these row groups."""
+def table_of(
+    root: str, files: list[list[pa.Table]], schema: pa.Schema, plain: Sequence[int] = ()
+) -> Table:
+    """A table of these files, each of these row groups; some are `plain`, without bounds."""
     table = create_table(root, schema, name="t", description="")
     made: list[DataFile] = []
-    for groups in files:
+    for number, groups in enumerate(files):
         writer = DataFileWriter(root, schema)
         for rows in groups:
             writer.add(rows)
-        made.append(writer.finish())
+        file = writer.finish()
+        # As of a writer that takes no statistics.
+        made.append(replace(file, statistics='{"numRecords": 1}') if number in plain else file)
     table.commit(made, {"a": 1}, modified_ms=1, commit_info={})
     opened = open_table(root)
     assert opened is not None
@@ -74,7 +82,8 @@ def test_each_row_with_a_key_is_found(data: st.DataObject, kinds: list[Any]) -> 
     )
     is_current = data.draw(st.booleans())
     with tempfile.TemporaryDirectory() as root:
-        table = table_of(f"{root}/t", files, schema)
+        plain = data.draw(st.lists(st.sampled_from(range(len(files))), max_size=2))
+        table = table_of(f"{root}/t", files, schema, plain)
         found = rows_with_keys(table, wanted, ["v"], is_current=is_current)
         assert has_keys(table, wanted) == any(tuple(r[n] for n in names) in keys for r in rows)
     assert found.schema.names == [*names, "v"]
@@ -117,3 +126,65 @@ def test_row_groups_without_a_key_are_not_read(
     read.clear()
     assert not has_keys(table, rows(5000).select(["key"]))
     assert read == []
+
+
+def history_rows(first: int, at_us: int) -> pa.Table:
+    numbers = np.arange(first, first + 100)
+    return pa.table(
+        {
+            "key": pa.array(numbers % 100),
+            "_offset": pa.array(numbers),
+            "_timestamp": pa.array(numbers + at_us, pa.timestamp("us", tz="UTC")),
+            "_is_current": pa.array(np.full(100, fill_value=True)),
+        }
+    )
+
+
+def test_rows_that_are_before_all_changes_are_not_read(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row counts that has a later timestamp, or an offset that is not lower."""
+    files = [[history_rows(0, 0), history_rows(100, 5_000_000)], [history_rows(200, 1_000_000)]]
+    table = table_of(str(tmp_path / "t"), files, history_rows(0, 0).schema)
+    read: list[int] = []
+    inner = RowGroup.rows
+
+    def counted(self: RowGroup, columns: Any) -> Any:
+        rows = inner(self, columns)
+        read.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(RowGroup, "rows", counted)
+    keys = history_rows(0, 0).select(["key"])
+
+    def found(beyond: Place) -> list[int]:
+        read.clear()
+        rows = rows_with_keys(table, keys, ["_offset"], is_current=True, beyond=beyond)
+        return sorted(rows.column("_offset").to_pylist())
+
+    assert found(Place(300, 6_000_000)) == []
+    assert read == []
+    assert set(range(100, 200)) <= set(found(Place(300, 5_000_100)))
+    assert set(range(200, 300)) <= set(found(Place(299, 6_000_000)))
+    assert found(Place(0, 6_000_000)) == list(range(300))
+    assert found(Place(300, -(1 << 63))) == list(range(300))
+
+
+def test_times_beyond_the_year_9999_are_bounds_too(tmp_path: Any) -> None:
+    """They are beyond the times of Python, and no bounds in the table's log."""
+    far = 400_000_000_000_000_000
+    table = table_of(str(tmp_path / "t"), [[history_rows(0, far)]], history_rows(0, 0).schema)
+    keys = history_rows(0, 0).select(["key"])
+    assert rows_with_keys(table, keys, ["_offset"], beyond=Place(500, far + 99)).num_rows == 0
+    assert rows_with_keys(table, keys, ["_offset"], beyond=Place(500, far + 98)).num_rows == 100
+    assert has_keys(table, keys)
+
+
+def test_a_file_without_bounds_in_the_log_is_read(tmp_path: Any) -> None:
+    """As engines write that take no statistics. Its rows are counted and found by a predicate."""
+    files = [[history_rows(0, 0)], [history_rows(100, 0)]]
+    table = table_of(str(tmp_path / "t"), files, history_rows(0, 0).schema, plain=[1])
+    predicate = ds.field("_offset") >= 50
+    assert table.count(predicate) == 150
+    assert table.rows(["_offset"], predicate).num_rows == 150
+    assert len(list(table.data_files(predicate))) == 2
