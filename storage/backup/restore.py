@@ -249,7 +249,7 @@ async def restore_cluster(
             raise CorruptObject(key, 0, "it was deleted while the backup was restored")
         copied_objects, copied_bytes = copied.objects, copied.bytes
     elif point.manifest is not None:
-        await _mark_restoring(target, point.manifest)
+        await mark_restoring(target, point.manifest)
     failpoint("restore_objects_copied")
     secret = f"{rng.getrandbits(256):064x}"
     now_ms = clock.now_ms()
@@ -272,17 +272,19 @@ async def restore_cluster(
     )
 
 
-async def _mark_restoring(store: ObjectStore, manifest: Manifest) -> None:
+async def mark_restoring(store: ObjectStore, manifest: Manifest) -> None:
     """Mark a place of backups, of which one becomes the cluster: a process that follows deletes
     nothing of it after that. Raises RequestRefused if it has begun to.
     """
     with suppress(ObjectExists):  # of an earlier try
         await store.create(RESTORING, [b""])
-    if manifest.number not in await list_manifests(store):
+    try:
+        await store.get(manifest.key)  # a listing may be older
+    except ObjectNotFound:
         raise RequestRefused(
             f"backup {manifest.number} was deleted just now: stop the process that makes backups "
             f"in {store.uri}, and run this again"
-        )
+        ) from None
 
 
 async def append_corrections(

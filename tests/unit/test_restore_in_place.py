@@ -4,12 +4,15 @@ import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from lakehead.storage.backup.manifest import RESTORING, is_restoring
 from lakehead.storage.backup.pruning import Kept
+from lakehead.storage.backup.restore import find_point, mark_restoring
 from lakehead.storage.errors import CorruptObject, NotFound, RequestRefused
 from lakehead.storage.object_store import FileStore, ObjectStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta
@@ -86,3 +89,36 @@ def test_a_restore_in_place_and_pruning_do_not_meet(tmp_path: Path, interrupted:
         if store.left >= 0:
             break
     assert restored > 5
+
+
+class StaleListing(FileStore):
+    """Lists what was there at first."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._seen: dict[str, Sequence[ObjectMeta]] = {}
+
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int | None = None
+    ) -> Sequence[ObjectMeta]:
+        if prefix not in self._seen:
+            found = await super().list(prefix, start_after=start_after, limit=limit)
+            self._seen[prefix] = found
+        return self._seen[prefix]
+
+
+async def test_neither_side_of_a_restore_in_place_relies_on_a_listing(tmp_path: Path) -> None:
+    """A listing may be older than the mark of the restore, or than the deletion of its backup."""
+    source, place = tmp_path / "store", tmp_path / "copy"
+    await asyncio.to_thread(partial(write, tmp_path, uploads=2))
+    await asyncio.to_thread(back_up, source, place)
+    restoring, pruning = StaleListing(place), StaleListing(place)
+    point = await find_point(restoring)
+    assert point.manifest is not None
+    assert not await is_restoring(pruning)
+    await pruning.list(RESTORING)
+    await restoring.create(RESTORING, [b""])
+    assert await is_restoring(pruning)
+    await pruning.delete([point.manifest.key])
+    with pytest.raises(RequestRefused, match="was deleted just now"):
+        await mark_restoring(restoring, point.manifest)
