@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -292,11 +293,11 @@ def _is_missing(lakehead_conn_id: str, error: Exception) -> bool:
     secrets backends are looked at (`ExecutionAPISecretsBackend`). Here the request is sent once
     more, for the kind of its error.
     """
-    from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse, GetConnection
 
     if isinstance(error, AirflowRuntimeError):  # before Airflow 3.1
         return bool(error.error.error == ErrorType.CONNECTION_NOT_FOUND)
+    task_runner = import_module("airflow.sdk.execution_time.task_runner")
     supervisor: Any = getattr(task_runner, "SUPERVISOR_COMMS", None)
     if supervisor is None:  # the process looks into Airflow's database itself
         return True
