@@ -64,6 +64,10 @@ class _DirectRefused(Exception):
     """The file system has no reads past its page cache."""
 
 
+class _NoThread(StoreUnavailable):
+    """The system has no thread left: another one of the pool does the work, if there is one."""
+
+
 class FileStore:
     """Objects as files below `root`. Blocking calls run in a small pool of threads, made at the
     first use, and long reads in one of their own.
@@ -91,7 +95,10 @@ class FileStore:
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`. A full disk or a read-only folder is StoreUnavailable."""
-        await self._run(lambda: self._create(key, pieces))
+        try:
+            await self._run(lambda: self._create(key, pieces))
+        except _NoThread as error:
+            raise OutcomeUnknown(str(error)) from error
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -154,7 +161,13 @@ class FileStore:
     def _run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="file-store")
-        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return self._begun(self._pool, work)
+
+    def _begun(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(pool, work)
+        except RuntimeError as error:
+            raise _NoThread(f"{self.uri}: {error}") from error
 
     def _path(self, key: str) -> Path:
         parts = key.split("/")
@@ -297,9 +310,8 @@ class FileStore:
                     return await kernel_reads.read(key, start, length)
             if self._direct_pool is None:
                 self._direct_pool = ThreadPoolExecutor(READS_MAX, "file-store-read")
-            return await asyncio.get_running_loop().run_in_executor(
-                self._direct_pool, self._read_past_cache, key, start, length
-            )
+            pool = self._direct_pool
+            return await self._begun(pool, lambda: self._read_past_cache(key, start, length))
         except _DirectRefused:
             self._may_read_direct = False
             return await self._run(lambda: self._read(key, start, length))
