@@ -93,6 +93,14 @@ async def test_what_is_left_is_what_the_kept_backups_name_whatever_they_name_in_
             assert not removed & wanted
 
 
+async def test_a_backup_that_another_process_prunes_meanwhile_is_passed_over() -> None:
+    store = MemoryStore()
+    first, second = [await put_backup(store, number, state_of(())) for number in range(2)]
+    numbers = await list_manifests(store)
+    await store.delete([first.key])
+    assert await Pruner(store, KEPT).open(numbers, ()) == second
+
+
 async def test_backups_of_the_same_objects_have_their_names_in_memory_once() -> None:
     """Each set of 2,000 names takes 130 KB, and their text as much."""
     store, kept = MemoryStore(), Kept(newest=12, hours=0)
