@@ -49,21 +49,30 @@ class TableFile:
         """Return how many rows the data file has, deleted ones too."""
         return int(self._fragment.count_rows())
 
-    def row_groups(self) -> Iterator["RowGroup"]:
-        """Yield the row groups, in turn."""
+    def row_groups(self, predicate: Any = None) -> Iterator["RowGroup"]:
+        """Yield the row groups, in turn: all, or those that may have rows of a predicate by the
+        bounds that the file has of them.
+        """
+        chosen = None
+        if predicate is not None:
+            some = self._fragment.split_by_row_group(filter=predicate, schema=self._schema)
+            chosen = {one.row_groups[0].id for one in some}
         first = 0
         for fragment in self._fragment.split_by_row_group():
-            yield RowGroup(fragment, self._schema, first)
+            if chosen is None or fragment.row_groups[0].id in chosen:
+                yield RowGroup(fragment, self._schema, first)
             # Not count_rows(): of a part of a file it may be the number of rows of the whole file.
             first += sum(int(group.num_rows) for group in fragment.row_groups)
 
-    def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    def batches(
+        self, rows_max: int, columns: Sequence[str] | None = None, predicate: Any = None
+    ) -> Iterator[Any]:
         """Yield the rows, all columns or some, as Arrow tables of at most `rows_max`. Row groups
-        are read in turn.
+        are read in turn; with a predicate those of `row_groups`, and all rows of these.
         """
         deleted = self.deleted()
         # A scan of the whole file reads ahead, and holds several row groups with any options.
-        for group in self.row_groups():
+        for group in self.row_groups(predicate):
             first = group.first
             for rows in group.batches(rows_max, columns):
                 is_kept = without(deleted, first, rows.num_rows)
@@ -80,7 +89,7 @@ class TableFile:
         more = [name for name in PLACE if name not in names]
         found = [
             rows if predicate is None else rows.filter(predicate)
-            for rows in self.batches(_ROWS_AT_ONCE, [*names, *more])
+            for rows in self.batches(_ROWS_AT_ONCE, [*names, *more], predicate)
         ]
         schema = pa.schema([self._schema.field(name) for name in (*names, *more)])
         return pa.concat_tables([schema.empty_table(), *found]).select(names)
