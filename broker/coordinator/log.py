@@ -20,6 +20,7 @@ import struct
 from collections import deque
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -114,8 +115,14 @@ class _PendingTransaction(NamedTuple):
     value: bytes | None
 
 
+async def _give_way() -> None:
+    await asyncio.sleep(0)
+
+
 class CoordinatorLog:
-    """One partition as a durable map; no snapshot below `snapshot_min_records` records."""
+    """One partition as a durable map; no snapshot below `snapshot_min_records` records. While it is
+    read, it awaits `give_way` between the pieces of the work.
+    """
 
     def __init__(
         self,
@@ -125,12 +132,14 @@ class CoordinatorLog:
         *,
         name: str,
         snapshot_min_records: int = 20_000,
+        give_way: Callable[[], Awaitable[None]] = _give_way,
     ) -> None:
         self._partition = partition
         self._clock = clock
         self._scope = scope
         self._name = name
         self._snapshot_min_records = snapshot_min_records
+        self.give_way = give_way
         self._latest: MutableMapping[bytes, bytes] = {}
         self._open: dict[int, dict[bytes, _PendingTransaction]] = {}
         """The records of open transactions, by producer id: the last record of each key."""
@@ -165,7 +174,7 @@ class CoordinatorLog:
         for number, item in enumerate(self._latest.items(), 1):
             yield item
             if not number % _SNAPSHOT_KEYS:
-                await asyncio.sleep(0)
+                await self.give_way()
 
     @property
     def record_count(self) -> int:
@@ -201,11 +210,11 @@ class CoordinatorLog:
         offset = stream.start_offset if self._replayed_to < 0 else self._replayed_to
         while offset < stream.confirmed_offset:
             for piece in await stream.fetch(offset, _FETCH_SIZE):
+                await self.give_way()
                 for position, header in iter_headers(piece):
                     if header.end_offset > offset:
                         self._replay_batch(piece[position : position + header.size], header, offset)
                     offset = max(offset, header.end_offset)
-                await asyncio.sleep(0)
         self._replayed_to = offset
 
     def _replay_batch(self, batch: memoryview, header: BatchHeader, start_offset: int) -> None:

@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.coordinator.load_turns import LoadTurns
 from lakehead.broker.coordinator.log import CoordinatorLog, LogPartition
 from lakehead.broker.partition.partition import Topic
 from lakehead.broker.protocol.errors import KafkaError, error_code
@@ -126,6 +127,7 @@ class Shards(Generic[S]):
         self._make = make
         self._shards: dict[int, S] = {}
         self._loading: dict[int, asyncio.Task[None]] = {}
+        self._turns = LoadTurns()
         self._followed: dict[int, CoordinatorLog] = {}
         """The logs that another cluster writes, as far as they were read."""
         self._is_closed = False
@@ -176,7 +178,7 @@ class Shards(Generic[S]):
             while self._loading.get(index) is reading:  # else a later advance reads it
                 log = self._followed.pop(index, None)
                 if log is None or not log.goes_on(partition):
-                    log = CoordinatorLog(partition, self._clock, self._scope, name=name)
+                    log = self._log_of(partition, name)
                 if await self._read(index, partition, name, log):
                     self._followed[index] = log
                     return
@@ -267,11 +269,15 @@ class Shards(Generic[S]):
 
     async def _read_once(self, index: int, partition: LogPartition, name: str) -> None:
         try:
-            log = CoordinatorLog(partition, self._clock, self._scope, name=name)
+            log = self._log_of(partition, name)
             await self._read(index, partition, name, log)
         finally:
             if self._loading.get(index) is asyncio.current_task():
                 del self._loading[index]
+
+    def _log_of(self, partition: LogPartition, name: str) -> CoordinatorLog:
+        give_way = self._turns.give_way
+        return CoordinatorLog(partition, self._clock, self._scope, name=name, give_way=give_way)
 
     async def _read(
         self, index: int, partition: LogPartition, name: str, log: CoordinatorLog

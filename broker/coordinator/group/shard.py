@@ -447,7 +447,7 @@ class GroupShard:
             self._restore_consumer(group_id, found, now)
             restored += len(found)
             if restored >= _AT_ONCE:
-                await asyncio.sleep(0)
+                await self._log.give_way()
                 restored = 0
 
     def _restore_consumer(
