@@ -114,7 +114,12 @@ STEPS: Sequence[Step] = (
     merge_neighbour,
     compact_neighbour,
 )
-ORDERS = [order for length in (1, 2, 3) for order in permutations(STEPS, length)]
+ORDERS = [
+    order
+    for length in (1, 2, 3)
+    for order in permutations(STEPS, length)
+    if length < 3 or forget in order  # else it comes last
+]
 
 
 def name_of(order: Sequence[Step]) -> str:
