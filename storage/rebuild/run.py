@@ -120,7 +120,9 @@ async def publish(store: ObjectStore, state: MetadataImage, rng: random.Random) 
     await close_below_checkpoint(store, state, rng)
     # A node that was paused looks for the boundary that it knows before it goes on.
     if await delete_boundaries_below(store, number) is None:
-        raise StoreUnavailable(f"older boundaries of the metadata in {store.uri} come back")
+        raise StoreUnavailable(
+            f"older boundaries of the metadata in {store.uri} come back: a node still writes there"
+        )
     return kept
 
 
