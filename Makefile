@@ -236,7 +236,9 @@ conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's 
 
 differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answers compared; SEEDS="1 2", REQUESTS=1000, GROUPS=20 of each
 	@set -e; for seed in $(or $(SEEDS),1); do \
-		$(BIN)/python -m tests.differential.requests --seed $$seed --requests $(or $(REQUESTS),1000); \
+		for about in all limits lifetimes; do \
+			$(BIN)/python -m tests.differential.requests --seed $$seed --requests $(or $(REQUESTS),1000) --about $$about; \
+		done; \
 		$(BIN)/python -m tests.differential --seed $$seed --groups $(or $(GROUPS),20); \
 		$(BIN)/python -m tests.differential.consumer_groups --seed $$seed --groups $(or $(GROUPS),20); \
 		$(BIN)/python -m tests.differential.share_groups --seed $$seed --requests $(or $(REQUESTS),1000); \

@@ -20,6 +20,8 @@ from lakehead.broker.protocol.node_proof import NodeProof
 from tests.differential.brokers import CHANGING, PRODUCE, Broker
 from tests.differential.chances import Chances, Versions
 from tests.differential.stream import (
+    STREAMS,
+    Draws,
     Recording,
     Report,
     Step,
@@ -44,8 +46,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--about", choices=STREAMS, default="all", help="what requests are about")
     parser.add_argument("--record", type=Path, help="file for Kafka's answers to the longest round")
     given = parser.parse_args()
+    if given.record is not None and given.about != "all":
+        parser.error("recordings are of requests about all")
     with tempfile.TemporaryDirectory(prefix="differential-") as name:
         folders = Path(name) / "kafka", Path(name) / "lakehead"
         for folder in folders:
@@ -54,7 +59,8 @@ def main() -> None:
         with kafkas as kafka, lakehead_server(folders[1], *FLAGS) as lakehead:
             ports = kafka.port, lakehead.port
             proof = proof_of(folders[1])
-            report, longest = asyncio.run(_run(ports, proof, given.seed, given.requests))
+            draws = STREAMS[given.about]
+            report, longest = asyncio.run(_run(ports, proof, given.seed, given.requests, draws))
     if given.record is not None:
         given.record.write_text(recorded(longest))
     report.show()
@@ -68,7 +74,7 @@ def proof_of(folder: Path) -> NodeProof:
 
 
 async def _run(
-    ports: tuple[int, int], proof: NodeProof, seed: int, requests: int
+    ports: tuple[int, int], proof: NodeProof, seed: int, requests: int, draws: Draws
 ) -> tuple[Report, Recording]:
     """Return the report, and what Kafka answered to the longest round."""
     report, longest = Report(), Recording(seed, 0, {}, [])
@@ -84,7 +90,7 @@ async def _run(
             if rest <= 0:
                 break
             chances = chances_of(seed, number, versions)
-            steps = await _round(sides, chances, min(ROUND, rest), report)
+            steps = await _round(sides, chances, min(ROUND, rest), report, draws)
             if len(steps) > len(longest.steps):
                 longest = Recording(seed, number, versions, steps)
     finally:
@@ -99,14 +105,14 @@ def common_versions(theirs: Versions, ours: Versions) -> Versions:
 
 
 async def _round(
-    sides: Sequence[Broker], chances: Chances, count: int, report: Report
+    sides: Sequence[Broker], chances: Chances, count: int, report: Report, draws: Draws
 ) -> list[Step]:
     """Ask both the same until something differs that may have had an effect."""
     kafka, steps = sides[0], []
     report.trail.clear()
     for side in sides:
         await side.learn_topics(chances.prefix)
-    for request in requests_of(chances, count):
+    for request in requests_of(chances, count, draws):
         theirs, ours = [await side.ask(request) for side in sides]
         if request.key in CHANGING:
             await settled(sides, chances.prefix)

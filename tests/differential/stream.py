@@ -4,12 +4,14 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.differential import (
     cluster_draw,
+    lifetime_draw,
+    limit_draw,
     record_draw,
     session_draw,
     topic_draw,
@@ -33,7 +35,9 @@ _SHOWN, _TRAIL, _TRAILED = 700, 240, 8
 _OF_EFFECT = CHANGING | {PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, 24, 25, END_TXN, 27, 28, 30, 31}
 _WORDS = ("silent", "closed", "open")
 
-DRAWS: tuple[Callable[[Chances], Request], ...] = (
+Draws = Sequence[Callable[[Chances], Request]]
+
+DRAWS: Draws = (
     *topic_draw.CHANGES,
     *topic_draw.CONFIG_CHANGES,
     *topic_draw.INQUIRIES,
@@ -45,6 +49,13 @@ DRAWS: tuple[Callable[[Chances], Request], ...] = (
     *transaction_draw.DRAWS,
     *transaction_draw.DRAWS,
 )
+
+STREAMS: Mapping[str, Draws] = {
+    "all": DRAWS,
+    "limits": limit_draw.DRAWS,
+    "lifetimes": lifetime_draw.DRAWS,
+}
+"""What requests may be about. Recordings are of the first."""
 
 
 class Step(NamedTuple):
@@ -84,11 +95,11 @@ def chances_of(seed: int, number: int, versions: Versions) -> Chances:
     return Chances(random.Random(f"{seed}-{number}"), f"r{number}-", versions)
 
 
-def requests_of(chances: Chances, count: int) -> Iterator[Request]:
+def requests_of(chances: Chances, count: int, draws: Draws = DRAWS) -> Iterator[Request]:
     """Yield the requests of one round; `follow` what is answered before the next is drawn."""
     yield _first_topics(chances)
     for _ in range(count - 1):
-        yield chances.rng.choice(DRAWS)(chances)
+        yield chances.rng.choice(draws)(chances)
 
 
 def _first_topics(c: Chances) -> Request:
