@@ -370,8 +370,11 @@ class _Shell:
         self._output = output
         self._out = out
         self._timing = timing
+        self._is_at_terminal = False
 
     def greet(self) -> None:
+        """Greet a user at a terminal, where Ctrl-C ends a statement and not the shell."""
+        self._is_at_terminal = True
         topics = [topic for topic in self._views.topics() if not topic.startswith("__")]
         listed = ", ".join(topics[:20]) + (", ..." if len(topics) > 20 else "")
         self._out.write(f"Topics: {listed or 'none yet'}\n")
@@ -394,6 +397,8 @@ class _Shell:
             return False
         except KeyboardInterrupt:
             sys.stderr.write("stopped\n")
+            if not self._is_at_terminal:
+                raise
             return False
         return True
 

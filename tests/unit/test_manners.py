@@ -256,3 +256,16 @@ def test_a_folder_that_was_deleted_is_named(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert "the current folder was deleted" in lakehead.fails("topics", "list")
+
+
+def test_an_interrupted_statement_has_the_status_of_the_page(
+    tmp_path: Path, lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "store" / "meta").mkdir(parents=True)
+    monkeypatch.setattr("lakehead.lake.sql.shell.TopicViews", lambda *_: None)
+    monkeypatch.setattr("lakehead.lake.sql.shell.run_direct", interrupted)
+    run = lakehead("sql", "--path", str(tmp_path), "--no-delta", "-e", "SELECT 1")
+    assert (run.status, run.err.strip()) == (130, "stopped")
