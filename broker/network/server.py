@@ -41,6 +41,8 @@ HELD_MAX = 256
 """Connections beyond the rate of their address that are held before they are closed."""
 DEAF_S = 5.0
 """Time after which a client that takes and sends next to nothing may be cut off."""
+REASON_MAX = 256
+"""Characters of the reason for which a connection is rejected: it may quote the client."""
 _PRESSURE = 3 / 4
 _RELIEVED = 1 / 4
 _log = structlog.get_logger("broker.network")
@@ -261,7 +263,7 @@ class Server:
         is written; `repeated` counts those between.
         """
         self.rejected_total += 1
-        host = connection.client_host
+        host, reason = connection.client_host, reason[:REASON_MAX]
         repeated = self._rejections.admit((host, reason), host)
         if repeated is not None:
             counted = {"repeated": repeated} if repeated else {}
