@@ -11,7 +11,7 @@ change that is offered twice does nothing the second time.
 """
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lakehead.lake.declaration.table_declaration import METADATA_COLUMNS
 from lakehead.lake.tables.arrow_rows import row_codes
-from lakehead.lake.tables.ddl import TIMESTAMP, type_name
+from lakehead.lake.tables.ddl import TIMESTAMP, VARIANT, type_name
 from lakehead.lake.tables.unavailable_values import (
     KEPT,
     KEPT_FIELD,
@@ -396,6 +396,8 @@ def _history_merge(
     is_last = np.ones(len(codes), np.bool_)
     is_last[:-1] = is_first[1:]
     closers = _with_times(changes, ends, is_last).filter(pa.array(is_first))
+    # They end rows and are none, so their values, which may be large, are not copied.
+    closers = _nulled(closers, keeping={*names, *_PLACE_AND_TIME})
     source = pa.concat_tables(
         [
             *(_flagged(rows, is_closing=False) for rows in (_puts(changes, ends, is_last), *late)),
@@ -436,6 +438,13 @@ def _with_times(changes: Any, ends: Any, is_current: Any) -> Any:
 def _puts(changes: Any, ends: Any, is_current: Any) -> Any:
     """Return the rows of changes that put values, with the times of their history."""
     return _with_times(changes, ends, is_current).filter(pc.equal(changes.column(OP), PUT))
+
+
+def _nulled(rows: Any, *, keeping: Collection[str]) -> Any:
+    for number, field in enumerate(rows.schema):
+        if field.name not in keeping and field.type != VARIANT:  # its fields are never null
+            rows = rows.set_column(number, field, pa.nulls(rows.num_rows, field.type))
+    return rows
 
 
 def _flagged(rows: Any, *, is_closing: bool) -> Any:
