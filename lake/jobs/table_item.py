@@ -29,6 +29,7 @@ from lakehead.lake.tables.layout import (
 )
 from lakehead.lake.tables.partitions import split_rows
 from lakehead.lake.tables.range_digests import RangeDigest, RangeDigester
+from lakehead.lake.tables.unavailable_values import kept_count
 from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.lake.tables.values.formats import open_decoder
@@ -49,7 +50,9 @@ class TableItem:
     """The work of one worker for a table: byte ranges to make data files from. Values with more
     fields than the table, which it can follow, are reported to the job, and nothing is written;
     with `stops_at_new_schema` also those that it cannot follow. With `new_schema_is_fault` they are
-    faults. With `part_bytes` the result has a part for each so many bytes of rows in memory.
+    faults. With `part_bytes` the result has a part for each so many bytes of rows in memory; a
+    change that leaves columns as they are counts for `kept_row_bytes` besides, as the MERGE reads
+    them.
     """
 
     store_uri: str
@@ -62,6 +65,7 @@ class TableItem:
     new_schema_is_fault: bool = False
     file_bytes: int = FILE_BYTES
     part_bytes: int | None = None
+    kept_row_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,6 +391,8 @@ class _Work:
             self._rows.add(made.rows)
             self._part.left_out += made.left_out
             self._part.rows_bytes += made.rows.nbytes
+            if item.kept_row_bytes:
+                self._part.rows_bytes += kept_count(made.rows) * item.kept_row_bytes
 
     def _take_faults(self, batch: Any, faults: tuple[Fault, ...]) -> None:
         if self._times:

@@ -292,6 +292,7 @@ class TableRun:
         self._made_for: TableIdentity | None = None
         self._key_checked: TableIdentity | None = None
         self._lacks_key = False
+        self._row_bytes = 0
         self._held: tuple[int, ...] = ()
         self._beside: tuple[TableRun, ...] = ()
         self._requested = given_schema(settings)
@@ -407,6 +408,7 @@ class TableRun:
         if identity != self._made_for:  # made again, rebuilt, or with other columns
             self._done.clear()
             self._commits.clear()
+            self._row_bytes = 0
             self._made_for = identity
 
     def _round(self) -> bool:
@@ -591,7 +593,17 @@ class TableRun:
             new_schema_is_fault=settings.evolution == "dead_letter",
             file_bytes=settings.file_bytes,
             part_bytes=settings.part_bytes,
+            kept_row_bytes=self._kept_row_bytes(),
         )
+
+    def _kept_row_bytes(self) -> int:
+        """Return about how much a MERGE reads for a change that leaves columns as they are."""
+        settings = self._settings
+        may_keep = settings.mode == "upsert" and settings.value_format == "debezium"
+        if may_keep and not self._row_bytes and self._table is not None:
+            file = next(self._table.data_files(), None)
+            self._row_bytes = 0 if file is None else file.row_bytes()
+        return self._row_bytes
 
     def _shared(self, item: TableItem) -> tuple[SharedItem, list[tuple["TableRun", TableItem]]]:
         """Return the work of this table and of those beside it at one read."""

@@ -49,6 +49,12 @@ class TableFile:
         """Return how many rows the data file has, deleted ones too."""
         return int(self._fragment.count_rows())
 
+    def row_bytes(self) -> int:
+        """Return the average bytes of a row before compression."""
+        held = self._fragment.metadata
+        groups = (held.row_group(number) for number in range(held.num_row_groups))
+        return int(sum(group.total_byte_size for group in groups) // max(held.num_rows, 1))
+
     def row_groups(self, predicate: Any = None) -> Iterator["RowGroup"]:
         """Yield the row groups, in turn: all, or those that may have rows of a predicate by the
         bounds that the file has of them.

@@ -166,10 +166,15 @@ def _masks(changes: Any) -> dict[str, npt.NDArray[np.bool_]]:
     return found
 
 
+def kept_count(changes: Any) -> int:
+    """Return how many change rows keep columns of the rows before them."""
+    column = changes.column(KEPT)
+    return len(column) - int(column.null_count)
+
+
 def has_kept(changes: Any) -> bool:
     """Return whether some change rows keep columns of the rows before them."""
-    column = changes.column(KEPT)
-    return bool(column.null_count != len(column))
+    return kept_count(changes) > 0
 
 
 def folded(changes: Any, codes: npt.NDArray[np.int64], is_delete: npt.NDArray[np.bool_]) -> Any:

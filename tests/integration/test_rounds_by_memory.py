@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import cramjam
@@ -22,6 +23,7 @@ from lakehead.lake.jobs.table_settings import MaterializeSettings, Unguarded, de
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import Table, open_table
 from lakehead.lake.tables.table_history import commits_since
+from lakehead.lake.tables.unavailable_values import PLACEHOLDER
 from lakehead.storage.jobs.job import run_job
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
@@ -332,3 +334,62 @@ def test_rows_that_wait_for_the_files_of_many_tables_are_bounded_together(
     for name in names:
         rows = DeltaTable(root / "tables" / name).to_pyarrow_table(columns=["n"])
         assert sorted(rows.column("n").to_pylist()) == list(range(20_000))
+
+
+def test_rows_that_end_others_copy_no_values(
+    settings: MaterializeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source of a MERGE with history has each value once."""
+    write(settings, {0: 300})
+    sizes: list[tuple[int, int]] = []
+    plan = table_run.planned_merge
+
+    def watched(table: Table, changes: Any, *given: Any, **more: Any) -> Any:
+        merge = plan(table, changes, *given, **more)
+        sizes.append((changes.nbytes, merge.source.nbytes))
+        return merge
+
+    monkeypatch.setattr(table_run, "planned_merge", watched)
+    materialize(replace(settings, scd=2))
+    assert len(sizes) > 1
+    assert all(source < 1.2 * changes for changes, source in sizes)
+
+
+def event(number: int, text: str) -> TestRecord:
+    row = {"id": number % 100, "n": number, "text": text}
+    source = {"ts_ms": 1_700_000_000_000 + number}
+    value = {"before": None, "after": row, "op": "u", "ts_ms": source["ts_ms"], "source": source}
+    return TestRecord(offset=0, key=b"%d" % (number % 100), value=json.dumps(value).encode())
+
+
+def test_values_that_changes_leave_out_count_for_a_commit(
+    settings: MaterializeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The MERGE has them in memory, though the changes are small."""
+    changed = replace(
+        settings, value_format="debezium", schema=None, keys=("id",), merge_bytes=400_000
+    )
+    root = Path(settings.path)
+    texts = [Random(n).randbytes(10_000).hex() for n in range(100)]
+    first = [event(n, texts[n]) for n in range(100)]
+    write_topic(root, "orders", {0: first}, batch_records=BATCH, codec="zstd")
+    materialize(changed)
+    more = [event(n, PLACEHOLDER) for n in range(100, 500)]
+    write_topic(root, "orders", {0: more}, batch_records=BATCH, codec="zstd")
+    inflate_little(monkeypatch, 3_000)
+    monkeypatch.setattr(table_item, "_GATHERED_BYTES", 1)
+    sizes: list[int] = []
+    plan = table_run.planned_merge
+
+    def watched(*given: Any, **named: Any) -> Any:
+        merge = plan(*given, **named)
+        sizes.append(merge.source.nbytes)
+        return merge
+
+    monkeypatch.setattr(table_run, "planned_merge", watched)
+    materialize(changed)
+    assert max(sizes) <= 1.5 * changed.merge_bytes
+    rows = DeltaTable(settings.table).to_pyarrow_table(columns=["id", "n", "text"]).to_pylist()
+    assert {row["id"]: (row["n"], row["text"]) for row in rows} == {
+        n: (400 + n, texts[n]) for n in range(100)
+    }
