@@ -153,7 +153,7 @@ class ObservabilityPage:
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {address_text(host, port)} for metrics: "
-                f"{error.strerror or error}"
+                f"{error.strerror or error}: set another metrics.port, or metrics.host"
             ) from None
         server.access = self._access
         self.port = server.server_port

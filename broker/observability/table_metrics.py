@@ -132,7 +132,8 @@ def served_tables(address: str, statuses: Statuses, clock: Clock) -> Iterator[in
         server, thread = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
     except OSError as error:
         raise SettingsError(
-            f"cannot listen on {address} for metrics: {error.strerror or error}"
+            f"cannot listen on {address} for metrics: {error.strerror or error}: "
+            "give another --metrics"
         ) from None
     try:
         yield server.server_port
