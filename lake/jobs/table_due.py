@@ -8,6 +8,9 @@ from lakehead.lake.declaration.table_declaration import TableDeclaration
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import MetadataImage, StreamState, TopicState
 
+_CLOCKS_APART_MS = 5000
+"""Less than that clocks differ in a cluster that works."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
@@ -85,10 +88,13 @@ def check_ends(state: MetadataImage, topic: TopicState, table: str, offsets: Seq
 
 def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
     """Return whether a table is due: from half of its freshness on, so that it is done in time, or
-    with enough records for a file.
+    with enough records for a file. So is one whose records came later than now, by clocks that do
+    not agree: it would wait for as long as they are apart.
     """
     if lag.oldest_ms < 0:
         return False
+    if lag.oldest_ms > now_ms + _CLOCKS_APART_MS:
+        return True
     return lag.seconds(now_ms) * 2000 >= declared.freshness_ms or (
         lag.size_bytes >= declared.file_bytes
     )

@@ -85,6 +85,14 @@ def test_a_table_is_due_at_half_of_its_freshness_or_when_there_is_a_file() -> No
     assert not is_due(declared, Lag(), 10**12)
 
 
+def test_a_table_is_due_whose_records_came_by_a_clock_that_is_ahead() -> None:
+    """This clock has gone back, or a node's is wrong: else the table waits until they agree."""
+    declared = TableDeclaration.parse("t", TOPIC, {f"{PREFIX}freshness.ms": "60000"})
+    lag = Lag(records=1, size_bytes=10, oldest_ms=3_600_000)
+    assert is_due(declared, lag, 1000)
+    assert not is_due(declared, lag, 3_596_000)
+
+
 def test_declarations_are_those_of_topics_that_ask_and_wrong_ones_are_told(
     state: MetadataImage,
 ) -> None:
