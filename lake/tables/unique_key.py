@@ -7,7 +7,7 @@ another key would have several rows of one key for good: a MERGE replaces the ro
 
 A table that was made before this was recorded gets the record by its next run, if its rows are as
 the declaration says: by upsert, no two of them (with history: current ones) have one key; by
-append, no commit that the log still has was a MERGE. Else the table is refused.
+append, no commit of records that the log still has was a MERGE. Else the table is refused.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from lakehead.lake.declaration.table_declaration import TableMode
 from lakehead.lake.tables.delta_table import NOTHING, Table, applications
-from lakehead.lake.tables.table_history import entries_since
+from lakehead.lake.tables.table_history import change_of, entries_since
 from lakehead.lake.tables.upsert import HISTORY_FIELDS, identity
 from lakehead.storage.errors import SettingsError
 
@@ -55,7 +55,8 @@ def check_unique_key(table: Table, mode: TableMode, keys: Sequence[str]) -> None
 def _was_merged(table: Table) -> bool:
     if any(app.endswith(":merge-planned") for app in applications(table.uri)):
         return True
-    return any(entry.get("operation") == "MERGE" for entry in entries_since(table, -1))
+    merges = (one for one in entries_since(table, -1) if one.get("operation") == "MERGE")
+    return any(change_of(one) is not None for one in merges)  # not of another engine's user
 
 
 _ROWS_AT_ONCE = 1 << 20

@@ -195,3 +195,18 @@ def test_a_table_that_was_made_before_records_its_unique_key(
     )
     write(tmp_path, "c")
     assert "lakehead rebuild-table" in str(catch_up(tmp_path).error)
+
+
+def test_a_merge_of_another_engine_makes_no_table_one_by_upsert(
+    tmp_path: Path, made_before: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "a", "b")
+    declare(tmp_path, {**ALWAYS})
+    outcome = catch_up(tmp_path)
+    made_before.undo()
+    table = DeltaTable(outcome.table)
+    merger = table.merge(table.to_pyarrow_table(), "t._offset = s._offset", "s", "t")
+    merger.when_matched_update({"note": "'c'"}).execute()
+    assert table.history(1)[0]["operation"] == "MERGE"
+    assert catch_up(tmp_path).error is None
+    assert recorded(tmp_path) == unique_key_txn("append", ())[UNIQUE_KEY]
