@@ -58,6 +58,12 @@ _REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
 _REFUSES_UNNAMED = {errno.EOPNOTSUPP, errno.EISDIR}
 _OPEN_FILES = Path("/proc/self/fd")
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
+_ADVICE = {
+    errno.EACCES: ": name a folder of this user, or have its owner changed",
+    errno.EROFS: ": name a folder on another file system",
+    errno.ENOTDIR: ": a part of this path is a file: name another folder",
+}
+"""The next step of the user, by the error."""
 
 
 class _DirectRefused(Exception):
@@ -433,7 +439,8 @@ def _closing(file: int) -> Iterator[int]:
 
 def _explained(what: str, path: Path, error: OSError) -> StoreUnavailable:
     kind = StoreRefused if error.errno in _REFUSALS else StoreUnavailable
-    return kind(f"cannot {what} {path}: {error.strerror}")
+    advice = _ADVICE.get(error.errno or 0, "")
+    return kind(f"cannot {what} {path}: {error.strerror}{advice}")
 
 
 def _write_all(file: int, pieces: Sequence[Buffer]) -> None:

@@ -269,3 +269,11 @@ def test_an_interrupted_statement_has_the_status_of_the_page(
     monkeypatch.setattr("lakehead.lake.sql.shell.run_direct", interrupted)
     run = lakehead("sql", "--path", str(tmp_path), "--no-delta", "-e", "SELECT 1")
     assert (run.status, run.err.strip()) == (130, "stopped")
+
+
+def test_a_folder_that_cannot_be_written_comes_with_the_next_step(
+    tmp_path: Path, lakehead: CommandLine
+) -> None:
+    (tmp_path / "file").touch()
+    line = lakehead.fails("start", "--data", str(tmp_path / "file"), "--port", "0")
+    assert line.endswith("Not a directory: a part of this path is a file: name another folder")
