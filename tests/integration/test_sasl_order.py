@@ -4,13 +4,13 @@ else; afterwards it acts under the name that was proven.
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from lakehead.broker.observability.event_rate_limit import EventRateLimit
 from lakehead.broker.security.principal import KafkaPrincipal
 from tests.support.sasl_client import AUTHENTICATE, SaslClient, scram_final
 from tests.support.watched_node import WatchedNode
@@ -235,13 +235,19 @@ def test_no_request_is_served_in_the_middle_of_another_authentication(short_port
             client.metadata()
 
 
+def _forget_events(node: WatchedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the audit log write an event that it has written a moment ago."""
+    services = node.node.services
+    monkeypatch.setattr(services.audit, "_limit", EventRateLimit(services.clock))
+
+
 def test_the_settings_and_the_log_show_no_password(
     node: WatchedNode,
     port: int,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node.node.services.audit, "_seen", OrderedDict())
+    _forget_events(node, monkeypatch)
     settings = node.node.settings
     for text in (repr(settings), repr(node.node), str(node.node.services.settings)):
         assert ADMIN_PASSWORD not in text
@@ -292,7 +298,7 @@ def test_the_audit_log_has_failed_logins_and_those_that_succeed_if_they_are_want
 ) -> None:
     audit = node.node.services.audit
     events: list[Mapping[str, Any]] = []
-    monkeypatch.setattr(audit, "_seen", OrderedDict())
+    _forget_events(node, monkeypatch)
     monkeypatch.setattr(audit, "sinks", [events.append])
     for is_wanted in (False, True):
         monkeypatch.setattr(audit, "logs_allowed", is_wanted)

@@ -169,7 +169,7 @@ def test_a_group_without_a_commit_of_the_needed_partition_has_read_none_of_it(
     commit_offsets(place, "reports", "orders", {0: 7})
     read = "SELECT count(*) AS n FROM orders VERSION AS OF 'group:reports'"
     assert rows(place, f"{read} WHERE partition = 1") == ["0", "n"]
-    assert found[0][next(iter(found[0]))].partitions == {1}
+    assert found[0][next(iter(found[0]))].partitions == frozenset({1})
     assert rows(place, read) == ["7", "n"]
 
 

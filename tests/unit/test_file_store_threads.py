@@ -17,9 +17,11 @@ async def test_a_call_without_a_thread_is_unavailable_and_a_put_of_unknown_outco
     def refused(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    before = FileStore(tmp_path)
+    await before.create("data/1", [b"one"])
+    await before.close()
     store, opened = FileStore(tmp_path), threading.Event()
-    await store.create("data/1", [b"one"])
-    held = store._run(lambda: opened.wait(30))  # by the only thread
+    held = store._run(lambda: opened.wait(30))  # by the only thread, which had no call before
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refused)
         with pytest.raises(StoreUnavailable, match="can't start new thread"):
