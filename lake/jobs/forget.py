@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # a DAG is parsed without them
 
 _ITEM_BYTES = 128 * 1024 * 1024
 _ITEM_OBJECTS = 1000
+_INDEX_BYTES = 64 * 1024
+"""About as much is read of an object in which the topic's partitions read nothing: its index."""
 _INDEXES_AT_ONCE = 16
 _PASSES_MAX = 50
 _POLL_S = 0.25
@@ -65,8 +67,8 @@ class TopicChanges(LakeheadError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetItem:
-    """Objects that one process looks at. `ends` are offsets by stream, `partitions` the numbers of
-    partitions. Without a `certificate` nothing is changed.
+    """Objects that one process looks at, each with the bytes that this may read. `ends` are offsets
+    by stream, `partitions` the numbers of partitions. Without a `certificate` nothing is changed.
     """
 
     path: str
@@ -79,7 +81,7 @@ class ForgetItem:
 
     @property
     def size(self) -> int:
-        """Bytes of the objects."""
+        """Bytes that may be read."""
         return sum(size for _, size in self.objects)
 
 
@@ -125,11 +127,11 @@ class _ItemWork:
     async def run(self) -> ObjectsDone:
         done, objects = ObjectsDone(), self._item.objects
         for first in range(0, len(objects), _INDEXES_AT_ONCE):
-            some = dict(objects[first : first + _INDEXES_AT_ONCE])
+            some = [key for key, _ in objects[first : first + _INDEXES_AT_ONCE]]
             indexes: list[ObjectIndex] = []
             done = done.plus(await self._read_indexes(some, indexes))
             for index in indexes:
-                done = done.plus(await self._look(index, some[index.key]))
+                done = done.plus(await self._look(index))
         return done
 
     async def _read_indexes(
@@ -140,18 +142,18 @@ class _ItemWork:
         from lakehead.storage.format.stream_object import read_index
         from lakehead.storage.tasks import for_each
 
-        damaged: list[ObjectsDone] = []
+        others: list[ObjectsDone] = []
 
         async def read(key: str) -> None:
             try:
                 indexes.append(await read_index(self._store, key))
             except ObjectNotFound:
-                await self._check_old(key)
+                others.append(await self._missing(key))
             except CorruptObject as error:
-                damaged.append(self._damaged(error))
+                others.append(self._damaged(error))
 
         await for_each(keys, read, at_once=_INDEXES_AT_ONCE)
-        return reduce(ObjectsDone.plus, damaged, ObjectsDone(looks=len(keys)))
+        return reduce(ObjectsDone.plus, others, ObjectsDone(looks=len(keys)))
 
     def _damaged(self, error: "CorruptObject") -> ObjectsDone:
         """Return what is known of a damaged object that other topics read: it may have records of
@@ -161,7 +163,7 @@ class _ItemWork:
             raise error
         return ObjectsDone(free=(error.key,), unreadable=(str(error),))
 
-    async def _look(self, index: "ObjectIndex", size: int) -> ObjectsDone:
+    async def _look(self, index: "ObjectIndex") -> ObjectsDone:
         from lakehead.storage.compaction.forgetting import Superseded, find_in_object
         from lakehead.storage.errors import CorruptObject, ObjectNotFound
 
@@ -180,22 +182,27 @@ class _ItemWork:
         except Superseded:
             return ObjectsDone()  # the next look finds what has its records now
         except ObjectNotFound:
-            await self._check_old(key)
-            return ObjectsDone()
+            return await self._missing(key)
         except CorruptObject as error:
             return self._damaged(error)
-        counted = ObjectsDone(objects=1, bytes_rewritten=size)
+        counted = ObjectsDone(objects=1, bytes_rewritten=index.size)
         if not is_copy:
             counted = counted.plus(ObjectsDone(records=found.records, batches=found.batches))
         return read.plus(counted)
 
-    async def _check_old(self, key: str) -> None:
-        """Raise ObjectNotFound if an object that is missing is one that streams refer to."""
+    async def _missing(self, key: str) -> ObjectsDone:
+        """Return what is known of an object that is missing: replaced meanwhile, or lost to other
+        topics, and free of the keys so. Raises ObjectNotFound where the topic's own partitions read
+        it.
+        """
         from lakehead.storage.errors import ObjectNotFound
 
         state = await self._log.refresh(surely=True)
-        if key in state.objects and key not in state.unreferenced:
+        if key not in state.objects or key in state.unreferenced:
+            return ObjectsDone()
+        if self._is_read(key):
             raise ObjectNotFound(key)
+        return ObjectsDone(free=(key,))
 
     def _is_in_extents(self, key: str) -> bool:
         """Return false for an object that streams need for the states of their producers alone."""
@@ -291,8 +298,9 @@ def _items(
 def _objects(
     state: "MetadataImage", request: "ForgetRequest", free: set[str]
 ) -> list[tuple[str, int]]:
-    """Return the objects that may have records of a request's ranges: those that its partitions
-    read, and those of several partitions, which may have copies that none reads any more.
+    """Return the objects that may have records of a request's ranges, with the bytes that a look
+    may read: those that its partitions read, and those of several partitions, which may have copies
+    that none reads any more.
     """
     from lakehead.storage.metadata.records import COMPACTED, HEADERS, TAIL
 
@@ -305,7 +313,7 @@ def _objects(
     for key, known in state.objects.items():
         is_shared = known.kind not in {"so", COMPACTED, HEADERS, TAIL} and known.stream_ids
         if is_shared and key not in free:
-            found[key] = known.size
+            found.setdefault(key, min(known.size, _INDEX_BYTES))
     return list(found.items())
 
 
@@ -426,16 +434,19 @@ def _looked(context: JobContext, request: "ForgetRequest", keys: tuple[bytes, ..
 def _rewritten(
     context: JobContext, request: "ForgetRequest", keys: tuple[bytes, ...]
 ) -> ObjectsDone:
-    """Replace objects until a look at all of them has found none with records of the keys."""
+    """Replace objects until a look at all of them has found none with records of the keys. Those
+    that come later have none either: nodes upload records above the ends, and jobs copy from what
+    was looked at. They are not waited for: on a busy cluster some come all the time.
+    """
     free: set[str] = set()
     done = ObjectsDone()
     for _ in range(_PASSES_MAX):
         items = _items(context.path, request, keys, free)
-        if not items:
-            return done
         for one in results_of(context, forget_item, items, size=lambda item: item.size):
             free |= set(one.free)
             done = done.plus(replace(one, free=()))
+        if all(key in free for item in items for key, _ in item.objects):
+            return done
     raise TopicChanges(
         f"the objects of topic {request.topic} were replaced {_PASSES_MAX} times while they were "
         "looked at: run it again"

@@ -4,7 +4,7 @@ says so, and a check reads everything again.
 
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import lakehead
 from lakehead.lake.declaration.table_declaration import PREFIX
+from lakehead.lake.jobs import forget as forget_module
 from lakehead.lake.jobs.attest import JOB as ATTEST
 from lakehead.lake.jobs.attest import AttestOptions
 from lakehead.lake.jobs.attest_result import AttestResult, verdict
@@ -33,7 +34,7 @@ from lakehead.storage.encryption.key_file import add_key
 from lakehead.storage.errors import NotFound, RequestRefused, SettingsError, UnknownTopic
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.jobs.cluster import in_cluster
-from lakehead.storage.jobs.job import plan_job, run_job
+from lakehead.storage.jobs.job import plan_job, results_of, run_job
 from lakehead.storage.jobs.rebuild_catalog import JOB as REBUILD_CATALOG
 from lakehead.storage.jobs.rebuild_catalog import RebuildOptions
 from lakehead.storage.jobs.sweep import JOB as SWEEP
@@ -201,6 +202,33 @@ def test_copies_in_objects_that_other_topics_read_go_too(root: Path, way: str) -
     assert result.records == certificate(root).records
     assert lakehead.scan(str(root), "others").read_all().to_pylist() == others
     assert not run_job(VERIFY, str(root)).damages
+
+
+def test_it_ends_though_nodes_upload_all_the_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy cluster has new objects of several partitions before all others were looked at."""
+    looks: list[int] = []
+
+    def uploading(*given: Any, **named: Any) -> Iterator[Any]:
+        looks.append(1)
+        write(root, topic="others")
+        yield from results_of(*given, **named)
+
+    monkeypatch.setattr(forget_module, "results_of", uploading)
+    assert forget(root).records > 0
+    assert len(looks) == 2
+    assert KEY not in {key for _, _, key in records_of(root)}
+    assert checked(root).held == ()
+
+
+def test_an_object_that_another_topic_has_lost_does_not_stop_it(root: Path) -> None:
+    own = {one.name for one in (root / "data").rglob("*") if one.is_file()}
+    write(root, topic="others")
+    (lost,) = (one for one in (root / "data").rglob("*") if one.is_file() and one.name not in own)
+    lost.unlink()
+    assert forget(root).records > 0
+    assert KEY not in {key for _, _, key in records_of(root)}
 
 
 def test_the_keys_are_those_that_were_approved(root: Path, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from lakehead.storage.compaction.object_compaction_plan import MergeItem
 from lakehead.storage.format.stream_object import read_index
 from lakehead.storage.garbage import check_leaks
 from lakehead.storage.metadata.records import DeleteStream, TrimStream
+from lakehead.storage.metadata.state import MetadataImage, ObjectState
+from lakehead.storage.metadata.table import Table
 from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.stream import Stream
@@ -27,28 +29,31 @@ KEY = b"forget-me"
 SEEDS = count(10)
 
 
-async def forget(engine: StreamEngine, stream: Stream) -> None:
-    """Look at all objects, as the job does, until none has a record of the key."""
-    state = engine.metadata.state
-    known = state.streams.get(stream.stream_id)
-    end = 6 if known is None else known.end_offset
-    request = ForgetRequest(
+def request_of(cluster_id: str, *ranges: ForgottenRange) -> ForgetRequest:
+    return ForgetRequest(
         version=FORMAT_VERSION,
         number=1,
-        cluster_id=state.cluster_id,
+        cluster_id=cluster_id,
         topic="t",
         topic_id="",
         requested_by="",
         requested_ms=0,
         salt="",
         hashes=(),
-        ranges=(ForgottenRange(partition=0, stream_id=stream.stream_id, start=0, end=end),),
+        ranges=ranges,
     )
+
+
+async def forget(engine: StreamEngine, stream: Stream) -> None:
+    """Look at all objects, as the job does, until a look finds no record of the key."""
+    state = engine.metadata.state
+    known = state.streams.get(stream.stream_id)
+    end = 6 if known is None else known.end_offset
+    meant = ForgottenRange(partition=0, stream_id=stream.stream_id, start=0, end=end)
+    request = request_of(state.cluster_id, meant)
     free: set[str] = set()
     for _ in range(5):
         objects = _objects(engine.metadata.state, request, free)
-        if not objects:
-            return
         item = ForgetItem(
             path="",
             topic="t",
@@ -59,6 +64,8 @@ async def forget(engine: StreamEngine, stream: Stream) -> None:
             certificate=1,
         )
         free |= set((await _ItemWork(item, engine.reader._store, engine.metadata).run()).free)
+        if all(key in free for key, _ in objects):
+            return
     raise AssertionError("objects have records of the key without end")
 
 
@@ -212,3 +219,20 @@ async def test_a_merge_goes_on_without_what_changed_also_in_one_object(
         assert [await read(stream) for stream in streams[1:]] == before[1:]
         report = await check_leaks(store, engine.metadata)
         assert (report.missing, report.uploading, report.leaked) == ((), (), ())
+
+
+def test_an_object_that_the_topic_does_not_read_counts_by_its_index_alone() -> None:
+    """Else a process would be begun for each of a hundred thousand objects of other topics."""
+    held = ObjectState(
+        key="data/00/0-0-0",
+        kind="sso",
+        size=1 << 30,
+        node_id=0,
+        node_epoch=0,
+        created_ms=0,
+        stream_ids=frozenset({7, 8}),
+    )
+    table = Table[str, ObjectState]().update([(held.key, held)])
+    state = MetadataImage(cluster_id="c", next_entry=1, objects=table)
+    [(key, size)] = _objects(state, request_of("c"), set())
+    assert (key, size < 1 << 20) == (held.key, True)
