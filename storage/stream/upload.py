@@ -673,9 +673,12 @@ class UploadQueue:
 
     async def _finished(self) -> None:
         """Wait until what was started has been committed. Raises what stopped the queue."""
-        if self._last is not None:
+        last = self._last
+        if last is not None:
             with self._pace.hurry():
-                await asyncio.wait([self._last])
+                await asyncio.wait([last])
+            if last.cancelled():  # perhaps before its first step
+                self._refuse_all(asyncio.CancelledError())
         if self._error is not None:
             raise self._error
 

@@ -344,6 +344,21 @@ async def test_records_of_an_upload_that_could_not_be_begun_stay_in_the_log(
         assert await read_all(streams[0]) == bases
 
 
+async def test_an_upload_that_ends_with_its_node_before_it_began_is_not_taken_for_done() -> None:
+    """A stop would close its streams, and the log would be marked as uploaded."""
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, clean=False) as (engine, [stream]):
+        bases = [await append(stream)]
+        uploading = asyncio.ensure_future(engine.upload_now())
+        await asyncio.sleep(0)
+        await engine._scope.close()
+        with pytest.raises(StorageError, match="CancelledError"):
+            await uploading
+        assert wal.trimmed_position == 0
+    async with running(store, wal.reopen()) as (_, [stream]):
+        assert await read_all(stream) == bases
+
+
 async def test_an_object_of_another_writer_under_a_name_of_this_node_is_not_committed() -> None:
     """No name should be given twice. If one is, as of a copy of metadata and objects of two times,
     the old object would be read in the place of acknowledged records.
