@@ -149,6 +149,13 @@ class Certificate(Signed, frozen=True, kw_only=True):
     tables: tuple[ForgottenRows, ...]
     unreadable: tuple[str, ...]
 
+    def covers(self, topic_id: str, partition: int, first: int, end: int) -> bool:
+        """Return whether batches of a partition were changed in the offsets [first, end)."""
+        if self.request.topic_id != topic_id:
+            return False
+        spans = (one.batches.get(str(partition), ()) for one in self.objects)
+        return any(start < end and stop > first for each in spans for start, stop in each)
+
 
 class DeletedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """An old version of an object or file with records of the keys: the URI of the store or table,

@@ -172,6 +172,7 @@ def _plan_table(context: JobContext, options: AttestOptions, key: str) -> Planne
         may_lack=opened.may_lack,
         scope=", ".join(scope),
     )
+    found = found.plus(_uncertified(context, opened))
     for log in opened.logs if not is_sample else ():
         found = found.plus(_unattested(opened, log)).plus(_unclaimed(opened, log))
     if not is_sample:
@@ -221,15 +222,15 @@ def _open(context: JobContext, options: AttestOptions, key: str) -> _Opened:
         may_miss=counted(table, DROPPED) + replayed,
         may_lack=counted(table, LEFT_OUT),
         run=next(_runs),
-        forgotten=_forgotten_since(reader, newest, table.version),
+        forgotten=_forgotten_since(reader, newest, table.version, topic.topic_id),
     )
 
 
 def _forgotten_since(
-    reader: "StoreReader", table: "DeltaTable", version: int
+    reader: "StoreReader", table: "DeltaTable", version: int, topic_id: str
 ) -> "tuple[ForgottenKeys, ...]":
-    """Return the keys that were forgotten after a version of a table, of which the salt is there
-    still.
+    """Return the keys of a topic that were forgotten after a version of a table, of which the salt
+    is there still.
     """
     from lakehead.lake.jobs.table_attestation import ForgottenKeys
     from lakehead.lake.tables.range_digests import noted_certificates
@@ -241,6 +242,8 @@ def _forgotten_since(
         try:
             request = reader.run(certificates.request(one.number))
         except NotFound:
+            continue
+        if request.topic_id != topic_id:
             continue
         salt = reader.run(certificates.salt(request))
         if salt is not None:
@@ -411,22 +414,61 @@ def _unclaimed(opened: _Opened, log: "PartitionLog") -> AttestResult:
     first, end = opened.span(log)
     what = "a commit brought records of these offsets, and the table does not claim to have them"
     found = tuple(
-        Difference(
-            partition=one.partition,
-            first=one.first,
-            last=one.end - 1,
-            range_first=one.first,
-            range_last=one.end - 1,
-            object_key="",
-            file="",
-            what=what,
-        )
+        _of_range(one, what)
         for one in opened.digests
         if one.partition == log.id.partition
         and one.first < one.end
         and (one.first < first or one.end > end)
     )
     return AttestResult(different=len(found), differences=found)
+
+
+def _uncertified(context: JobContext, opened: _Opened) -> AttestResult:
+    """Return the ranges whose digest a commit has replaced for a certificate that the bucket does
+    not have, or that is about other records.
+    """
+    from lakehead.lake.store_reader import store_reader
+    from lakehead.storage.certificates import Certificates
+    from lakehead.storage.errors import CorruptObject
+
+    reader = store_reader(context.path)
+    certificates = Certificates(reader.store, random.SystemRandom())
+    topics = {log.id.partition: log.topic_id for log in opened.logs}
+    by_number: dict[int, list[RangeDigest]] = {}
+    for one in opened.digests:
+        if one.certificate >= 0:
+            by_number.setdefault(one.certificate, []).append(one)
+    found = []
+    for number, digests in by_number.items():
+        certificate, fault = None, "the bucket does not have it"
+        try:
+            certificate = reader.run(certificates.certificate(number))
+        except CorruptObject as error:
+            fault = str(error)
+        if certificate is not None:
+            fault = certificate.fault("")  # a restored cluster has another secret
+        for one in digests:
+            place = topics.get(one.partition, ""), one.partition, one.first, one.end
+            what = fault
+            if not fault and certificate is not None and not certificate.covers(*place):
+                what = "it is about other records"
+            if what:
+                what = f"certificate {number} does not explain the new digest of a commit: {what}"
+                found.append(_of_range(one, what))
+    return AttestResult(different=len(found), differences=tuple(found))
+
+
+def _of_range(digest: "RangeDigest", what: str) -> Difference:
+    return Difference(
+        partition=digest.partition,
+        first=digest.first,
+        last=digest.end - 1,
+        range_first=digest.first,
+        range_last=digest.end - 1,
+        object_key="",
+        file="",
+        what=what,
+    )
 
 
 def _odd(partition: int | None, offset: int | None, file: str, what: str) -> Difference:

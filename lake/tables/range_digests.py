@@ -112,8 +112,9 @@ def held_digests(table: Table) -> tuple[RangeDigest, ...]:
     for entry in sorted(entries_since(newest, -1), key=lambda one: -one["version"]):
         found = _digests(noted(entry, DIGESTS))
         if (certificate := _certificate(entry)) is not None:
+            number = max(certificate.number, 0)  # below 0 it would pass for a range without one
             for one in found:
-                replaced.setdefault(_place(one), replace(one, certificate=certificate.number))
+                replaced.setdefault(_place(one), replace(one, certificate=number))
         elif entry["version"] <= table.version:
             held += found
             if _replaces_all(noted(entry, CHANGE)):

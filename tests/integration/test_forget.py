@@ -4,7 +4,7 @@ says so, and a check reads everything again.
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.range_digests import DIGESTS, FORGOTTEN, held_digests
 from lakehead.storage.certificates import Certificate, Certificates
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.compaction.log_compaction import LogCompaction, LogCompactionSettings
@@ -367,6 +369,73 @@ def test_rows_and_dead_letters_go_and_attest_knows_the_certificate(tabled: Path)
     assert then.found() == ()
     assert then.forgotten_rows == sum(key == KEY for _, _, key in before)
     assert verdict(then.as_fields()).endswith("records were forgotten by certificate 1")
+
+
+def _change_note(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the notes of the commit that notes a certificate."""
+    for path in (root.parent / "tables/orders/_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for note in (one.get("commitInfo", {}) for one in actions):
+            if FORGOTTEN in note:
+                change(note)
+                path.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+
+
+@pytest.mark.parametrize("number", [7, 2, 0, -1])
+def test_a_certificate_that_is_invented_or_of_another_topic_explains_no_digest(
+    tabled: Path, number: int
+) -> None:
+    forget(tabled)
+    if number == 2:
+        write(tabled, topic="others")
+        assert forget(tabled, topic="others").certificate == "2"
+    salt = json.dumps({"certificate": number, "salt": ""})
+    _change_note(tabled, lambda note: note.update({FORGOTTEN: salt}))
+    found = attested(tabled).found()
+    assert len(found) == 4
+    reason = "it is about other records" if number == 2 else "the bucket does not have it"
+    words = f"certificate {max(number, 0)} does not explain the new digest of a commit: {reason}"
+    assert {one.what for one in found} == {words}
+    assert len(attested(tabled, sample_percent=1).found()) == 4
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_certificate_that_was_changed_or_deleted_explains_no_digest(
+    tabled: Path, is_there: bool
+) -> None:
+    forget(tabled)
+    (path,) = (tabled / "forget").rglob("certificate.json")
+    if is_there:
+        path.write_text(path.read_text().replace('"finished_by":"', '"finished_by":"x'))
+    else:
+        path.unlink()
+    reason = "the certificate was changed: " if is_there else "the bucket does not have it"
+    found = attested(tabled).found()
+    assert len(found) == 4
+    assert all(reason in one.what for one in found)
+
+
+def test_a_certificate_explains_no_digest_of_ranges_that_it_did_not_change(tabled: Path) -> None:
+    forget(tabled, until="0:10,1:20")
+    assert attested(tabled).found() == ()
+    table = open_table(str(tabled.parent / "tables/orders"))
+    assert table is not None
+    others = [one for one in held_digests(table) if one.certificate < 0]
+    assert len(others) == 2
+
+    def add_others(note: dict[str, Any]) -> None:
+        digests = json.loads(note[DIGESTS])
+        digests["ranges"] += [
+            [one.partition, one.first, one.end, one.records, one.digest] for one in others
+        ]
+        note[DIGESTS] = json.dumps(digests)
+
+    _change_note(tabled, add_others)
+    found = attested(tabled).found()
+    assert [(one.partition, one.first) for one in found] == [
+        (one.partition, one.first) for one in others
+    ]
+    assert all("it is about other records" in one.what for one in found)
 
 
 def test_a_row_without_a_record_is_still_a_difference_beside_forgotten_ones(tabled: Path) -> None:
