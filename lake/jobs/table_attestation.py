@@ -202,12 +202,16 @@ class _Work:
         there are (None: there are none).
         """
         item = self._item
-        letters = self._letters.between(first, end).rows
+        in_letters = self._letters.between(first, end)
+        letters, of_letters = in_letters.rows, in_letters.offsets
         found = self._rows.between(first, end)
         rows, held = found.rows, found.offsets
         self._counts["rows"] += len(held)
         twice = np.flatnonzero(np.diff(held) == 0) + 1
         self._differ_at(held[twice], "the table has its row more than once", rows, twice)
+        again = np.flatnonzero(np.diff(of_letters) == 0) + 1
+        what = "its dead letter is there more than once"
+        self._differ_at(of_letters[again], what, letters, again)
         if batch is None:
             expected, faulty = item.layout.schema.empty_table(), np.empty(0, np.int64)
         else:

@@ -255,6 +255,19 @@ def test_dead_letters_and_dropped_records_count(tmp_path: Path) -> None:
     assert len(words(result)) == 3
 
 
+def test_a_dead_letter_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, 0, [order(0), TestRecord(offset=0, key=b"b", value=b"{"), order(2)])
+    declare(root, on_error="dead_letter", schema="id bigint, name string, price double")
+    refresh(root)
+    letters = DeltaTable(root.parent / "tables/orders__dlq")
+    rows = letters.to_pyarrow_table(filters=[("_partition", "=", 1)])
+    write_deltalake(letters, rows, mode="append")
+    (line,) = words(attested(root))
+    assert line.startswith("partition 1, offset 1, object")
+    assert line.endswith("its dead letter is there more than once")
+
+
 def test_dropped_records_alone_are_no_difference(tmp_path: Path) -> None:
     root = tmp_path / "store"
     write(root, 0, [order(0), TestRecord(offset=0, value=b"["), order(2)])
