@@ -498,7 +498,7 @@ def _opened(uri: str, version: int, _run: int) -> tuple[Table, Any]:
     if table is None:
         raise TableUnavailable(f"table {uri} is gone")
     table.require_own_names()
-    return table, None if table.has_vectors else table.handle.to_pyarrow_dataset()
+    return table, None if table.has_vectors else table.plain_dataset(by_bounds=True)
 
 
 def rows_by_file(table: Table, names: Sequence[str], predicate: Any) -> Iterator[tuple[str, Any]]:

@@ -500,7 +500,7 @@ class Table:
 
         self.require_own_names()
         if not self.has_vectors:
-            plain = self._plain_dataset(predicate)
+            plain = self.plain_dataset(by_bounds=predicate is not None)
             for fragment in plain.get_fragments(filter=predicate):
                 yield TableFile(self.uri, fragment, plain.schema)
             return
@@ -623,7 +623,8 @@ class Table:
         all. Raises TableUnavailable.
         """
         if not self.has_vectors:
-            return int(self._plain_dataset(predicate).count_rows(filter=predicate))
+            plain = self.plain_dataset(by_bounds=predicate is not None)
+            return int(plain.count_rows(filter=predicate))
         return sum(file.count(predicate) for file in self.data_files(predicate))
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
@@ -631,22 +632,23 @@ class Table:
         Raises TableUnavailable.
         """
         if not self.has_vectors:
-            plain = self._plain_dataset(predicate)
+            plain = self.plain_dataset(by_bounds=predicate is not None)
             return plain.to_table(columns=list(columns), filter=predicate)
         schema = pa.schema(self._handle.schema().to_arrow())
         found = [pa.schema([schema.field(name) for name in columns]).empty_table()]
         found += [file.rows(columns, predicate) for file in self.data_files(predicate)]
         return pa.concat_tables(found)
 
-    def _plain_dataset(self, predicate: Any) -> Any:
-        """Return the dataset of a table without deletion vectors, for scans by a predicate or None.
-        Raises TableUnavailable, also for a table with features that delta-rs does not read.
+    def plain_dataset(self, *, by_bounds: bool) -> Any:
+        """Return the dataset of a table without deletion vectors; `by_bounds` for scans by a
+        predicate. Raises TableUnavailable, also for a table with features that delta-rs does not
+        read.
         """
         from deltalake.exceptions import DeltaError
 
         try:
             plain = self._handle.to_pyarrow_dataset()
-            if predicate is None:
+            if not by_bounds:
                 return plain
             # It has null for a bound that the log does not have, and so a predicate passes over
             # the file.
