@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from traceback import walk_tb
 
 from lakehead.storage.errors import SettingsError
 
@@ -27,13 +28,32 @@ compaction too, and those after it bring lake, but for spark and airflow.
 """
 
 
+_BY_MODULE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "lakehead.lake.": ("lake", ("s3", "client", "compaction")),
+    "lakehead.connectors.connector": ("client,s3", ("s3", "client")),
+    "lakehead.connectors.schema_registry.": ("registry", ("s3", "client", "compaction", "lake")),
+}
+"""The extras to name for modules that need packages of several, and what they bring."""
+
+
 def missing_extra(error: ModuleNotFoundError) -> SettingsError | None:
     """Return what a user has to install; None for a package that is of no extra: a defect."""
     package = (error.name or "").partition(".")[0]
-    for extra, packages in EXTRAS.items():
-        if package in packages:
-            return _missing(package, extra)
-    return None
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    if extra is None:
+        return None
+    return _missing(package, _wider(error, extra))
+
+
+def _wider(error: ModuleNotFoundError, extra: str) -> str:
+    """Return the extra that brings all that the first module which cannot be imported needs."""
+    for frame, _ in walk_tb(error.__traceback__):
+        name = frame.f_globals.get("__name__", "")
+        for prefix, (wider, brought) in _BY_MODULE.items():
+            is_module = frame.f_code.co_name == "<module>" and name.startswith(prefix)
+            if is_module and extra in brought:
+                return wider
+    return extra
 
 
 def require_extras(*extras: str) -> None:

@@ -473,6 +473,8 @@ def _plan(context: JobContext, options: ForgetOptions) -> Planned:
             "is after the certificate"
         )
     unit = Unit(key=topic, size=0, item=topic, words=topic)
+    if has_table(context.path, topic):  # a missing package is found before anything is changed
+        import lakehead.lake.jobs.forget_tables  # noqa: F401
     if not context.is_dry_run or context.is_part or options.check is not None:
         return Planned(units=(unit,))
     keys = options.key_bytes()

@@ -32,6 +32,7 @@ COMMANDS: Sequence[Sequence[str]] = (
     ("vacuum", "orders"),
     ("replay-dead-letters", "orders"),
     ("rebuild-table", "orders"),
+    ("attest", "orders"),
     ("registry",),
     ("airflow",),
 )
@@ -60,11 +61,22 @@ def test_a_command_without_its_packages_names_the_extra_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("command", "extras"), [("demo", "lake"), ("airflow", "airflow,lake")])
+@pytest.mark.parametrize(
+    ("command", "extras"),
+    [
+        ("demo", "lake"),
+        ("attest orders", "lake"),
+        ("replay-dead-letters orders", "lake"),
+        ("registry", "registry"),
+        ("connect run files.toml", "client,s3"),
+        ("airflow", "airflow,lake"),
+    ],
+)
 def test_a_command_of_several_extras_names_them_at_once(
     command: str, extras: str, tmp_path: Path
 ) -> None:
-    assert f"pip install 'lakehead[{extras}]'" in _of_base_install(tmp_path, command).stderr
+    line = _of_base_install(tmp_path, *command.split()).stderr
+    assert f"pip install 'lakehead[{extras}]'" in line
 
 
 def test_doctor_names_no_extra_where_none_is_installed(tmp_path: Path) -> None:
