@@ -1,7 +1,10 @@
 """`lakehead certs`: certificates for a cluster with TLS, by an authority of its own."""
 
+import ipaddress
 import json
+import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +13,14 @@ import typer
 from lakehead.broker.security.development_certs import DevelopmentCa, utc
 from lakehead.broker.security.private_file import write_private_file
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 
+_HOST_NAME_MAX = 253
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*(?![0-9]+$){_LABEL}")
+"""Of labels as in RFC 1123, with `_`, which names of containers have, and `*` for the first one.
+The last is not a number: that is a wrong address.
+"""
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the files.")]
 HostOption = Annotated[
     list[str] | None,
@@ -55,6 +65,7 @@ def certs(
     Run it again to renew them: the authority in the folder stays, and nodes load the new files by
     themselves. Keys are readable by their owner only. Keep ca.key away from the nodes.
     """
+    _check_hosts(host or ())
     folder = folder.expanduser().absolute()
     authority = DevelopmentCa(folder, utc(SystemClock().now_ms()), days=days)
     hosts = dict.fromkeys(["localhost", "127.0.0.1", "::1", socket.gethostname(), *(host or ())])
@@ -70,6 +81,18 @@ def certs(
         typer.echo(f"client {name}: {properties}")
     typer.echo(f"settings of {'the node' if len(nodes) == 1 else 'each node, with its own file'}:")
     typer.echo(_settings(nodes[0], authority.certificate_path))
+
+
+def _check_hosts(hosts: Sequence[str]) -> None:
+    for host in hosts:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            if len(host) > _HOST_NAME_MAX or _HOST_NAME.fullmatch(host) is None:
+                raise SettingsError(
+                    f"--host {host!r} is neither a host name nor an address: give --host once for "
+                    "each, without a port"
+                ) from None
 
 
 def _properties(keys: Path, trusted: Path) -> str:
