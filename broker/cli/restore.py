@@ -141,7 +141,20 @@ def _source_uri(source: str) -> str:
         return place
 
 
+def _refuse_store_inside(uri: str) -> None:
+    """Raise RequestRefused for a data folder: commands and nodes would go on with the cluster in
+    its folder `store`.
+    """
+    plain = plain_address(uri)
+    if plain.startswith("file:") and (Path(plain.removeprefix("file:")) / "store/meta").is_dir():
+        raise RequestRefused(
+            f"{plain} holds a cluster already, in its folder store: restore to an empty folder"
+        )
+
+
 async def _refuse_occupied(uri: str, *, is_in_place: bool) -> None:
+    if not is_in_place:
+        _refuse_store_inside(uri)
     store = open_at(uri)
     try:
         await refuse_occupied(store, is_in_place=is_in_place)

@@ -73,6 +73,20 @@ def test_a_restore_over_its_own_source_by_another_name_is_refused(
         assert files(place) == before
 
 
+def test_a_restore_to_a_data_folder_is_refused_since_commands_would_go_on_with_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command_line = CommandLine(monkeypatch, capsys)
+    data = tmp_path / "data"
+    write(data)
+    before = files(data)
+    refused = command_line.fails("restore", str(data / "store"), str(data))
+    assert "holds a cluster already, in its folder store: restore to an empty folder" in refused
+    assert files(data) == before
+    new = tmp_path / "new" / "store"
+    assert command_line("restore", str(data / "store"), str(new)).status == 0
+
+
 @pytest.mark.parametrize("inside", ["copies", "data/copies", "meta/copies", "backup"])
 def test_backups_inside_the_prefix_of_the_cluster_are_whole_and_stay(
     tmp_path: Path, inside: str
