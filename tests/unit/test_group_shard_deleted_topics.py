@@ -1,11 +1,13 @@
 """Committed offsets of a topic that is deleted, in a shard of very many offsets."""
 
 import asyncio
+import time
 from collections import deque
 from itertools import pairwise
 
 from lakehead.broker.coordinator.group.members import GroupMemory
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from tests.support.processor_time import check_within, measured
 from tests.unit.test_group_memory import Node
 
 GROUPS, PARTITIONS = 1_000, 10
@@ -76,5 +78,22 @@ async def test_a_commit_that_is_durable_after_the_deletion_leaves_nothing_in_the
     again = node.shard(node.partitions[0])
     await again.load()
     assert "late" not in again.groups
+    assert offsets_left(node) == GROUPS * PARTITIONS
+    await node.scope.close()
+
+
+@measured
+async def test_very_many_topics_that_are_deleted_at_once_are_noted_in_no_time() -> None:
+    """An entry of the metadata may delete hundreds, in one turn. With a set of them for each group
+    these took 15 seconds.
+    """
+    node = await committed()
+    shard = node.shards[0]
+    began = time.thread_time()
+    for number in range(2_000):
+        shard.delete_topics({f"gone-{number}"})
+    shard.delete_topics({"gone"})
+    deque(shard.forget_deleted_topics())
+    check_within(time.thread_time() - began, 2.0)
     assert offsets_left(node) == GROUPS * PARTITIONS
     await node.scope.close()

@@ -126,9 +126,11 @@ class GroupShard:
         self._counts = counts
         self._groups_of: dict[int, set[str]] = {}
         """Groups with commits in open transactions, by producer id."""
-        self._deleted_topics: dict[str, set[str]] = {}
-        """Topics that were deleted, by the group that may have offsets of them yet. A group is rid
-        of them before its offsets are read or get a commit.
+        self._deleted_topics: list[str] = []
+        """Topics that were deleted, until no group has offsets of them."""
+        self._rid_of: dict[str, int] = {}
+        """The number of these topics of which a group has no offsets any more: all of them when its
+        offsets are read or get a commit. Without an entry: 0.
         """
         self._is_closed = False
         self.shares = new_shares(self._gathered, self.groups.__contains__)
@@ -195,6 +197,7 @@ class GroupShard:
         self.groups.clear()
         self._groups_of.clear()
         self._deleted_topics.clear()
+        self._rid_of.clear()
 
     # Members.
 
@@ -656,27 +659,35 @@ class GroupShard:
         """Note that topics are deleted: no group's offsets of them are seen from now on.
         `forget_deleted_topics` has the log get their tombstones.
         """
-        for group_id in self.groups:
-            known = self._deleted_topics.get(group_id)
-            self._deleted_topics[group_id] = topics if known is None else known | topics
+        self._deleted_topics += topics
 
     def forget_deleted_topics(self) -> Iterator[None]:
         """Forget all offsets of deleted topics. Yields after each piece of the work."""
-        looked_at = 0
-        for group_id in list(self._deleted_topics):
+        count, looked_at = len(self._deleted_topics), 0
+        if not count:
+            return
+        for group_id in list(self.groups):
             live = self.groups.get(group_id)
             looked_at += 1 if live is None else 1 + len(live.offsets)
             self._forget_topics(group_id)
             if looked_at >= _AT_ONCE:
                 yield
                 looked_at = 0
+        if count == len(self._deleted_topics):  # else the next pass has those that came meanwhile
+            self._deleted_topics.clear()
+            self._rid_of.clear()
 
     def _forget_topics(self, group_id: str) -> None:
         """Forget a group's offsets of topics that were deleted."""
-        topics = self._deleted_topics.pop(group_id, None)
-        live = self.groups.get(group_id)
-        if topics is None or live is None:
+        count = len(self._deleted_topics)
+        rid_of = self._rid_of.get(group_id, 0)
+        if rid_of == count:
             return
+        self._rid_of[group_id] = count
+        live = self.groups.get(group_id)
+        if live is None:
+            return
+        topics = set(self._deleted_topics[rid_of:])
         gone = [place for place in live.places if place[0] in topics]
         if gone:
             self.delete_offsets(group_id, gone)
