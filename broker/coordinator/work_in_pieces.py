@@ -26,12 +26,14 @@ class WorkInPieces:
 
     def _go_on(self) -> None:
         assert self._pieces is not None
+        is_over = True
         try:
-            next(self._pieces)
-        except StopIteration:
-            self._pieces = None
-            if self._is_due_again:
-                self._is_due_again = False
-                self.begin()
-        else:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            is_over = next(self._pieces, self) is self
+        finally:  # an unexpected error ends this work, and keeps none from beginning later
+            if not is_over:
+                asyncio.get_running_loop().call_soon(self._go_on)
+            else:
+                self._pieces = None
+                if self._is_due_again:
+                    self._is_due_again = False
+                    self.begin()

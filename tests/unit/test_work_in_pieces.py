@@ -29,3 +29,27 @@ async def test_work_that_is_due_again_meanwhile_is_done_once_more() -> None:
     pieces.begin()
     await asyncio.sleep(0)
     assert len(done) == 7
+
+
+async def test_work_that_met_an_unexpected_error_is_begun_again_when_it_is_due() -> None:
+    begun, errors = 0, list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, met: errors.append(met["exception"]))
+
+    def work() -> Iterator[None]:
+        nonlocal begun
+        begun += 1
+        yield
+        raise MemoryError
+
+    pieces = WorkInPieces(work)
+    pieces.begin()
+    await asyncio.sleep(0)
+    pieces.begin()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun == 2, "it was due again meanwhile"
+    pieces.begin()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert begun == 3
+    assert [type(error) for error in errors] == [MemoryError] * 3
