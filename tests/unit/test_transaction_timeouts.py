@@ -11,6 +11,7 @@ import pytest
 from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
 from lakehead.broker.coordinator.transaction.markers import PendingMarkers
 from lakehead.broker.coordinator.transaction.messages import (
+    TV_0,
     TV_2,
     Producer,
     Store,
@@ -121,6 +122,31 @@ async def test_a_clock_that_is_set_back() -> None:
     clock.advance(3)
     assert sum(shard.tick()) == 1
     assert machine.current.state is TransactionState.PREPARE_ABORT
+
+
+async def test_a_transaction_that_begins_amid_the_look_at_all_has_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lakehead.broker.coordinator.transaction.shard._AT_ONCE", 1)
+    clock, producer = Clock(), Producer(5, 1)
+    shard = await loaded(known(), clock)
+    machine = shard.create(known(transactional_id="second"))
+
+    def store(one: TransactionMachine, decision: object) -> None:
+        assert isinstance(decision, Store)
+        shard.perform(one, decision)
+
+    for one in (shard.machines["id"], machine):
+        store(one, one.add_partitions(producer, [PLACE], TV_0, clock.now_ms()))
+    clock.advance(TIMEOUT_MS)
+    pieces = shard.tick()
+    assert next(pieces) == 0
+    store(machine, machine.end(producer, TV_0, clock.now_ms(), None, is_commit=True))
+    store(machine, machine.marked([PLACE], clock.now_ms()))
+    store(machine, machine.add_partitions(producer, [PLACE], TV_0, clock.now_ms()))
+    clock.advance(1)
+    assert sum(pieces) == 0
+    assert machine.current.state is TransactionState.ONGOING
 
 
 async def test_ids_expire_a_thousand_at_a_time_and_one_that_is_used_meanwhile_stays() -> None:

@@ -138,14 +138,15 @@ class TransactionShard:
         """Abort the transactions whose time is up; complete those that the log had no room for.
         Yields how many were aborted, after each piece of the work.
         """
-        busy = iter(list(self._busy.items()))
+        busy = iter(list(self._busy))
         while some := list(islice(busy, _AT_ONCE)):
-            if self._is_closed:
-                return
-            yield sum(self._tick(machine, since) for machine, since in some)
+            yield sum(map(self._tick, some))
 
-    def _tick(self, machine: TransactionMachine, since: float) -> bool:
+    def _tick(self, machine: TransactionMachine) -> bool:
         """Do what is due for one transaction; return true if it is aborted."""
+        since = self._busy.get(machine)
+        if since is None:  # it has ended since the look at all of them began
+            return False
         now_ms = self._now_ms(machine, since)
         if machine.current.state in PREPARED:
             self._complete(machine, machine.marked((), now_ms))
