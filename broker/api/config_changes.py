@@ -227,15 +227,17 @@ def _plan_broker(
     if node_id == ALL_BROKERS:
         _check_cluster_default(changes)
     if changes.keys() & {OVERRIDES, PER_ADDRESS}:
-        shared = state.broker_configs.get(ALL_BROKERS, Map())
-        _check_connections({**shared, **present, **changes})
+        all_brokers: Configs = state.broker_configs.get(ALL_BROKERS, Map())
+        own = {**present, **changes}
+        given = {name: value for name, value in own.items() if value is not None}
+        _check_connections(given if node_id == ALL_BROKERS else {**all_brokers, **given})
     changes = {name: value for name, value in changes.items() if value != present.get(name)}
     return [BrokerConfig(node_id=node_id, configs=changes)] if changes else []
 
 
-def _check_connections(configs: Mapping[str, str | None]) -> None:
+def _check_connections(configs: Configs) -> None:
     try:
-        check_limits(int(configs.get(PER_ADDRESS) or -1), configs.get(OVERRIDES) or "")
+        check_limits(int(configs.get(PER_ADDRESS, "1")), configs.get(OVERRIDES, ""))
     except SettingsError as error:
         raise refused(str(error)) from None
 

@@ -182,8 +182,15 @@ async def test_addresses_are_shut_out_only_beside_some_that_are_not(client: ApiC
     assert await change(client, (BROKER, "0", [(limit, SET, "0")])) == [NONE]
     assert await change(client, (BROKER, "", [(overrides, DELETE, None)])) == [INVALID]
     assert await change(client, (BROKER, "", [(overrides, SET, "")])) == [INVALID]
-    for broker in ("0", ""):
-        assert await change(client, (BROKER, broker, [(limit, DELETE, None)])) == [NONE]
+    assert await change(client, (BROKER, "0", [(overrides, SET, "127.0.0.1:99")])) == [NONE]
+    assert await change(client, (BROKER, "0", [(overrides, DELETE, None)])) == [NONE]
+    assert await change(client, (BROKER, "0", [(overrides, SET, "")])) == [INVALID]
+    both = [(limit, SET, "99"), (overrides, SET, "")]
+    assert await change(client, (BROKER, "0", both)) == [NONE]
+    assert await change(client, (BROKER, "0", [(limit, DELETE, None)])) == [INVALID]
+    gone = [(limit, DELETE, None), (overrides, DELETE, None)]
+    assert await change(client, (BROKER, "0", gone)) == [NONE]
+    assert await change(client, (BROKER, "", gone[:1])) == [NONE]
     assert await change(client, (BROKER, "", [(overrides, DELETE, None)])) == [NONE]
 
 
