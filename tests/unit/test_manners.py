@@ -241,11 +241,20 @@ sys.argv = ["lakehead", "settings", "list", "retention"]
 run()
 """
 
+CLOSED_IN_CHILD = """
+import subprocess, sys
+from lakehead.broker.cli import process
+program = "import os; [os.fstat(number) for number in range(3)]"
+process.main = lambda: sys.exit(subprocess.run([sys.executable, "-c", program]).returncode)
+process.run()
+"""
+
 
 def test_a_command_without_standard_streams_ends_in_order(tmp_path: Path) -> None:
     """cron and daemons close them: the next socket of the process got the number of one."""
-    script = f"exec {sys.executable} -c '{CLOSED}' <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", script], check=False, timeout=60).returncode == 0
+    for program in (CLOSED, CLOSED_IN_CHILD):
+        script = f"exec {sys.executable} -c '{program}' <&- >&- 2>&-"
+        assert subprocess.run(["sh", "-c", script], check=False, timeout=60).returncode == 0
 
 
 def test_a_folder_that_was_deleted_is_named(
