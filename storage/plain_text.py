@@ -14,9 +14,10 @@ def size_text(size: float) -> str:
 
 def address_text(host: str, port: int) -> str:
     """Return an address as clients take it: with brackets around the host if it is of IPv6
-    (RFC 3986).
+    (RFC 3986). A host may have them already.
     """
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    is_bare = ":" in host and not host.startswith("[")
+    return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
 
 
 def moment(milliseconds: int) -> str:

@@ -97,6 +97,11 @@ def test_host_and_port_are_one_listener() -> None:
     assert found.own_addresses({"PLAINTEXT": 9192}, None) == {"PLAINTEXT": ("b1", 9192)}
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_host_of_ipv6_has_brackets_or_none(host: str) -> None:
+    assert Listeners(load({"host": host, "port": "9192"})).first.host == "::1"
+
+
 def test_each_listener_has_its_protocol_and_its_address() -> None:
     found = Listeners(
         load(
