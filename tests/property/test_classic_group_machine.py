@@ -229,6 +229,16 @@ class GroupMachine(RuleBasedStateMachine):
         if self.open_joins or self.open_syncs:
             assert self.group.next_deadline() is not None or self.stores
 
+    @invariant()
+    def what_is_counted_of_members_is_what_they_are(self) -> None:
+        members = self.group.members
+        assert members.awaiting_join == sum(one.is_awaiting_join for one in members)
+        assert members.cost == sum(one.cost for one in members)
+        for name in ("range", "sticky"):
+            assert members.all_speak(name) == all(name in one.protocol_names for one in members)
+        for one in members:
+            assert not one.can_expire or members.deadline <= one.session_deadline
+
     def teardown(self) -> None:
         """Left alone, the group answers everyone and becomes empty in bounded time."""
         for _ in range(200):
