@@ -220,6 +220,8 @@ class _Kept:
         self.declared = declared
         self.progress = progress
         self.run: TableRun | None = None
+        self.lease_term = -1
+        """Of the lease that `run` works under (`TableLeases.keep`)."""
         self.offsets: tuple[int, ...] = ()
         self.not_before = 0.0
         self.backoff = Backoff(Random(declared.topic_id), first_s=_PAUSE_S[0], most_s=_PAUSE_S[1])
@@ -555,7 +557,12 @@ class DeclaredTables:
         error: LakeheadError | None = None
         try:
             check_declared_place(catalog, declared)
-            self._leases.keep(declared.topic_id)
+            term = self._leases.keep(declared.topic_id)
+            if term != kept.lease_term:
+                # The lease was lost, and another process may have removed records that wait in this
+                # run for their commit (`forget`).
+                kept.run, kept.lease_term = None, term
+                before = MaterializeResult()
             with self._reported(kept):
                 kept.run = kept.run or self._open_run(kept)
                 beside = [one.run for one in of_topic if one is not kept and one.run is not None]

@@ -67,6 +67,8 @@ class LeaseLost(LakeheadError):
 @dataclass(slots=True)
 class _Lease:
     topic: str
+    first_term: int
+    """With which this process took it."""
     term: int
     until: float
     """Monotonic seconds."""
@@ -142,13 +144,16 @@ class TableLeases:
         finally:
             self.release(topic_id)
 
-    def keep(self, topic_id: str) -> None:
-        """Take the table of a topic unless it is ours already. For several threads. Raises as
-        `take`.
+    def keep(self, topic_id: str) -> int:
+        """Take the table of a topic unless it is ours already, and return the term with which it
+        was taken: another one than before if the table may have been another's meanwhile. For
+        several threads. Raises as `take`.
         """
         with self._taking:
-            if not self.holds(topic_id):
-                self.take(topic_id)
+            lease = self._held.get(topic_id)
+            if lease is None or not self.holds(topic_id):
+                return self._reader.run(self._take(topic_id, 0.0))
+            return lease.first_term
 
     @contextmanager
     def kept(self, topic_id: str) -> Iterator[None]:
@@ -231,7 +236,7 @@ class TableLeases:
 
     # ------------------------------------------------------------------ on the reader's event loop
 
-    async def _take(self, topic_id: str, wait_s: float) -> None:
+    async def _take(self, topic_id: str, wait_s: float) -> int:
         deadline = self._clock.monotonic() + wait_s
         waits_for = holder = lease = ""
         while True:
@@ -267,13 +272,14 @@ class TableLeases:
                 raise UnknownTopic(f"no topic with id {topic_id}")
             self._held[topic_id] = _Lease(
                 topic=topic.name,
+                first_term=term,
                 term=term,
                 until=begun + self._lease_s,
                 offsets=taken.offsets,
                 problem=taken.problem,
                 reported=(taken.offsets, taken.problem),
             )
-            return
+            return term
 
     async def _request(self, topic_id: str, left_s: float) -> None:
         """Have the holder know that this process waits for a lease; the first that does counts."""

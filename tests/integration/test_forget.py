@@ -5,6 +5,7 @@ says so, and a check reads everything again.
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from lakehead.lake.jobs.forget import NotUploaded
 from lakehead.lake.jobs.forget_options import ForgetOptions
 from lakehead.lake.jobs.forget_result import ForgetResult
 from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
+from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import open_table
 from lakehead.lake.tables.range_digests import DIGESTS, FORGOTTEN, held_digests
@@ -47,6 +49,7 @@ from lakehead.storage.metadata.records import TrimStream
 from lakehead.storage.object_store import ObjectStore
 from tests.support.declared_topics import configure, delete_topic
 from tests.support.record_batches import TestRecord
+from tests.support.small_groups import inflate_little
 from tests.support.template_process import lakehead_command
 from tests.support.topic_writer import write_topic
 
@@ -148,6 +151,41 @@ def tabled(root: Path) -> Path:
     write(root, 2 * RECORDS)
     refresh(root)
     return root
+
+
+def test_a_run_that_lost_its_lease_brings_no_forgotten_record_back(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the records for its next commits when another process gets the table."""
+    declare(root, mode="upsert", scd="2")
+    inflate_little(monkeypatch, 500)
+    settings_of = DeclaredTables._settings
+
+    def small(*given: Any, **more: Any) -> MaterializeSettings:
+        return replace(settings_of(*given, **more), merge_bytes=8)
+
+    monkeypatch.setattr(DeclaredTables, "_settings", small)
+    tables = DeclaredTables(str(root))
+    (kept,) = tables._fresh(tables._leases.catalog(), _check_outcome)
+
+    def turn() -> None:
+        catalog, reader = tables._look()
+        _check_outcome(tables._turn(catalog, reader, kept, [kept]))
+
+    try:
+        turn()
+        assert kept.run is not None
+        assert kept.run._commits
+        tables._leases.release(kept.declared.topic_id)
+        forget(root)
+        turn()
+        while kept.has_more:
+            turn()
+    finally:
+        tables.close()
+    held = rows_of(root)
+    assert len(held) > RECORDS
+    assert [one for one in held if one[2] == KEY] == []
 
 
 def test_no_reader_finds_the_records_and_all_others_are_where_they_were(root: Path) -> None:
