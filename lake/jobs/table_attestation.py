@@ -30,6 +30,7 @@ from lakehead.lake.tables.data_file import as_written
 from lakehead.lake.tables.delta_table import Table, TableUnavailable, open_table
 from lakehead.lake.tables.layout import DECODED, TableLayout
 from lakehead.lake.tables.range_digests import RangeDigest
+from lakehead.lake.tables.table_file import RowGroup
 from lakehead.lake.tables.unavailable_values import unavailable
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.certificates import key_hash
@@ -286,7 +287,7 @@ class _Work:
             if not names:
                 continue
             lacks = self._item.may_lack_fields and all(
-                _is_less(rows.column(name)[row].as_py(), expected.column(name)[row].as_py())
+                _is_less(_value(rows.column(name), row), _value(expected.column(name), row))
                 for name in names
             )
             if lacks:
@@ -418,7 +419,7 @@ class _Work:
             found = []
             try:
                 for group in fragment.split_by_row_group(filter=predicate, schema=dataset.schema):
-                    if not self._has_rows(group, dataset.schema):
+                    if not self._has_rows(RowGroup(group, dataset.schema, first=0)):
                         continue
                     is_large = group.row_groups[0].total_byte_size > _ROW_GROUP_BYTES_MAX
                     rows = group.to_table(
@@ -432,14 +433,14 @@ class _Work:
                 continue
             yield from ((fragment.path, rows) for rows in found if rows.num_rows)
 
-    def _has_rows(self, group: Any, schema: Any) -> bool:
+    def _has_rows(self, group: RowGroup) -> bool:
         """Return whether a row group has rows of the item's offsets. Bounds of offsets say nothing
         where rows of several partitions lie together.
         """
-        bounds = (group.row_groups[0].statistics or {}).get("_partition")
-        if bounds is not None and bounds["min"] == bounds["max"]:
+        bounds = group.bounds("_partition")
+        if bounds is not None and bounds[0] == bounds[1]:
             return True
-        return bool(self._is_of_item(group.to_table(schema=schema, columns=list(_PLACE)))[1])
+        return bool(self._is_of_item(group.rows(_PLACE))[1])
 
     def _is_of_item(self, rows: Any) -> tuple[Any, int]:
         """Return which rows have the item's offsets, and their number."""
@@ -591,7 +592,7 @@ def _mark(one: Any, other: Any, start: int, end: int, found: npt.NDArray[np.bool
     if one.slice(start, end - start).equals(other.slice(start, end - start)):
         return
     if end - start == 1:
-        found[start] |= repr(one[start].as_py()) != repr(other[start].as_py())
+        found[start] |= repr(_value(one, start)) != repr(_value(other, start))
         return
     middle = (start + end) // 2
     _mark(one, other, start, middle, found)
@@ -606,7 +607,15 @@ def _is_unavailable(rows: Any, name: str, row: int) -> bool:
 
 
 def _text(rows: Any, name: str, row: int) -> str:
-    return repr(rows.column(name)[row].as_py())
+    return repr(_value(rows.column(name), row))
+
+
+def _value(column: Any, row: int) -> Any:
+    """Return a value as Python has it; Arrow's text of one with a time beyond the year 9999."""
+    try:
+        return column[row].as_py()
+    except (OverflowError, ValueError):
+        return str(column.slice(row, 1))
 
 
 def _is_less(held: Any, value: Any) -> bool:

@@ -345,10 +345,10 @@ def test_a_file_without_bounds_of_offsets_in_the_log_is_read(root: Path) -> None
     assert (result.rows, words(result)) == (160, [])
 
 
-def _replace_file(path: Path, rows: list[Any]) -> None:
+def _replace_file(path: Path, rows: list[Any], *, write_statistics: bool = False) -> None:
     """Write rows in place of a file, which keeps its size."""
     size = path.stat().st_size
-    shorter = {"compression_level": 19, "store_schema": False, "write_statistics": False}
+    shorter = {"compression_level": 19, "store_schema": False, "write_statistics": write_statistics}
     pq.write_table(pa.concat_tables(rows), path, compression="zstd", **shorter)
     data = path.read_bytes()
     footer = 8 + int.from_bytes(data[-8:-4], "little")
@@ -397,6 +397,18 @@ def test_a_zero_with_another_sign_inside_a_column_is_found(tmp_path: Path) -> No
         lines = words(attested(root))
         assert lines
         assert all(line.endswith("the row differs from its record in at") for line in lines), lines
+
+
+def test_a_time_that_python_does_not_have_is_a_difference_as_any_other(root: Path) -> None:
+    path = min((root.parent / "tables/orders").rglob("*.parquet"))
+    rows = pq.read_table(path)
+    kind = rows.schema.field("_timestamp").type
+    far = pa.array([400_000_000_000_000_000] * rows.num_rows, kind)
+    at = rows.schema.get_field_index("_timestamp")
+    _replace_file(path, [rows.set_column(at, rows.schema.field(at), far)], write_statistics=True)
+    result = attested(root)
+    assert result.different == rows.num_rows
+    assert words(result)[0].endswith("the row differs from its record in _timestamp")
 
 
 def test_a_sample_reads_less(root: Path) -> None:
