@@ -133,7 +133,7 @@ class RowGroup:
         days for dates, of microseconds for instants), booleans, bytes (UTF-8 for text). None if
         they are not known.
         """
-        if "." in name:  # as the path of a field of a struct may be
+        if "." in name:  # as that of a field of a struct may be
             return None
         group = self._fragment.metadata.row_group(self._fragment.row_groups[0].id)
         for number in range(group.num_columns):
@@ -216,7 +216,7 @@ def _guarantee(row: Mapping[str, Any], schema: Any) -> Any:
         if (name := f"partition.{field.name}") in row:
             value = row[name]
             held &= at.is_null() if value is None else at == pa.scalar(value, field.type)
-        elif _is_bounded(field.type):
+        elif _is_bounded(field.type) and "." not in field.name:  # as a field of a struct may be
             low, high = row.get(f"min.{field.name}"), row.get(f"max.{field.name}")
             if high is not None and pa.types.is_timestamp(field.type):
                 # Writers may cut it to the millisecond.

@@ -188,3 +188,13 @@ def test_a_file_without_bounds_in_the_log_is_read(tmp_path: Any) -> None:
     assert table.count(predicate) == 150
     assert table.rows(["_offset"], predicate).num_rows == 150
     assert len(list(table.data_files(predicate))) == 2
+
+
+def test_a_column_does_not_get_the_bounds_of_a_field_with_its_name(tmp_path: Any) -> None:
+    """The log's bounds of both have one name in the columns that delta-rs makes of them."""
+    kind = pa.struct([pa.field("b", pa.int64())])
+    for names in (["a", "a.b"], ["a.b", "a"]):
+        columns = {"a": pa.array([{"b": 5}], kind), "a.b": pa.array([1], pa.int64())}
+        rows = pa.table({name: columns[name] for name in names})
+        table = table_of(str(tmp_path / names[0]), [[rows]], rows.schema)
+        assert has_keys(table, pa.table({"a.b": pa.array([1], pa.int64())})), names
