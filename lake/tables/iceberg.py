@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.table import Transaction
+    from pyiceberg.table.snapshots import Snapshot
 
 _log = structlog.get_logger("lake.tables")
 
@@ -137,24 +138,35 @@ def publish(uri: str, catalog: "Catalog", name: str) -> Published:
 def expire_others(catalog: "Catalog", name: str) -> int:
     """Remove every snapshot of an Iceberg table but the newest, with the manifests that only they
     have: these hold bounds of columns of files that are to be forgotten. Returns how many there
-    were. Files go first, so that the next run does the rest after a kill.
+    were.
     """
     table = catalog.load_table(name)
     kept = table.current_snapshot()
     old = [one for one in table.snapshots() if kept is None or one.snapshot_id != kept.snapshot_id]
     if not old or kept is None:
         return 0
-    needed = {one.manifest_path for one in kept.manifests(table.io)}
+    _expire(table, old, [kept])
+    return len(old)
+
+
+def _expire(table: "IcebergTable", old: "Sequence[Snapshot]", kept: "Sequence[Snapshot]") -> None:
+    """Remove snapshots, with the manifests that none of `kept` has. Files go first, so that the
+    next run does the rest after a kill.
+    """
+    needed = {path for one in kept for path in _manifest_paths(table, one)}
     for snapshot in old:
         try:
-            manifests = [one.manifest_path for one in snapshot.manifests(table.io)]
+            manifests = _manifest_paths(table, snapshot)
         except FileNotFoundError:
             continue  # by an earlier run that was killed
         for place in (*(one for one in manifests if one not in needed), snapshot.manifest_list):
             with suppress(FileNotFoundError):
                 table.io.delete(place)
     table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
-    return len(old)
+
+
+def _manifest_paths(table: "IcebergTable", snapshot: "Snapshot") -> list[str]:
+    return [one.manifest_path for one in snapshot.manifests(table.io)]
 
 
 def _opened(delta: Table, catalog: "Catalog", name: str) -> "IcebergTable":
@@ -273,19 +285,25 @@ class _Mirror:
         self._table = self._table.refresh()
 
     def expire_old(self) -> None:
-        """Remove the oldest snapshots from the list if it is long; those with a tag or a branch
-        stay.
-        """
+        """Remove the oldest snapshots if there are many; those with a tag or a branch stay."""
         held = {one.snapshot_id for one in self._table.refs().values()}
         known = sorted(self._table.snapshots(), key=lambda one: one.sequence_number or 0)
         old = [one for one in known[:-SNAPSHOTS_MAX] if one.snapshot_id not in held]
         if len(old) < _EXPIRED_AT_ONCE:
             return
-        expiry = self._table.maintenance.expire_snapshots()
-        expiry.by_ids([one.snapshot_id for one in old]).commit()
-        for snapshot in old:
-            with suppress(FileNotFoundError):
-                self._table.io.delete(snapshot.manifest_list)
+        kept = {one.snapshot_id for one in known} - {one.snapshot_id for one in old}
+        # A snapshot has a manifest of an older one only if its parent has it too: the first ones
+        # that are kept have all that removed ones have in common with later ones.
+        first = [
+            one
+            for one in known
+            if one.snapshot_id in held
+            or (one.snapshot_id in kept and one.parent_snapshot_id not in kept)
+        ]
+        try:
+            _expire(self._table, old, first)
+        except FileNotFoundError as error:  # of a list that others deleted: its needs are unknown
+            _log.info("iceberg_snapshots_stay", error=one_line(error))
 
     def _widen(self, transaction: "Transaction") -> None:
         """Add what the Delta table's schema has. Raises SettingsError for types that no column of

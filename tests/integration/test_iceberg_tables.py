@@ -261,6 +261,33 @@ def test_the_oldest_snapshots_go_but_those_with_a_tag(
     assert_each_version_is_there(orders, table)
 
 
+def test_manifests_go_with_the_last_snapshot_that_has_them(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have bounds of columns, and `forget` finds those of snapshots alone."""
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 2)
+    monkeypatch.setattr(iceberg, "_EXPIRED_AT_ONCE", 2)
+    orders = Orders(tmp_path, mode="upsert")
+    for number in range(7):
+        orders.write()
+        orders.materialize()
+        orders.publish(catalog)
+        if number == 2:
+            table = catalog.load_table(NAME)
+            tagged = table.snapshots()[1].snapshot_id
+            table.manage_snapshots().create_tag(tagged, "audited").commit()
+    table = catalog.load_table(NAME)
+    named = {
+        place
+        for one in table.snapshots()
+        for place in (one.manifest_list, *(m.manifest_path for m in one.manifests(table.io)))
+    }
+    held = {path.as_uri() for path in (tmp_path / "warehouse").rglob("*.avro")}
+    assert 3 <= len(table.snapshots()) <= 4
+    assert held == named
+    assert_each_version_is_there(orders, table)
+
+
 @pytest.mark.parametrize("commits", [1, 4])
 def test_a_delta_table_that_was_made_again_in_the_same_place_is_shown_as_it_is_now(
     tmp_path: Path, catalog: Catalog, commits: int
