@@ -80,7 +80,7 @@ from lakehead.storage.jobs.job import Runner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRound:
-    """Work for one commit, and the last offset of each partition, by topic id, after it.
+    """Work that is planned at once, and the last offset of each partition, by topic id, after it.
 
     `remaining_bytes` are those of this round and the ones after it. `lost` offsets were removed by
     retention before they reached the table.
