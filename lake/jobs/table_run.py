@@ -9,6 +9,7 @@ several commits, each of whole record batches.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -602,7 +603,8 @@ class TableRun:
         may_keep = settings.mode == "upsert" and settings.value_format == "debezium"
         if may_keep and not self._row_bytes and self._table is not None:
             file = next(self._table.data_files(), None)
-            self._row_bytes = 0 if file is None else file.row_bytes()
+            with suppress(OSError, pa.ArrowException):  # a MERGE that needs it names it
+                self._row_bytes = 0 if file is None else file.row_bytes()
         return self._row_bytes
 
     def _shared(self, item: TableItem) -> tuple[SharedItem, list[tuple["TableRun", TableItem]]]:

@@ -285,6 +285,22 @@ def test_a_table_whose_data_files_are_gone_says_so(
     assert settings.table in str(caught.value)
 
 
+def test_a_data_file_that_is_gone_is_no_unexpected_error_of_an_estimate(
+    settings: MaterializeSettings,
+) -> None:
+    """The size of rows that changes keep columns of is that of the first file's rows."""
+    write(settings)
+    materialize(settings)
+    run = run_of(replace(settings, value_format="debezium"))
+    run._look_at(open_table(settings.table))
+    assert run._kept_row_bytes() > 0
+    for path in Path(settings.table).glob("*.parquet"):
+        path.unlink()
+    run = run_of(replace(settings, value_format="debezium"))
+    run._look_at(open_table(settings.table))
+    assert run._kept_row_bytes() == 0
+
+
 def test_values_that_change_their_type_within_a_round(settings: MaterializeSettings) -> None:
     """A new field is followed between two commits; what no column holds pauses at its record."""
     values: list[Any] = [json.dumps({"id": n, "v": n}).encode() for n in range(60)]
