@@ -128,11 +128,11 @@ async def test_a_connection_that_does_not_come_at_this_moment_is_waited_for(
     """As while a triggerer starts beside the API server: no deferred sensor fails for good."""
     await write(cluster, 10)
     monkeypatch.delenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT")
-    is_asked = with_supervisor(monkeypatch, "API_SERVER_ERROR")
+    is_requested = with_supervisor(monkeypatch, "API_SERVER_ERROR")
     async with asyncio.TaskGroup() as group:
         trigger = condition_trigger(TopicOffset(topic="orders", offsets={"0": 10}))
         waiting = group.create_task(fired(trigger))
-        await asyncio.to_thread(is_asked.wait, 30)
+        await asyncio.to_thread(is_requested.wait, 30)
         connection = {"conn_type": "lakehead", "extra": {"path": str(cluster)}}
         monkeypatch.setenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT", json.dumps(connection))
     assert waiting.result() == {"found": {"topic": "orders", "offsets": {"0": 10, "1": 0}}}

@@ -27,21 +27,21 @@ def with_supervisor(monkeypatch: pytest.MonkeyPatch, kind: str) -> threading.Eve
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse
 
-    is_asked = threading.Event()
+    is_requested = threading.Event()
 
     class Supervisor:
         """Responds as Airflow's: with an error that is not there, or by the error's frame."""
 
         def send(self, request: Any) -> Any:
             del request
-            is_asked.set()
+            is_requested.set()
             response = ErrorResponse(error=ErrorType(kind))
             if kind == "CONNECTION_NOT_FOUND":
                 return response
             raise AirflowRuntimeError(response)
 
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
-    return is_asked
+    return is_requested
 
 
 @functools.cache
