@@ -209,7 +209,7 @@ class ChaosRun:
         hanging = clients.finish(ANSWERS_S)
         ended = time.monotonic()
         hanging += [name for one in shares for name in one.finish(ANSWERS_S)]
-        self.anomalies += nemesis.troubles + [f"client: {name} hangs" for name in hanging]
+        self.anomalies += nemesis.troubles + [f"client hangs: {one}" for one in hanging]
         log = self._judge_log()
         committed = self._judge_transactions(transactions, log)
         self._judge_shares(shares, nemesis, log, committed)
@@ -299,7 +299,7 @@ class ChaosRun:
         except Exception as error:
             self.anomalies.append(f"transactions: {error!r}")
             return {}
-        self.anomalies += [f"client: {name} hangs" for name in hanging]
+        self.anomalies += [f"client hangs: {one}" for one in hanging]
         self.anomalies += transaction_violations(history, seen)
         source = {p: [value.decode() for _, value in records] for p, records in log.items()}
         for suffix, (copy, committed) in copies.items():

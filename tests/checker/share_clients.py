@@ -24,7 +24,7 @@ from bench.apache_kafka import tools
 from tests.checker.share_history import OK, Delivery, Place, ShareHistory, Verdict
 from tests.checker.share_member_process import MemberOptions, name_of
 from tests.checker.share_rules import Values, unfinished
-from tests.checker.workload import IsOver, Worker
+from tests.checker.workload import IsOver, Worker, join_all
 from tests.support.share_group_configs import EARLIEST, set_group_configs
 from tests.support.traffic import QUICK_RECONNECT
 
@@ -97,11 +97,10 @@ class ShareClients:
             worker.start()
 
     def finish(self, within_s: float) -> list[str]:
-        """End all; return the names of those that hang."""
+        """End all; return those that hang."""
         for worker in self._workers:
             worker.stop()
-        deadline = time.monotonic() + within_s
-        return [w.name for w in self._workers if not w.join(max(deadline - time.monotonic(), 0))]
+        return join_all(self._workers, within_s)
 
     def drain(self, log: Values, within_s: float) -> str:
         """Accept all that is left of a log; return the trouble with that, or nothing."""

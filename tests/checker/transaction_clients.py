@@ -31,7 +31,7 @@ from bench.apache_kafka import tools
 from bench.maven import MissingTool
 from tests.checker.transaction_history import Fate, Transaction, TransactionHistory
 from tests.checker.transaction_rules import CommittedLog
-from tests.checker.workload import IsOver, Worker
+from tests.checker.workload import IsOver, Worker, join_all
 from tests.support.traffic import NO_SECURITY, QUICK_RECONNECT, new_consumer, place_of
 
 LIMIT_S = 60.0
@@ -108,11 +108,10 @@ class TransactionClients:
             worker.start()
 
     def finish(self, within_s: float) -> list[str]:
-        """End all; return the names of those that hang. All transactions are ended then."""
+        """End all; return those that hang. All transactions are ended then."""
         for worker in self._workers:
             worker.stop()
-        deadline = time.monotonic() + within_s
-        hanging = [w.name for w in self._workers if not w.join(max(deadline - time.monotonic(), 0))]
+        hanging = join_all(self._workers, within_s)
         for name in self._names:
             retried(self._producer(name).init_transactions, LIMIT_S, lambda: False)
         return hanging

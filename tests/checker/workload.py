@@ -8,10 +8,12 @@ import contextlib
 import functools
 import json
 import random
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +35,7 @@ LIFE_S = 30.0
 VALUE_BYTES = 200
 BACK_MAX = 500
 """Offsets that a consumer goes back at most."""
+_CALLS_SHOWN = 3
 _OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 IsOver = Callable[[], bool]
 
@@ -89,6 +92,12 @@ class Worker:
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
+    def place(self) -> str:
+        """Return the calls that the client is in, the innermost one last."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        calls = [] if frame is None else traceback.extract_stack(frame)
+        return " > ".join(f"{call.name}:{call.lineno}" for call in calls[-_CALLS_SHOWN:])
+
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
@@ -103,6 +112,13 @@ class Worker:
 
     def _is_over(self, ends: float) -> bool:
         return self._stop.is_set() or time.monotonic() > ends
+
+
+def join_all(workers: Sequence[Worker], within_s: float) -> list[str]:
+    """Wait for the ends of all; return the names of those that hang, with the calls they are in."""
+    deadline = time.monotonic() + within_s
+    hanging = [one for one in workers if not one.join(max(deadline - time.monotonic(), 0))]
+    return [f"{one.name} in {one.place()}" for one in hanging]
 
 
 class Clients:
@@ -145,12 +161,11 @@ class Clients:
             worker.start()
 
     def finish(self, within_s: float) -> list[str]:
-        """Stop all, producers with the answers they wait for; the names of those that hang."""
+        """Stop all, producers with the responses they wait for; return those that hang."""
         workers = (*self._producers, *self._readers)
         for worker in workers:
             worker.stop()
-        deadline = time.monotonic() + within_s
-        return [w.name for w in workers if not w.join(max(deadline - time.monotonic(), 0))]
+        return join_all(workers, within_s)
 
     def _produce_librdkafka(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
         producer = ProducerThread(
