@@ -30,7 +30,9 @@ async def test_a_call_without_a_thread_is_unavailable_and_a_put_of_unknown_outco
             await store.create("data/2", [b"two"])
         opened.set()
         await held
-        with pytest.raises(ObjectExists):
-            await store.create("data/2", [b"two"])
-    assert await store.get("data/1") == b"one"
-    await store.close()
+    await store.close()  # after the calls that its thread has yet
+    after = FileStore(tmp_path)
+    with pytest.raises(ObjectExists):
+        await after.create("data/2", [b"two"])
+    assert await after.get("data/1") == b"one"
+    await after.close()
