@@ -16,7 +16,7 @@ from lakehead.broker.api.config_changes import (
     RESOURCE_TYPES,
     TOPIC,
 )
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import in_turns
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
@@ -51,16 +51,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
         CLIENT_METRICS: sorted(state.client_metrics_configs),
         GROUP: sorted(state.group_configs),
     }
-    resources, turns = [], Turns()
-    for kind in sorted(wanted):
-        for name in names.get(kind, []):
-            await turns.step()
-            resources.append(
-                entity(context.response, "ConfigResource", resource_name=name, resource_type=kind)
-            )
+    found = ((kind, name) for kind in sorted(wanted) for name in names.get(kind, []))
     return entity(
         context.response,
         "ListConfigResourcesResponse",
         error_code=ErrorCode.none,
-        config_resources=resources,
+        config_resources=[
+            entity(context.response, "ConfigResource", resource_name=name, resource_type=kind)
+            async for kind, name in in_turns(found)
+        ],
     )

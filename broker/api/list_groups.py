@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import in_turns
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
@@ -29,22 +29,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
     except KafkaError as error:
         return entity(context.response, "ListGroupsResponse", error_code=error.code, groups=[])
     is_whole = context.may(_EVERY_GROUP)
-    listed, turns = [], Turns()
-    for group in groups:
-        await turns.step()
-        if (
-            (not states or group.state.value.lower() in states)
-            and (not types or group.kind.value in types)
-            and (is_whole or context.may(_LISTED, group.group_id))
-        ):
-            listed.append(
-                entity(
-                    context.response,
-                    "ListedGroup",
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type,
-                    group_state=group.state.value,
-                    group_type=group.kind.value,
-                )
-            )
+    listed = [
+        entity(
+            context.response,
+            "ListedGroup",
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state.value,
+            group_type=group.kind.value,
+        )
+        async for group in in_turns(groups)
+        if (not states or group.state.value.lower() in states)
+        and (not types or group.kind.value in types)
+        and (is_whole or context.may(_LISTED, group.group_id))
+    ]
     return entity(context.response, "ListGroupsResponse", error_code=ErrorCode.none, groups=listed)

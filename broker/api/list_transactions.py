@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.api.turns import Turns
+from lakehead.broker.api.turns import in_turns
 from lakehead.broker.coordinator.transaction.messages import Transaction, TransactionState
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
@@ -36,25 +36,22 @@ async def handle(request: Any, context: RequestContext) -> Any:
         found = await loop.run_in_executor(None, _selected, known, request, now_ms)
     except LakeheadError as error:
         code, unknown = error_code(error), []
-    states, turns = [], Turns()
-    for one in found:
-        await turns.step()
-        if context.may(_LISTED, one.transactional_id):
-            states.append(
-                entity(
-                    context.response,
-                    "TransactionState",
-                    transactional_id=one.transactional_id,
-                    producer_id=one.producer_id,
-                    transaction_state=one.state.label,
-                )
-            )
     return entity(
         context.response,
         "ListTransactionsResponse",
         error_code=code,
         unknown_state_filters=unknown,
-        transaction_states=states,
+        transaction_states=[
+            entity(
+                context.response,
+                "TransactionState",
+                transactional_id=one.transactional_id,
+                producer_id=one.producer_id,
+                transaction_state=one.state.label,
+            )
+            async for one in in_turns(found)
+            if context.may(_LISTED, one.transactional_id)
+        ],
     )
 
 

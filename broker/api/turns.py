@@ -3,7 +3,7 @@ what looks at them gives way to other work again and again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cache
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -47,6 +47,14 @@ class Turns:
         """Let other work have its turn, as after a decision that had to be made in one."""
         self._steps = 0
         await asyncio.sleep(0)
+
+
+async def in_turns(elements: Iterable[T]) -> AsyncIterator[T]:
+    """Yield the elements, each after a step of work on one request."""
+    turns = Turns()
+    for one in elements:
+        await turns.step()
+        yield one
 
 
 async def change_each(
