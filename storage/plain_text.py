@@ -12,7 +12,7 @@ def size_text(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def address_text(host: str, port: int) -> str:
+def address_text(host: str, port: int | str) -> str:
     """Return an address as clients take it: with brackets around the host if it is of IPv6
     (RFC 3986). A host may have them already.
     """

@@ -232,8 +232,7 @@ def counted_up(setting: str, listeners: str, index: int) -> str:
                 port = f"{{{groups['first']}+node.id}}"
             else:
                 port = str(int(groups["port"]) + (index if int(groups["port"]) else 0))
-            host = groups["host"]
-            yield f"{name}://{f'[{host}]' if ':' in host else host}:{port}"
+            yield f"{name}://{address_text(groups['host'], port)}"
 
     return ",".join(counted())
 
