@@ -1,4 +1,5 @@
-"""Kernels: columns of text to bytes (base64) and to doubles.
+"""Kernels: columns of text to bytes (base64), to doubles and to instants, and texts one after the
+other as Arrow has them.
 
 Base64 is that of RFC 4648, with its padding and nothing else. Decimal text becomes the nearest
 double by Eisel and Lemire's algorithm ("Number Parsing at a Gigabyte per Second", Lemire 2021: one
@@ -85,9 +86,6 @@ def decode_base64(data: Any, side: Any, cells: Any, valid: Any) -> tuple[Any, An
     bad = np.zeros(len(cells), np.uint8)
     _decode(data, side, cells, np.ascontiguousarray(valid), out, places, bad)
     return out, places, bad
-
-
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 
 _POWERS_MIN = -342
@@ -222,9 +220,6 @@ def read_doubles(data: Any, places: Any, valid: Any) -> Any:
             at, length = int(places[i]) >> SIZE_BITS, int(places[i]) & SIZE_MASK
             doubles[i] = float(data[at : at + length].tobytes())
     return doubles
-
-
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 
 _OPEN = -(2**63)
