@@ -1,5 +1,5 @@
-"""What happens to a table beside a run that materializes it: files, entries of its log or the table
-itself are deleted by others, two runs meet, clocks go back. Each record is in the table once.
+"""Accidents of a table beside a run that materializes it: others delete files, entries of its log
+or the table itself, two runs meet, clocks go back. Each record is in the table once.
 """
 
 import json
@@ -84,6 +84,25 @@ def turn(run: TableRun, settings: MaterializeSettings) -> None:
     run.catch_up(store_reader(settings.path).open_catalog(), rounds_max=1)
 
 
+def begun(settings: MaterializeSettings) -> tuple[LakeCluster, TableRun]:
+    """Write the topic, of one partition, and return its cluster and a run after the first commit of
+    a round with more.
+    """
+    made = LakeCluster(settings.path)
+    write_topic_of_one(made)
+    run = run_of(settings)
+    turn(run, settings)
+    assert run.has_more
+    return made, run
+
+
+def write_topic_of_one(made: LakeCluster) -> None:
+    """Create the topic and write its records."""
+    made.create_topic("orders", 1)
+    records = [replace(change(n), offset=n) for n in range(RECORDS)]
+    made.write({("orders", 0): batches_of(records)})
+
+
 def check(settings: MaterializeSettings, count: int = RECORDS) -> None:
     """Each record is a row of history, once, and each key has one current row: its newest."""
     columns = ["_offset", "id", "n", "_is_current"]
@@ -148,13 +167,7 @@ def test_a_table_that_is_dropped_between_commits_of_a_round_is_made_again(
 def test_a_partition_that_is_added_between_commits_of_a_round_is_read_too(
     settings: MaterializeSettings, tmp_path: Path
 ) -> None:
-    made = LakeCluster(settings.path)
-    made.create_topic("orders", 1)
-    first = [replace(change(n), offset=n) for n in range(RECORDS)]
-    made.write({("orders", 0): batches_of(first)})
-    run = run_of(settings)
-    turn(run, settings)
-    assert run.has_more
+    made, run = begun(settings)
     made.add_partitions("orders", 1)
     more = [replace(change(RECORDS + n), offset=n) for n in range(20)]
     made.write({("orders", 1): [encode_batch(more)]})
@@ -165,17 +178,10 @@ def test_a_partition_that_is_added_between_commits_of_a_round_is_read_too(
 def test_a_topic_that_is_made_again_between_commits_of_a_round_is_refused(
     settings: MaterializeSettings,
 ) -> None:
-    made = LakeCluster(settings.path)
-    made.create_topic("orders", 1)
-    records = [replace(change(n), offset=n) for n in range(RECORDS)]
-    made.write({("orders", 0): batches_of(records)})
-    run = run_of(settings)
-    turn(run, settings)
-    assert run.has_more
+    made, run = begun(settings)
     before = DeltaTable(settings.table).version()
     made.delete_topic("orders")
-    made.create_topic("orders", 1)
-    made.write({("orders", 0): batches_of(records)})
+    write_topic_of_one(made)
     with pytest.raises(OtherTopic):
         turn(run, settings)
     assert DeltaTable(settings.table).version() == before

@@ -26,6 +26,7 @@ from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog
 from lakehead.storage.wal.memory_device import MemoryDevice
 from tests.simulation.loop import LoopClock, simulate
+from tests.support.rust_panic import Panic
 from tests.support.wal_tools import new_device, open_small
 from tests.unit.test_stream_engine import append, create_topic, read_all
 from tests.unit.test_takeover import PLACES, Place, fence, some_node_died
@@ -39,10 +40,6 @@ EAGER = StorageSettings(
 )
 BATCHES = 12
 PATIENCE_S = 10.0
-
-
-class Panic(BaseException):
-    """What a library in Rust that panics raises: no Exception."""
 
 
 class DefectiveStore(MemoryStore):

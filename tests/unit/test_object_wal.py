@@ -34,6 +34,7 @@ from tests.support.object_wal_tools import (
     seal,
     turns,
 )
+from tests.support.rust_panic import Panic
 from tests.support.wal_tools import Listener
 
 
@@ -161,10 +162,6 @@ async def test_an_unexpected_error_before_a_put_ends_the_log(
     with pytest.raises(WalFailed):
         wal.append(1, 0, 1, 1, b"refused")
     assert listener.positions == []
-
-
-class Panic(BaseException):
-    """What a library in Rust that panics raises: no Exception."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError, Panic])

@@ -32,6 +32,7 @@ from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import OnError, TaskScope
 from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.rust_panic import Panic
 from tests.support.wal_tools import opener
 
 TOPIC = "0" * 31 + "1"
@@ -276,10 +277,6 @@ class DefectiveStore(MemoryStore):
             defect, self.defect = self.defect, None
             raise defect
         await super().create(key, pieces)
-
-
-class Panic(BaseException):
-    """What a library in Rust that panics raises: no Exception."""
 
 
 NO_THREAD = RuntimeError("can't start new thread")
