@@ -50,7 +50,7 @@ class TableItem:
     """The work of one worker for a table: byte ranges to make data files from. Values with more
     fields than the table, which it can follow, are reported to the job, and nothing is written;
     with `stops_at_new_schema` also those that it cannot follow. With `new_schema_is_fault` they are
-    faults. With `part_bytes` the result has a part for each so many bytes of rows in memory; a
+    faults. With `part_bytes` the result is in parts of about that many bytes of rows in memory; a
     change that leaves columns as they are counts for `kept_row_bytes` besides, as the MERGE reads
     them.
     """

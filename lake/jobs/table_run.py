@@ -145,8 +145,8 @@ class PlannedCommit:
 def _commits_of(
     plan: TableRound, results: Sequence[TableItemResult], merge_bytes: int | None
 ) -> list[PlannedCommit]:
-    """Return the commits of a round: one, or with `merge_bytes` several of at most so many bytes of
-    rows in memory, or of one part.
+    """Return the commits of a round: a single one without `merge_bytes`, else each with at most
+    that many bytes of rows in memory, or with one larger part.
     """
     commits: list[PlannedCommit] = []
     parts: list[TableItemPart] = []

@@ -73,7 +73,7 @@ class ObjectStore(Protocol):
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Sequence[ObjectMeta]:
         """Return the objects whose key starts with `prefix` and is greater than `start_after`, in
-        key order; with a `limit` the first so many of them.
+        key order: all of them, or at most the first `limit`.
         """
 
     async def delete(self, keys: Sequence[str]) -> None:

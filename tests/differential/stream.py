@@ -55,7 +55,7 @@ STREAMS: Mapping[str, Draws] = {
     "limits": limit_draw.DRAWS,
     "lifetimes": lifetime_draw.DRAWS,
 }
-"""What requests may be about. Recordings are of the first."""
+"""The streams of requests by their subject. Recordings are of the first."""
 
 
 class Step(NamedTuple):

@@ -23,7 +23,7 @@ MIB = 1 << 20
 LARGE = Batch(values=(b"x" * 300_000,)).encode()
 AT_ONCE_S, LONG_MS = 10.0, 30_000
 _EPOCH_AT = 12
-"""Where a batch has its leader epoch."""
+"""The position of the leader epoch in a batch."""
 
 
 @pytest.fixture(scope="module")

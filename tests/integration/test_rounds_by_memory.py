@@ -49,7 +49,9 @@ def change(number: int) -> TestRecord:
 
 
 def expected(counts: dict[int, int]) -> dict[int, int]:
-    """The `n` of each key, of partitions with so many changes; keys of each are its own."""
+    """Return the `n` of each key. `counts` are the changes of each partition, which has keys of its
+    own.
+    """
     held: dict[int, int] = {}
     for partition, count in counts.items():
         for n in range(count):

@@ -278,7 +278,7 @@ def test_records_of_transactions_count_at_their_place_once_committed(seed: int) 
 async def test_a_log_is_not_trimmed_by_a_map_that_lacks_a_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An error that nobody expects came between the log and the map."""
+    """An unexpected error came between the log and the map."""
 
     def broken(*_: object) -> None:
         raise MemoryError

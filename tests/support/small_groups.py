@@ -9,7 +9,7 @@ from lakehead.lake.jobs import table_item
 
 
 def inflate_little(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
-    """Have work items inflate so many bytes at once, or one larger batch."""
+    """Have work items inflate at most `size_bytes` at once, or one larger batch."""
 
     def small(*given: Any, **more: Any) -> Any:
         return RecordDecoder(*given, **more, inflated_bytes_max=size_bytes)

@@ -130,7 +130,7 @@ class BrokenLog(Written):
 async def test_an_unexpected_error_of_a_batch_leaves_no_request_without_an_outcome(
     is_written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is told once, also if the batch had been appended by then."""
+    """Each gets its outcome once, also if the batch had been appended by then."""
     monkeypatch.setattr("lakehead.broker.coordinator.log._BATCH_SIZE", 1)
     log = BrokenLog(is_written=is_written)
     gathered = log.gathered()

@@ -81,7 +81,7 @@ def test_what_has_no_safe_bound_has_none() -> None:
 
 
 def test_bounds_hold_for_zeros_of_both_signs() -> None:
-    """Where -0.0 is before 0.0, as in DataFusion, neither is to be skipped."""
+    """Engines that sort -0.0 before 0.0, as DataFusion does, must find both."""
     for zeros in itertools.permutations([0.0, -0.0]):
         found = statistics(f=pa.array(zeros))
         low, high = found["minValues"]["f"], found["maxValues"]["f"]
